@@ -44,7 +44,7 @@ impl Carried {
         match summary_or_lose(log, from)? {
             Some(summary) => {
                 let live = is_live(from, &summary.public.entries);
-                carried.read_public(log, &summary, &live);
+                carried.read_public(log, &summary, &live)?;
                 carried.read_hidden(log, &summary)?;
             }
             None => carried.lose(log)?,
@@ -52,11 +52,11 @@ impl Carried {
         Ok(carried)
     }
 
-    fn read_public(&mut self, log: &Log, summary: &Summary, live: &[bool]) {
+    fn read_public(&mut self, log: &Log, summary: &Summary, live: &[bool]) -> Result<()> {
         if !live.contains(&true) {
-            return;
+            return Ok(());
         }
-        let given = read_run(log.reader(), self.first_slot(log, 0), self.public.blocks_mut());
+        let given = read_run(log.reader(), self.first_slot(log, 0), self.public.blocks_mut())?;
         let listed = Slot::all(live.len()).zip(&summary.public.entries);
         for (slot, (entry, tag)) in listed.filter(|(slot, _)| live[slot.at()]) {
             let given = given[slot.at()];
@@ -64,10 +64,11 @@ impl Carried {
                 open_slot(&summary.key, from, slot, *entry, tag, block).is_ok() && given
             });
         }
+        Ok(())
     }
 
     fn read_hidden(&mut self, log: &Log, summary: &Summary) -> Result<()> {
-        let given = read_run(log.reader(), self.first_slot(log, 1), self.hidden.blocks_mut());
+        let given = read_run(log.reader(), self.first_slot(log, 1), self.hidden.blocks_mut())?;
         let keys = log.keys().all_of_stripe(&summary.salt)?;
         let listed = owned_entries(log, summary, &keys);
         for (slot, (owner, entry, tag)) in Slot::all(listed.len()).zip(listed) {
@@ -149,28 +150,30 @@ fn owned_entries(log: &Log, summary: &Summary, keys: &[WriteKey]) -> Vec<(u8, En
 }
 
 /// The summary of a stripe that is about to be overwritten; none if it is damaged. Errors: a medium that reads nothing at
-/// all.
+/// all, or a system that refuses to read: nothing is lost then.
 fn summary_or_lose(log: &Log, from: Seq) -> Result<Option<Summary>> {
     let mut block = [0; BLOCK_SIZE];
-    match log.reader().read_or_lose(log.params().offset(from), &mut block) {
+    match log.reader().read_or_lose(0, log.params().offset(from), &mut block) {
         Ok(()) => log.open_summary(from, &block),
-        Err(e) if !log.reader().reads_at_all() => Err(e),
+        Err(e) if e.kind().is_refusal() || !log.reader().reads_at_all() => Err(e),
         Err(_) => Ok(None),
     }
 }
 
-/// Reads neighbouring blocks. Returns which of them the medium gave; the others are zeros.
-fn read_run(reader: &MediumReader, offset: u64, buf: &mut [u8]) -> Vec<bool> {
-    if reader.read_once(offset, buf).is_ok() {
-        return vec![true; buf.len() / BLOCK_SIZE];
+/// Reads neighbouring blocks, of whatever level: every stripe costs that. Returns which of them the medium gave; the others are zeros.
+/// Errors: a system that refuses to read.
+fn read_run(reader: &MediumReader, offset: u64, buf: &mut [u8]) -> Result<Vec<bool>> {
+    if reader.read_once(0, offset, buf).is_ok() {
+        return Ok(vec![true; buf.len() / BLOCK_SIZE]);
     }
     let blocks = (offset..).step_by(BLOCK_SIZE).zip(buf.chunks_exact_mut(BLOCK_SIZE));
-    let given = blocks.map(|(at, block)| {
-        let read = reader.read_or_lose(at, block).is_ok();
-        if !read {
+    let given = blocks.map(|(at, block)| match reader.read_or_lose(0, at, block) {
+        Err(e) if e.kind().is_refusal() => Err(e),
+        Err(_) => {
             block.fill(0);
+            Ok(false)
         }
-        read
+        Ok(()) => Ok(true),
     });
     given.collect()
 }

@@ -1,14 +1,15 @@
 //! Reading ahead of need what stripes carry on.
 //!
 //! Invariants: stripes are read one after another without a gap. Each is read between its own sync and the write that
-//! overwrites it, so it does not change meanwhile.
+//! overwrites it, so it does not change meanwhile. A stripe that the system refuses to read is not lost and stops nothing: the operation
+//! that needs it is told why, and it is read again when the next one asks, or after a while.
 
 use crate::carried::Carried;
 use crate::health::{Health, LOOK_AGAIN, Wake};
 use crate::log::Log;
 use crate::place::Seq;
 use crate::view::View;
-use lacuna_core::Result;
+use lacuna_core::{Error, Result};
 use lacuna_levels::Entry;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -40,6 +41,8 @@ struct Ahead {
     threaded: bool,
     /// A thread waits for what is being read.
     awaited: bool,
+    /// Why the system refused to read the next stripe, from that try on to the next that is asked for.
+    refused: Option<Error>,
     ended: bool,
 }
 
@@ -63,16 +66,24 @@ impl Carrier {
     }
 
     /// What stripe `seq`, the next one, carries on. Waits for the thread that reads ahead; without it, it is read now.
+    ///
+    /// Errors: why the system refuses to read it, after another try; it can be asked for again.
     pub(crate) fn take(&self, seq: Seq) -> Result<Carried> {
         let mut ahead = self.ahead.lock();
         if !ahead.threaded {
             drop(ahead);
             return Carried::read(&self.log, seq, |_, listed| vec![true; listed.len()]);
         }
+        if ahead.refused.take().is_some() {
+            self.moved.notify_all();
+        }
         while ahead.ready.front().is_none_or(|(ready, _)| *ready != seq) {
             self.health.check()?;
             if ahead.ended {
                 return Err(self.health.refusal());
+            }
+            if let Some(refused) = &ahead.refused {
+                return Err(refused.clone());
             }
             ahead.awaited = true;
             self.moved.wait_for(&mut ahead, LOOK_AGAIN);
@@ -97,6 +108,7 @@ impl Carrier {
             }
         }
         ahead.ready.push_back((seq, carried));
+        ahead.refused = None;
         let goes_on = !ahead.ended;
         let awaited = ahead.awaited;
         drop(ahead);
@@ -104,6 +116,18 @@ impl Carrier {
             self.moved.notify_all();
         }
         goes_on
+    }
+
+    /// The system refused to read the next stripe, which the operation that waits for it is told. Waits until another try is asked for,
+    /// or for as long as a look takes; false when the thread is to end.
+    fn hold(&self, refused: Error) -> bool {
+        let mut ahead = self.ahead.lock();
+        ahead.refused = Some(refused);
+        self.moved.notify_all();
+        if !ahead.ended {
+            self.moved.wait_for(&mut ahead, LOOK_AGAIN);
+        }
+        !ahead.ended
     }
 
     /// The work of the thread that reads ahead, from stripe `seq` on. It tells `to_warm` of the hidden blocks that it found.
@@ -114,6 +138,12 @@ impl Carrier {
             let live = |from, listed: &[_]| self.view.still_live(from, listed);
             let carried = match Carried::read(&self.log, seq, live) {
                 Ok(carried) => carried,
+                Err(e) if e.kind().is_refusal() => {
+                    if self.hold(e) {
+                        continue;
+                    }
+                    return;
+                }
                 Err(e) => return drop(self.health.fail(e)),
             };
             found.extend(carried.hidden.entries().iter().filter_map(|(level, entry)| match entry {

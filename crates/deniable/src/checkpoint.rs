@@ -59,7 +59,7 @@ impl Checkpoint {
         for turn in 0..2 {
             let mut block = [0; BLOCK_SIZE];
             // One that cannot be read is none: the other, or the log itself, says where it ends.
-            match medium.read(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block) {
+            match medium.read(0, CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block) {
                 Err(e) if e.kind() == Kind::Io => continue,
                 read => read?,
             }

@@ -22,8 +22,8 @@ use lacuna_core::{
     Advice, BLOCK_SIZE, BlockAddr, Budget, Error, Kind, Result, Secret, Setting, StatusItem, closed,
 };
 use lacuna_levels::{
-    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Randomness, Tree,
-    check_length, level_disks,
+    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Pace, Randomness,
+    Tree, check_length, level_disks,
 };
 use lacuna_medium::Medium;
 use parking_lot::Mutex;
@@ -48,6 +48,8 @@ pub struct Deniable {
     threads: Mutex<Option<Threads>>,
     /// Of the open hidden levels, in blocks.
     lengths: Vec<u64>,
+    /// The stripe with which the cover of a closing ended last.
+    covered: Mutex<Option<Seq>>,
 }
 
 impl LevelFormat for Params {
@@ -91,6 +93,8 @@ impl LevelFormat for Params {
             }
             Ok(end)
         })?;
+        // Deniability contract: what was read to rebuild the maps follows from the levels that there are.
+        disk.medium.forget_cached()?;
         if disk.mode.background {
             let cover = Duration::from_millis(u64::from(self.cover_millis));
             let next = disk.progress.written().next();
@@ -185,6 +189,7 @@ impl Deniable {
             mode,
             threads,
             lengths,
+            covered: Mutex::default(),
         })
     }
 
@@ -289,6 +294,33 @@ impl Levels for Deniable {
         self.public.beat()
     }
 
+    fn cover_closing(&self, pace: Pace) -> Result<()> {
+        if self.mode.read_only {
+            return Ok(());
+        }
+        let mut covered = self.covered.lock();
+        self.public.flush()?;
+        // Deniability contract: whether there is any follows from numbers of stripes and the pace of cover alone.
+        let head = self.progress.written();
+        let few = self.params().closing_cover().few();
+        // Cover at a pace may be due before its first beat. Without it, a disk that was only looked at stays as it is.
+        let looked_at = self.pipeline.stripes() == 0 && self.params().cover_millis == 0;
+        if looked_at || covered.is_some_and(|at| head <= at + few) {
+            return Ok(());
+        }
+        self.public.cover(pace)?;
+        *covered = Some(self.progress.written());
+        Ok(())
+    }
+
+    fn give_up(&self, level: u8, gives_up: bool) {
+        self.hidden.give_up(level, gives_up);
+    }
+
+    fn lose(&self, level: u8) {
+        self.hidden.lose(level);
+    }
+
     fn close(&self) -> Result<()> {
         let ended = if self.mode.read_only { Ok(()) } else { self.end() };
         self.stop();
@@ -298,22 +330,18 @@ impl Levels for Deniable {
 }
 
 impl Deniable {
-    /// Flushes all levels and ends the log.
+    /// Flushes level 0, writes the cover of a closing, and ends the log.
+    ///
+    /// Deniability contract: where a hidden level had more pending than that cover took along, the log ends here, as it does if the
+    /// medium fails now. So what the caller is told has a public reason, and the medium does not contradict it.
     fn end(&self) -> Result<()> {
-        let Deniable { health, public, hidden, .. } = self;
-        let mut closed = health.check();
-        if closed.is_ok() {
-            closed = public.flush();
-            for level in 1..self.open_levels() as u8 {
-                closed = closed.and(hidden.flush(level));
-            }
-            // No beat comes between the last stripe and the word that it is the last.
-            self.threads.lock().iter_mut().for_each(Threads::end_clock);
-            // Whatever became of the hidden levels: the end of the log is public (deniability contract).
-            if health.check().is_ok() {
-                closed = closed.and(public.finish());
-            }
-        }
-        closed
+        self.health.check()?;
+        // From here on stripes are counted: no beat comes between them, nor after the last.
+        self.threads.lock().iter_mut().for_each(Threads::end_clock);
+        // Where the medium refuses cover, the log ends here too, whatever is pending.
+        self.cover_closing(Pace::AtOnce)?;
+        self.health.check()?;
+        self.hidden.check_taken()?;
+        self.public.finish()
     }
 }

@@ -83,6 +83,21 @@ impl Hidden {
         self.progress.wait_durable(Seq(last), cover.patience)
     }
 
+    /// Whether nothing of a level waits for cover from now on.
+    pub(crate) fn give_up(&self, level: u8, gives_up: bool) {
+        self.levels.give_up(level, gives_up);
+    }
+
+    /// The user of a level was told that something of it is lost.
+    pub(crate) fn lose(&self, level: u8) {
+        self.levels.lose(level);
+    }
+
+    /// Errors: [`Kind::NoCover`](lacuna_core::Kind) if a level has anything pending that no stripe has taken, or has lost something.
+    pub(crate) fn check_taken(&self) -> Result<()> {
+        self.levels.check_taken(self.health.state())
+    }
+
     /// Where blocks of a level lie that are in stripes; the others are read at once, and their place given as 0.
     pub(crate) fn look(&self, level: u8, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         self.levels.look(self.health.state(), level, first.0, buf, places, &self.source(level))

@@ -124,16 +124,16 @@ impl Log {
         Ok(summary.filter(|found| found.public.seq == seq))
     }
 
-    /// The summary of stripe `seq`, if it is where it belongs.
-    fn summary(&self, seq: Seq) -> Result<Option<Summary>> {
+    /// The summary of stripe `seq`, if it is where it belongs, read for a level.
+    fn summary(&self, level: u8, seq: Seq) -> Result<Option<Summary>> {
         let mut block = [0; BLOCK_SIZE];
-        self.reader.read(self.params.offset(seq), &mut block)?;
+        self.reader.read(level, self.params.offset(seq), &mut block)?;
         self.open_summary(seq, &block)
     }
 
     /// The same, where a summary that the medium does not give, after retries, is no summary.
     pub(crate) fn summary_if_read(&self, seq: Seq) -> Result<Option<Summary>> {
-        match self.summary(seq) {
+        match self.summary(0, seq) {
             Err(e) if e.kind() == Kind::Io => Ok(None),
             read => read,
         }
@@ -144,7 +144,8 @@ impl Log {
         if let Some(head) = self.heads.lock().get((level, seq)) {
             return Ok(Arc::clone(head));
         }
-        let summary = self.summary(seq)?.ok_or_else(|| corrupt(format!("cannot read stripe {seq}")))?;
+        let summary =
+            self.summary(level, seq)?.ok_or_else(|| corrupt(format!("cannot read stripe {seq}")))?;
         let head = if level == 0 {
             Head::public(summary)
         } else {
@@ -182,7 +183,7 @@ impl Log {
         let head = self.head(level, place.seq).map_err(|e| e.context(entries[0]))?;
         // What does not belong there is not read, for it may not even lie within the medium.
         head.listed(place.slot, entries)?;
-        self.reader.read(self.slot_offset(level, place), out)?;
+        self.reader.read(level, self.slot_offset(level, place), out)?;
         head.open(place.slot, entries, out)
     }
 

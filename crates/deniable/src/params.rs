@@ -5,7 +5,7 @@ use crate::geometry::{Geometry, HIDDEN_LEVELS};
 use crate::place::Seq;
 use lacuna_core::{Advice, BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret, Setting};
 use lacuna_crypto::derive;
-use lacuna_levels::{MOST_BLOCKS, SLACK, largest_level};
+use lacuna_levels::{ClosingCover, MOST_BLOCKS, SLACK, largest_level};
 use std::ops::Range;
 
 /// Bytes of the medium that belong to the volume header.
@@ -225,6 +225,11 @@ impl Params {
     /// Bytes of the whole medium.
     pub fn medium_len(&self) -> u64 {
         LOG_START + self.stripes * self.stripe_len() as u64
+    }
+
+    /// The stripes of cover that closing writes before the last one: an eighth of the log at most.
+    pub fn closing_cover(&self) -> ClosingCover {
+        ClosingCover::new(self.stripe_len() as u64, self.stripes / 8)
     }
 
     /// Bytes in a stripe.

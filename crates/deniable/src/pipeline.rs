@@ -2,7 +2,10 @@
 //! threads one encrypts and writes, and one syncs; without, the thread that closes a stripe does all.
 //!
 //! Invariants: stripes are written in the order of their numbers, each when all is durable that it overwrites the last copy
-//! of or calls durable. Checkpoints are written between stripes that the schedule names.
+//! of or calls durable. Checkpoints are written between stripes that the schedule names. A stripe that the medium refuses keeps its place:
+//! nothing is written before the same bytes are there.
+//!
+//! Deniability contract: when a stripe that was refused is tried again follows from public operations, the paced clock and the medium.
 
 use crate::checkpoint::Checkpoint;
 use crate::closed::{Closed, Encrypted};
@@ -12,7 +15,7 @@ use crate::log::Log;
 use crate::params::Params;
 use crate::place::Seq;
 use crate::progress::Progress;
-use lacuna_core::Result;
+use lacuna_core::{Error, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Medium;
 use parking_lot::{Condvar, Mutex};
@@ -48,6 +51,8 @@ pub(crate) struct Pipeline {
     /// The end of the log when the disk was opened.
     opened_at: Seq,
     way: Mutex<Way>,
+    /// Without threads: a closed stripe that the medium refused.
+    held: Mutex<Option<Encrypted>>,
     /// Buffers for ciphertext that nobody uses.
     buffers: Mutex<Vec<Vec<u8>>>,
     /// Closed stripes that are not on the medium yet.
@@ -74,6 +79,7 @@ impl Pipeline {
             filler,
             opened_at,
             way: Mutex::new(Way::Direct),
+            held: Mutex::default(),
             buffers: Mutex::default(),
             in_flight: Mutex::default(),
             moved: Condvar::new(),
@@ -96,14 +102,19 @@ impl Pipeline {
         self.stripes.load(Ordering::Relaxed)
     }
 
-    /// Waits until another stripe may be closed.
+    /// Waits until another stripe may be closed. After that one may be closed without another wait.
+    ///
+    /// Errors: why the medium refuses stripes, where no more of them may be in flight.
     pub(crate) fn wait_room(&self) -> Result<()> {
-        let mut in_flight = self.in_flight.lock();
-        if *in_flight < MOST_IN_FLIGHT {
+        self.write_held()?;
+        if *self.in_flight.lock() < MOST_IN_FLIGHT {
             return Ok(());
         }
+        self.progress.try_again();
+        let mut in_flight = self.in_flight.lock();
         while *in_flight > ROOM_AT {
             self.health.check()?;
+            self.progress.check_taken()?;
             self.moved.wait_for(&mut in_flight, LOOK_AGAIN);
         }
         Ok(())
@@ -117,6 +128,11 @@ impl Pipeline {
     /// No more stripes will be closed: the threads end when they have done what is pending.
     pub(crate) fn end(&self) {
         *self.way.lock() = Way::Ended;
+        self.progress.try_again();
+    }
+
+    fn is_ended(&self) -> bool {
+        matches!(*self.way.lock(), Way::Ended)
     }
 
     /// Sends a closed stripe to the medium: by the threads, or at once if there are none. With threads it does not wait:
@@ -129,7 +145,22 @@ impl Pipeline {
             Way::Ended => return Err(self.health.refusal()),
             Way::Direct => {}
         }
-        let seq = self.write(closed)?;
+        *self.held.lock() = Some(self.encrypt(closed)?);
+        // The stripe is closed whatever the medium says: a refusal is told to the one who waits for it, or who closes the next.
+        self.write_held().or_else(|e| if e.kind().is_refusal() { Ok(()) } else { Err(e) })
+    }
+
+    /// Writes the stripe that is held, if there is one: it is just closed, or the medium refused it before.
+    fn write_held(&self) -> Result<()> {
+        let mut held = self.held.lock();
+        let Some(encrypted) = &mut *held else { return Ok(()) };
+        let seq = encrypted.seq;
+        match self.put(encrypted) {
+            // After any other error the disk is at its end.
+            Err(e) if e.kind().is_refusal() => return Err(e),
+            Err(e) => return Err(self.health.fail(e)),
+            Ok(()) => *held = None,
+        }
         if self.params().is_sync_due(seq) { self.progress.sync_to(seq) } else { Ok(()) }
     }
 
@@ -158,33 +189,51 @@ impl Pipeline {
         }
     }
 
-    /// Encrypts and writes a stripe. Gives its number.
+    /// Encrypts and writes a stripe, however often the medium refuses it. Gives its number.
     fn write(&self, closed: Closed) -> Result<Seq> {
+        let mut encrypted = self.encrypt(closed)?;
+        while let Err(e) = self.put(&mut encrypted) {
+            if !e.kind().is_refusal() || self.is_ended() {
+                return Err(e);
+            }
+            self.hold(e)?;
+        }
+        Ok(encrypted.seq)
+    }
+
+    /// Tells those who wait that the medium refused a stripe, and waits for the time to try it again.
+    fn hold(&self, refused: Error) -> Result<()> {
+        self.progress.refuse(refused);
+        drop(self.in_flight.lock());
+        self.moved.notify_all();
+        self.progress.wait_for_try();
+        self.health.check()
+    }
+
+    fn encrypt(&self, closed: Closed) -> Result<Encrypted> {
         let params = self.params();
         let spare = self.buffers.lock().pop();
         let buffer = spare.unwrap_or_else(|| vec![0; params.stripe_len()]);
-        let encrypted = closed.encrypt(params, self.log.keys(), &*self.filler, buffer)?;
-        let seq = encrypted.seq;
-        self.put(encrypted)?;
-        Ok(seq)
+        closed.encrypt(params, self.log.keys(), &*self.filler, buffer)
     }
 
-    /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), one write to the medium.
-    fn put(&self, Encrypted { seq, claimed, checkpoint, bytes }: Encrypted) -> Result<()> {
-        let params = self.params();
+    /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), one write to the medium. It can be called again after a refusal.
+    fn put(&self, stripe: &mut Encrypted) -> Result<()> {
+        let (params, seq) = (self.params(), stripe.seq);
         // The stripe that lies here was carried on by one a gap earlier, which must be durable first; and what the summary
         // calls durable must be.
         let synced = params.synced_before(seq);
-        self.progress.sync_to(claimed.max(synced))?;
+        self.progress.sync_to(stripe.claimed.max(synced))?;
         // Between two stripes, always the same two: the order of writes is no matter of speed (deniability contract).
-        if let Some(salt) = checkpoint {
+        if let Some(salt) = &stripe.checkpoint {
             let durable = if self.is_first(seq) { self.opened_at } else { synced };
-            self.write_checkpoint(durable, false, &salt)?;
+            self.write_checkpoint(durable, false, salt)?;
+            stripe.checkpoint = None;
         }
-        self.medium.write_at(params.offset(seq), &bytes)?;
+        self.medium.write_at(params.offset(seq), &stripe.bytes)?;
         self.stripes.fetch_add(1, Ordering::Relaxed);
         self.log.complete(seq);
-        self.buffers.lock().push(bytes);
+        self.buffers.lock().push(std::mem::take(&mut stripe.bytes));
         let mut in_flight = self.in_flight.lock();
         *in_flight -= 1;
         if *in_flight == ROOM_AT {
@@ -203,7 +252,11 @@ impl Pipeline {
     }
 
     /// Waits until stripe `seq`, which was sent, is on the medium, and makes it and all before it durable.
+    ///
+    /// Errors: why the medium refuses that stripe or one before it, after another try. They stay in flight.
     pub(crate) fn settle(&self, seq: Seq) -> Result<()> {
+        self.write_held()?;
+        self.progress.try_again();
         self.progress.wait_written(seq)?;
         self.progress.sync_to(seq)
     }

@@ -1,11 +1,11 @@
-//! How far the log has come: which stripes are on the medium, and which of them are durable.
+//! How far the log has come: which stripes are on the medium, which of them are durable, and whether the medium refuses the next one.
 //!
 //! Invariants: both numbers only grow, a stripe is durable only after a sync that began when it was on the medium, and after
 //! a sync that failed there is no other.
 
 use crate::health::{Health, LOOK_AGAIN, Wake};
 use crate::place::Seq;
-use lacuna_core::{Result, defect};
+use lacuna_core::{Error, Result, defect};
 use lacuna_levels::no_sync;
 use lacuna_medium::Medium;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -19,6 +19,8 @@ pub(crate) struct Progress {
     health: Arc<Health>,
     written: AtomicU64,
     durable: AtomicU64,
+    /// Why the medium refused the next stripe, from that try on to the next that is asked for.
+    refused: Mutex<Option<Error>>,
     /// Held over a sync.
     syncing: Mutex<()>,
     /// Held for a moment before `moved` is told, so that nobody misses it.
@@ -35,6 +37,7 @@ impl Progress {
             health,
             written: AtomicU64::new(0),
             durable: AtomicU64::new(0),
+            refused: Mutex::default(),
             syncing: Mutex::new(()),
             told: Mutex::new(()),
             moved: Condvar::new(),
@@ -68,7 +71,34 @@ impl Progress {
     /// Stripe `seq` is on the medium, and all before it.
     pub(crate) fn reach(&self, seq: Seq) {
         self.written.store(seq.0, Ordering::Release);
+        *self.refused.lock() = None;
         self.wake();
+    }
+
+    /// The medium refused the next stripe: those that wait for it are told, once for each try.
+    pub(crate) fn refuse(&self, e: Error) {
+        *self.refused.lock() = Some(e);
+        self.wake();
+    }
+
+    /// Asks for another try to write the stripe that was refused, if one was.
+    pub(crate) fn try_again(&self) {
+        if self.refused.lock().take().is_some() {
+            self.wake();
+        }
+    }
+
+    /// Waits, in the thread that writes, until another try is asked for, or something failed, or for as long as a look takes.
+    pub(crate) fn wait_for_try(&self) {
+        let mut told = self.told.lock();
+        if self.refused.lock().is_some() {
+            self.moved.wait_for(&mut told, LOOK_AGAIN);
+        }
+    }
+
+    /// Errors: why the medium refused the next stripe at the last try, if it did.
+    pub(crate) fn check_taken(&self) -> Result<()> {
+        self.refused.lock().clone().map_or(Ok(()), Err)
     }
 
     /// Makes stripe `seq`, which is on the medium, and all before it durable.
@@ -101,7 +131,7 @@ impl Progress {
     fn sync_held(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
         self.health.check()?;
         let _guard = self.health.fail_on_panic();
-        self.medium.sync().map_err(|e| self.health.fail(e))?;
+        self.medium.sync().map_err(|e| self.health.fail(e.of_sync()))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -121,6 +151,7 @@ impl Progress {
         let mut told = self.told.lock();
         while !done() {
             self.health.check()?;
+            self.check_taken()?;
             let left =
                 deadline.map_or(LOOK_AGAIN, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() {

@@ -18,7 +18,7 @@ use crate::summary::{LogEnd, PublicPart, name_of};
 use crate::view::View;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
 use lacuna_crypto::RandomSource;
-use lacuna_levels::SALT_LEN;
+use lacuna_levels::{Pace, SALT_LEN};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,6 +54,9 @@ struct Turn {
     /// Stripes that flushes and beats closed and that none has called durable yet, and the last that one has.
     to_claim: VecDeque<Seq>,
     claimed: Seq,
+    /// The medium refuses stripes, or to give what the next one carries on: the operation fails, and everything is as it was before its
+    /// last step.
+    refused: bool,
 }
 
 fn no_room(what: &str) -> Error {
@@ -74,7 +77,7 @@ impl Public {
         end: LogEnd,
     ) -> Public {
         let claimed = end.head;
-        let turn = Turn { last: end, carried: None, to_claim: VecDeque::new(), claimed };
+        let turn = Turn { last: end, carried: None, to_claim: VecDeque::new(), claimed, refused: false };
         Public {
             params: *pipeline.params(),
             health,
@@ -99,7 +102,9 @@ impl Public {
         let mut turn = self.turn.lock();
         let _guard = self.health.fail_on_panic();
         self.health.check()?;
-        change(&mut turn).map_err(|e| self.health.fail_unless_full(e))
+        let done = change(&mut turn);
+        let refused = std::mem::take(&mut turn.refused);
+        done.map_err(|e| if refused { e } else { self.health.fail_unless_full(e) })
     }
 
     /// Takes blocks into the log, one after another and no others between them: they are read together.
@@ -164,27 +169,39 @@ impl Public {
     pub(crate) fn flush(&self) -> Result<()> {
         let closed = self.in_turn(|turn| {
             if self.view.is_fresh() {
-                turn.claim();
-                self.close(turn)?;
+                self.close_and_claim(turn)?;
             }
             Ok(turn.last.head)
         })?;
         self.pipeline.settle(closed)
     }
 
-    /// One beat of the paced cover.
+    /// One beat of the paced cover. If the medium refuses its stripe, the next beat tries again.
     pub(crate) fn beat(&self) -> Result<()> {
         let _guard = self.health.fail_on_panic();
         self.beats.fetch_add(1, Ordering::Relaxed);
         self.write_stripe().map(drop)
     }
 
+    /// Writes the stripes of cover that closing takes, whatever is in them, and makes them durable.
+    pub(crate) fn cover(&self, pace: Pace) -> Result<()> {
+        let _guard = self.health.fail_on_panic();
+        self.params.closing_cover().write(pace, |durable| {
+            if durable {
+                return self.write_stripe().map(drop);
+            }
+            self.in_turn(|turn| {
+                self.ensure_open(turn)?;
+                self.close(turn)
+            })
+        })
+    }
+
     /// Closes the open stripe, whatever is in it, and syncs. Returns its number.
     fn write_stripe(&self) -> Result<Seq> {
         let closed = self.in_turn(|turn| {
             self.ensure_open(turn)?;
-            turn.claim();
-            self.close(turn)?;
+            self.close_and_claim(turn)?;
             Ok(turn.last.head)
         })?;
         self.pipeline.settle(closed)?;
@@ -208,22 +225,39 @@ impl Public {
     }
 
     /// Sees to it that a stripe is open.
+    ///
+    /// Errors: why the system refuses to read what it carries on; then nothing has changed.
     fn ensure_open(&self, turn: &mut Turn) -> Result<()> {
         if turn.carried.is_none() {
             let seq = turn.last.head.next();
-            let carried = self.carrier.take(seq)?;
+            let taken = self.carrier.take(seq);
+            let carried = taken.inspect_err(|e| turn.refused = e.kind().is_refusal())?;
             // What was carried is taken: there is no second try.
             turn.carried = Some(self.view.open(seq, carried).map_err(|e| self.health.fail(e))?);
         }
         Ok(())
     }
 
+    /// Waits until a stripe may be closed. After that one may be closed without another wait.
+    fn wait_room(&self, turn: &mut Turn) -> Result<()> {
+        self.pipeline.wait_room().inspect_err(|e| turn.refused = e.kind().is_refusal())
+    }
+
+    /// Closes the open stripe for a flush or a beat, which may call an earlier one durable.
+    fn close_and_claim(&self, turn: &mut Turn) -> Result<()> {
+        self.wait_room(turn)?;
+        turn.claim();
+        self.close(turn)
+    }
+
     /// Closes the open stripe, fills its hidden slots and sends it to the medium.
+    ///
+    /// Errors: why the medium refuses stripes; then nothing has changed. After any other error the disk is at its end.
     ///
     /// The hidden slots are filled before the operation goes on that closed the stripe: what a level has in a stripe is a
     /// function of the order of operations on it and on level 0, and no matter of speed (deniability contract).
     fn close(&self, turn: &mut Turn) -> Result<()> {
-        self.pipeline.wait_room()?;
+        self.wait_room(turn)?;
         let drawn = self.draw_salt();
         let seq = turn.last.head.next();
         let checkpoint = self.pipeline.is_checkpoint_due(seq).then(|| self.draw_salt());

@@ -91,7 +91,7 @@ enum Found {
 
 fn find(log: &Log, seq: Seq) -> Result<Found> {
     let mut block = [0; BLOCK_SIZE];
-    match log.reader().read(log.params().offset(seq), &mut block) {
+    match log.reader().read(0, log.params().offset(seq), &mut block) {
         Err(e) if e.kind() == Kind::Io => return Ok(Found::Unreadable),
         read => read?,
     }
@@ -203,7 +203,7 @@ fn last_synced(log: &Log) -> Result<Seq> {
     let (mut synced, mut any, mut failed) = (Seq::NONE, false, None);
     for at in (0..log.params().stripes).map(Seq) {
         let mut block = [0; BLOCK_SIZE];
-        match log.reader().read(log.params().offset(at), &mut block) {
+        match log.reader().read(0, log.params().offset(at), &mut block) {
             Err(e) if e.kind() == Kind::Io => {
                 failed.get_or_insert(e);
                 continue;
@@ -227,7 +227,7 @@ fn is_whole(log: &Log, seq: Seq, summary: &Summary) -> bool {
     let public = log.params().public_slots() * BLOCK_SIZE;
     let mut slots = vec![0; log.params().stripe_len() - BLOCK_SIZE];
     // A power cut tears a stripe, it does not make it unreadable.
-    if log.reader().read(log.slot_offset(0, Place { seq, slot: Slot(0) }), &mut slots).is_err() {
+    if log.reader().read(0, log.slot_offset(0, Place { seq, slot: Slot(0) }), &mut slots).is_err() {
         return true;
     }
     if !summary.has_hidden_slots(&slots[public..]) {

@@ -43,12 +43,16 @@ impl<'a> Source<'a> {
 }
 
 impl Source<'_> {
-    /// A page that the medium does not give, with error `e`: it is lost if the medium gives others.
+    /// A page that the medium does not give, with error `e`: it is lost if the medium gives others, and the system did not refuse to
+    /// read it.
     fn read_or_lose(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE], e: Error) -> Result<()> {
         let at = self.log.slot_offset(self.level, place);
         let mut scrap = [0; BLOCK_SIZE];
-        if self.log.reader().read_or_lose(at, &mut scrap).is_ok() {
+        let Err(last) = self.log.reader().read_or_lose(self.level, at, &mut scrap) else {
             return self.log.fetch(self.level, place, &[entry], block);
+        };
+        if last.kind().is_refusal() {
+            return Err(last);
         }
         if self.log.reader().reads_at_all() { Err(e.with_kind(Kind::Corrupt)) } else { Err(e) }
     }
@@ -63,10 +67,14 @@ impl PageSource for Source<'_> {
             block.copy_from_slice(found);
             return Ok(());
         }
-        let read = self.log.fetch(self.level, place, &[entry], block);
-        match read {
-            Err(e) if self.lost && e.kind() != Kind::Corrupt => self.read_or_lose(place, entry, block, e),
-            read => read,
+        if !self.lost {
+            return self.log.fetch(self.level, place, &[entry], block);
         }
+        self.log.reader().held(|| match self.log.fetch(self.level, place, &[entry], block) {
+            Err(e) if e.kind() != Kind::Corrupt && !e.kind().is_refusal() => {
+                self.read_or_lose(place, entry, block, e)
+            }
+            read => read,
+        })
     }
 }

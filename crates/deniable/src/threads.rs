@@ -49,7 +49,12 @@ impl Threads {
         threads.begin("lacuna-carry", move || reading.read_ahead(next, &to_warm))?;
         threads.begin("lacuna-maps", move || hidden.warm_found(&found))?;
         if !cover.is_zero() {
-            threads.clock = Some(PacedClock::start(cover, move || public.beat())?);
+            let beat = move || match public.beat() {
+                // The next beat tries again.
+                Err(e) if e.kind().is_refusal() => Ok(()),
+                done => done,
+            };
+            threads.clock = Some(PacedClock::start(cover, beat)?);
         }
         Ok(threads)
     }

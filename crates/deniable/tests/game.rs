@@ -6,6 +6,9 @@
 //! The bytes that no key opens come from the same seed in all runs of a comparison: so all bytes can be compared, and a byte
 //! that followed from something hidden would be found wherever it is.
 //!
+//! Endings are compared too: where a level above had more pending than closing takes along, its run ends as the run without it does
+//! on a medium that fails at that moment.
+//!
 //! With the threads of the disk running, the levels above are driven by a thread of their own, on a medium that takes its
 //! time. The cover beats when the workload says so: what time it is belongs to the adversary's knowledge.
 //!
@@ -16,9 +19,11 @@ mod fixture;
 use fixture::{create_with, open_with, options, params_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, Geometry, LevelDisk, Levels, OpenOptions, Params};
+use lacuna_levels::Pace;
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::levels::{Above, seeded};
-use lacuna_sim::{OpKind, Record, Recorder, Rng, Slow, StopAtEnd};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng, Slow, StopAtEnd};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +33,8 @@ const SUMMARY_TAGS: Range<usize> = 32..64;
 const ROOTS: usize = 64;
 const ROOT: usize = 48;
 const ENTRIES: usize = ROOTS + 7 * ROOT;
+
+const SESSIONS: usize = 3;
 
 /// A comparison: whose keys the adversary has, and how the disk is run.
 #[derive(Clone, Copy)]
@@ -111,20 +118,49 @@ fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], 
     });
 }
 
-/// The trace of a seeded workload of several sessions.
-fn play(game: Game, above: Above) -> Vec<Record> {
+/// A run of several sessions.
+struct Played {
+    trace: Vec<Record>,
+    /// In which of them closing failed.
+    failed: [bool; SESSIONS],
+}
+
+/// Closes the disk, on a medium that refuses what ends the log if it `fails`. Whether that failed.
+fn close(disk: &Deniable, medium: &FaultMedium<Recorder<MemoryMedium>>, fails: bool) -> bool {
+    disk.cover_closing(Pace::AtOnce).unwrap();
+    if fails {
+        medium.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::Io });
+    }
+    let closed = disk.close();
+    medium.heal();
+    closed.is_err()
+}
+
+/// A run, and the one without levels above, on a medium that fails at the end of those sessions in which the first could not take
+/// everything along.
+fn play_both(game: Game, above: Above) -> [Played; 2] {
+    let run = play(game, above, [false; SESSIONS]);
+    let absent = play(game, Above::Absent, run.failed);
+    assert_eq!(run.failed, absent.failed, "the caller hears of both alike");
+    [absent, run]
+}
+
+/// The trace of a seeded workload of several sessions, and of endings that fail.
+fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
     // What follows from public randomness is compared byte for byte. Hedging makes all of it another draw.
     lacuna_crypto::witness::never_hedge();
     let params = params();
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
     recorder.keep_contents(true);
+    let faulty = Arc::new(FaultMedium::new(recorder.clone()));
     let medium: Arc<dyn Medium> =
-        if game.threads { Slow::over(recorder.clone(), game.seed) } else { recorder.clone() };
+        if game.threads { Slow::over(faulty.clone(), game.seed) } else { faulty.clone() };
+    let mut failed = [false; SESSIONS];
     let most = 1 + usize::from(params.hidden_levels());
     let levels = if above == Above::Absent { game.depth + 1 } else { most };
     create_with(&medium, &params, levels, seeded(game.seed, game.seed ^ 0xf111)).unwrap();
     let mut rngs = [Rng::new(game.seed), Rng::new(!game.seed ^ above as u64)];
-    for turn in 0..3 {
+    for (turn, failed) in (0..).zip(&mut failed) {
         let seeds = options(game.seed + turn, (game.seed + turn) ^ 0xf111);
         let options = OpenOptions { background: game.threads, ..seeds };
         let disk = open_with(&medium, &params, levels, options).unwrap();
@@ -139,10 +175,10 @@ fn play(game: Game, above: Above) -> Vec<Record> {
         }
         let steps = 30 + rngs[0].below(60);
         session(&disk, game, above, &mut rngs, steps);
-        // Closing fails where something hidden still waits for cover, and leaves the same trace.
-        let _no_cover = disk.close();
+        *failed = close(&disk, &faulty, failing[turn as usize]);
     }
-    recorder.take().into_iter().filter(|record| record.kind != OpKind::Read).collect()
+    let trace = recorder.take().into_iter().filter(|record| record.kind != OpKind::Read).collect();
+    Played { trace, failed }
 }
 
 /// Where in a stripe something stands that only keys of deeper levels than `depth` explain.
@@ -211,19 +247,32 @@ fn at_no_depth_do_traces_tell_of_the_levels_above() {
     let params = params();
     for depth in 0..3 {
         let mut rest: [Vec<u8>; 3] = Default::default();
+        let (mut endings, mut digest) = ([0u64; 2], DefaultHasher::new());
         for seed in 1..=env("LACUNA_GAMES", 20) {
             let game = Game { depth, threads: false, seed: seed * 1000 };
-            let absent = play(game, Above::Absent);
-            let others = [Above::Idle, Above::Busy].map(|above| play(game, above));
-            for run in &others {
-                assert_eq!(difference(depth, &absent, run), None, "depth {depth}, seed {seed}");
+            let idle = play_both(game, Above::Idle);
+            let busy = play_both(game, Above::Busy);
+            for [absent, run] in [&idle, &busy] {
+                let found = difference(depth, &absent.trace, &run.trace);
+                assert_eq!(found, None, "depth {depth}, seed {seed}");
+                for failed in run.failed {
+                    endings[usize::from(failed)] += 1;
+                }
+                run.trace.iter().for_each(|record| split(&params, depth, record).0.hash(&mut digest));
             }
             if seed <= 8 {
-                for (rest, run) in rest.iter_mut().zip([&absent, &others[0], &others[1]]) {
-                    run.iter().for_each(|record| rest.extend(split(&params, depth, record).1));
+                for (rest, run) in rest.iter_mut().zip([&idle[0], &idle[1], &busy[1]]) {
+                    run.trace.iter().for_each(|record| rest.extend(split(&params, depth, record).1));
                 }
             }
         }
+        println!(
+            "depth {depth}: {} endings, {} of them with a loss; digest {:016x}",
+            endings[0] + endings[1],
+            endings[1],
+            digest.finish()
+        );
+        assert!(endings.iter().all(|count| *count > 0), "depth {depth}: {endings:?}");
         for bytes in &rest {
             let statistic = chi_square(bytes.iter());
             // Mean 255, standard deviation 22.6: six of them away.
@@ -242,8 +291,8 @@ fn at_no_depth_do_traces_tell_of_the_levels_above() {
 fn full_levels_above_leave_the_same_trace() {
     for depth in 0..3 {
         let game = Game { depth, threads: false, seed: 7 };
-        let (absent, full) = (play(game, Above::Absent), play(game, Above::Full));
-        assert_eq!(difference(depth, &absent, &full), None, "depth {depth}");
+        let [absent, full] = play_both(game, Above::Full);
+        assert_eq!(difference(depth, &absent.trace, &full.trace), None, "depth {depth}");
     }
 }
 
@@ -253,9 +302,8 @@ fn at_no_depth_do_threads_tell_of_the_levels_above() {
     for depth in 0..3 {
         for seed in 1..=env("LACUNA_GAMES", 20) / 4 {
             let game = Game { depth, threads: true, seed: seed * 1000 };
-            let absent = changes(play(game, Above::Absent));
             for above in [Above::Idle, Above::Busy, Above::Full] {
-                let run = changes(play(game, above));
+                let [absent, run] = play_both(game, above).map(|played| changes(played.trace));
                 assert_eq!(difference(depth, &absent, &run), None, "depth {depth}, seed {seed}, {above:?}");
             }
         }
@@ -267,7 +315,9 @@ fn a_leaky_disk_is_caught_at_every_depth() {
     for depth in 0..3 {
         let caught = (1..=6).filter(|seed| {
             let game = Game { depth, threads: false, seed: seed * 1000 };
-            difference(depth, &play(game, Above::Idle), &play(game, Above::Leaky)).is_some()
+            let [idle, leaky] =
+                [Above::Idle, Above::Leaky].map(|above| play(game, above, [false; SESSIONS]).trace);
+            difference(depth, &idle, &leaky).is_some()
         });
         assert!(caught.count() > 3, "depth {depth}");
     }

@@ -98,6 +98,64 @@ fn a_place_that_fails_for_a_moment_is_not_given_up() {
     disk.close().unwrap();
 }
 
+/// Where the leaf of the map of level 1 lies: where that cannot be read, no block of the level can.
+fn leaf_of_level_1(params: &Params, bytes: &[u8]) -> u64 {
+    let medium = faulty(bytes);
+    let (len, before, slots) = (stripe_len(params), 1 + u64::from(params.geometry.public), params.slots(1));
+    let in_stripe =
+        |place: u64| slots.clone().map(move |slot| LOG + place * len + (before + slot as u64) * BLOCK);
+    let is_leaf = |at: &u64| {
+        medium.heal();
+        refuse(&medium, *at);
+        let Ok(disk) = open(&medium, params, 2, true) else { return false };
+        let level = disk.levels()[1].clone();
+        [0, 1].iter().all(|block| level.read(BlockAddr(*block), &mut [0; BLOCK_SIZE]).is_err())
+    };
+    (0..params.stripes).flat_map(in_stripe).find(is_leaf).expect("the map has a leaf")
+}
+
+fn refuse(medium: &Faulty, at: u64) {
+    medium.add(Fault::FailRange { op: OpKind::Read, range: at..at + 512, error: Kind::Memory });
+}
+
+/// A system that is short of memory refuses to read a page of a hidden map: with threads the disk waits for it, without them it stops.
+/// Nothing is lost either way.
+#[test]
+fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
+    let Written { params, bytes, models, .. } = written(3, true);
+    let leaf = leaf_of_level_1(&params, &bytes);
+    let medium = faulty(&bytes);
+    let disk = open(&medium, &params, LEVELS, false).unwrap();
+    refuse(&medium, leaf);
+    assert!((0..params.stripes).any(|_| disk.refresh().is_err()), "nothing was refused");
+    drop(disk);
+    medium.heal();
+    let again = open(&medium, &params, LEVELS, false).unwrap();
+    assert_eq!(failures(&again, &models), 0);
+
+    let medium = faulty(&bytes);
+    let disk = {
+        let medium: Arc<dyn Medium> = medium.clone();
+        let options = OpenOptions { background: true, ..options(71, 72) };
+        open_with(&medium, &Params { cover_millis: 0, ..params }, LEVELS, options).unwrap()
+    };
+    refuse(&medium, leaf);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(150));
+            medium.heal();
+        });
+        for _ in 0..40 {
+            // What is carried on from there is refused to the beat, which comes again.
+            while let Err(e) = disk.refresh() {
+                assert_eq!(e.kind(), Kind::Memory, "{e}");
+            }
+        }
+    });
+    assert_eq!(failures(&disk, &models), 0);
+    disk.close().unwrap();
+}
+
 /// A clean page of a map is in memory when its sector goes bad: it is written anew.
 #[test]
 fn a_page_in_memory_outlives_its_sector() {
@@ -108,7 +166,9 @@ fn a_page_in_memory_outlives_its_sector() {
             let disk = open(&medium, &params, LEVELS, false).unwrap();
             assert_eq!(failures(&disk, &models), 0);
             bad_sector(&medium, LOG + place * stripe_len(&params) + slot * BLOCK);
-            (0..params.stripes - 2).for_each(|_| disk.refresh().unwrap());
+            // Closing writes the rest of the lap.
+            let beats = params.stripes - 2 - params.closing_cover().count();
+            (0..beats).for_each(|_| disk.refresh().unwrap());
             disk.close().unwrap();
             drop(disk);
             medium.heal();

@@ -1,6 +1,6 @@
 //! The levels of an open disk as front ends see them.
 
-use crate::Randomness;
+use crate::{Pace, Randomness};
 use lacuna_core::{
     BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, ExtentRuns, Kind, Result, Status, StatusItem,
 };
@@ -56,8 +56,18 @@ pub trait Levels: Send + Sync {
     /// One beat of the paced clock: something is written whether there is anything to write or not, and synced. Disks that were
     /// opened with background threads have a clock of their own.
     fn refresh(&self) -> Result<()>;
-    /// Flushes all levels, the public one first, and releases the medium. Hidden levels wait for cover as any flush does. Later
-    /// writes fail.
+    /// Flushes the public level and writes the cover that closing takes ([`ClosingCover`](crate::ClosingCover)): none to a disk
+    /// without beats of which nothing was written since it was opened, nor again to one that has just got it.
+    fn cover_closing(&self, pace: Pace) -> Result<()>;
+    /// Whether nothing of a hidden level waits for cover from now on; what waits is refused with [`Kind::NoCover`].
+    fn give_up(&self, level: u8, gives_up: bool);
+    /// The user of a hidden level heard that something of it is lost: the disk ends as if it were pending when it is closed.
+    fn lose(&self, level: u8);
+    /// Flushes the public level, writes the cover of a closing, and releases the medium. It waits for no other cover. Later writes
+    /// fail.
+    ///
+    /// Errors: [`Kind::NoCover`] if a hidden level had more pending than that cover took along, or lost something before. The disk is
+    /// then left as by a failure of its medium at this moment, which is as good a reason (deniability contract).
     fn close(&self) -> Result<()>;
 }
 
@@ -128,12 +138,17 @@ impl Disk for LevelDisk {
 
     /// Flushes the level. With the last of the levels the disk is closed.
     fn close(&self) -> Result<()> {
-        let flushed = self.flush();
+        // Nothing is left that could cover a flush of the last one: closing the disk has cover of its own.
+        let flushed = if self.in_use.load(Ordering::Acquire) > 1 { self.flush() } else { Ok(()) };
+        if flushed.is_err() && self.level > 0 {
+            // Deniability contract: whatever fails at an end fails with a log that was not closed, as where the medium did.
+            self.disk.lose(self.level);
+        }
         let last = self.in_use.fetch_sub(1, Ordering::AcqRel) <= 1;
         let closed = if last { flushed.and(self.disk.close()) } else { flushed };
         closed.map_err(|e| match e.kind() {
             Kind::NoCover if last => e.remedy(
-                "what waited is lost; next time, write to level 0 while the disk is being closed",
+                "what waited is lost; next time, let the closing wait for it, or write to level 0 meanwhile",
             ),
             Kind::NoCover => {
                 // A file system that sees a flush fail gives up what it had not written yet.

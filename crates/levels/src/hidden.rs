@@ -8,7 +8,7 @@ use crate::queue::{Queue, Waiting};
 use crate::tree::{PageSource, Tree};
 use crate::warm::warm;
 use lacuna_core::{Advice, BLOCK_SIZE, Error, FailStop, Kind, Result, Setting, StatusItem, defect};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -158,6 +158,10 @@ struct Shared {
     most_waiting: u64,
     /// Slots in use when the lock was last released, for disks whose levels share their slots.
     used: AtomicU64,
+    /// Whether nothing of it waits for cover any more.
+    gives_up: AtomicBool,
+    /// Whether its user was told, at an end, that something of it is lost.
+    lost: AtomicBool,
 }
 
 /// The hidden levels of an open disk, shared by its clients and the thread that fills stripes or batches.
@@ -175,6 +179,8 @@ impl HiddenLevels {
     pub fn new(levels: Vec<HiddenLevel>, head: u64, memory: u64, shared_slots: Option<u64>) -> HiddenLevels {
         let shared = |(number, level): (u32, HiddenLevel)| Shared {
             used: AtomicU64::new(level.tree.used()),
+            gives_up: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             state: Mutex::new(HiddenState { level, filled: head, watchers: 0, writers: 0 }),
             moved: Condvar::new(),
             room: Condvar::new(),
@@ -216,6 +222,31 @@ impl HiddenLevels {
             shared.moved.notify_all();
         }
         shared.wake_writer(state);
+    }
+
+    /// Whether nothing of a level, from 1 up, waits for cover from now on: it is being closed, and the cover that closing takes is
+    /// written.
+    pub fn give_up(&self, level: u8, gives_up: bool) {
+        self.shared(level).gives_up.store(gives_up, Ordering::Release);
+        if gives_up {
+            self.wake_all();
+        }
+    }
+
+    /// The user of a level, from 1 up, was told that something of it is lost.
+    pub fn lose(&self, level: u8) {
+        self.shared(level).lost.store(true, Ordering::Release);
+    }
+
+    /// Errors: [`Kind::NoCover`] if a level has anything pending that no stripe or batch has taken, or has lost something.
+    pub fn check_taken(&self, health: &FailStop) -> Result<()> {
+        let (mut left, mut bytes) = (self.levels.iter().any(|shared| shared.lost.load(Ordering::Acquire)), 0);
+        for level in self.lock_all(health) {
+            let queue = &level.level.queue;
+            left |= !queue.is_empty() || !queue.trims().is_empty();
+            bytes += level.waiting();
+        }
+        if left { Err(not_taken(bytes)) } else { Ok(()) }
     }
 
     /// Wakes all waiting threads, after a failure.
@@ -365,8 +396,14 @@ impl HiddenLevels {
             if state.filled != filled {
                 (since, filled) = (Instant::now(), state.filled);
             }
-            let left = wait.patience.map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
+            let gives_up = shared.gives_up.load(Ordering::Acquire).then_some(Duration::ZERO);
+            let patience = gives_up.or(wait.patience);
+            let left = patience.map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
+                // Of a file system that is being unmounted no write comes twice.
+                if gives_up.is_some() && matches!(awaited, Awaited::Room) {
+                    self.lose(level);
+                }
                 return Err(no_cover(what, state.waiting()));
             }
             *state.waiters(awaited) += 1;
@@ -429,6 +466,18 @@ pub fn no_sync() -> Error {
         .found("nothing waiting any more, and no public flush to make it durable in time")
         .expected("a flush of level 0, or a disk with a cover of its own")
         .remedy(Advice::from("flush level 0 meanwhile, or allow more time: ").setting(Setting::CoverTimeout))
+}
+
+/// The error of a closing that `pending` bytes are too many for.
+fn not_taken(pending: u64) -> Error {
+    let found = match pending.div_ceil(1024) {
+        0 => "changes that found no cover: they are lost".to_owned(),
+        kib => format!("{kib} KiB beyond the cover that closing writes: they are lost"),
+    };
+    Error::new(Kind::NoCover, "not everything that waited on a hidden level is on the medium")
+        .found(found)
+        .expected("no more than that cover takes along")
+        .remedy("next time let the closing wait for it, or write to level 0 meanwhile")
 }
 
 /// The error of something hidden that nothing public came to cover, while `waiting` bytes wait.

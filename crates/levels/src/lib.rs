@@ -16,6 +16,7 @@
 #![warn(missing_docs)]
 
 mod clock;
+mod closing;
 mod cycle;
 mod disk;
 mod entry;
@@ -31,6 +32,7 @@ mod tree;
 mod warm;
 
 pub use clock::PacedClock;
+pub use closing::{ClosingCover, Pace};
 pub use disk::{LevelDisk, Levels, OpenOptions, check_length, level_disks};
 pub use entry::{Entry, LOST};
 pub use format::{LevelFormat, Masters, Randomness};
@@ -38,7 +40,7 @@ pub use hidden::{HiddenLevel, HiddenLevels, HiddenState, Mode, Wait, no_sync};
 pub use keys::{SALT_LEN, TAG_LEN, Unverified, WriteKey, corrupt};
 pub use map_size::{FANOUT, MOST_BLOCKS, SLACK, largest_level, pages_of};
 pub use queue::{Queue, Waiting};
-pub use read_again::again;
+pub use read_again::{again, until_not_refused};
 pub use state::{MapState, STATE_LEN};
 pub use tree::{LoadedLeaf, Missing, PageSource, Tree};
 pub use warm::warm;

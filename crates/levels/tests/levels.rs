@@ -3,7 +3,8 @@
 
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, FailStop, Kind, Result, StatusItem, defect};
 use lacuna_levels::{
-    Entry, HiddenLevel, HiddenLevels, Levels, PageSource, Tree, Wait, check_length, level_disks, no_sync,
+    Entry, HiddenLevel, HiddenLevels, Levels, Pace, PageSource, Tree, Wait, check_length, level_disks,
+    no_sync,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use std::time::Duration;
 struct Asked {
     steps: Mutex<Vec<(u8, u64, usize)>>,
     closed: Mutex<usize>,
+    lost: Mutex<Vec<u8>>,
     read_only: bool,
 }
 
@@ -58,9 +60,17 @@ impl Levels for Asked {
         Ok(())
     }
 
+    fn cover_closing(&self, _: Pace) -> Result<()> {
+        Ok(())
+    }
+    fn give_up(&self, _: u8, _: bool) {}
+    fn lose(&self, level: u8) {
+        self.lost.lock().unwrap().push(level);
+    }
+    /// Its hidden level always has something pending.
     fn close(&self) -> Result<()> {
         *self.closed.lock().unwrap() += 1;
-        Ok(())
+        if self.read_only { Ok(()) } else { Err(no_sync()) }
     }
 }
 
@@ -86,6 +96,38 @@ fn requests_are_cut_and_the_last_level_closes_the_disk() {
     assert_eq!(*asked.closed.lock().unwrap(), 0);
     let refused = levels[1].close().unwrap_err();
     assert!(refused.kind() == Kind::NoCover && refused.to_string().contains("lost"), "{refused}");
+    assert!(asked.lost.lock().unwrap().is_empty(), "closing the disk tells by itself");
+}
+
+#[test]
+fn a_level_that_was_not_closed_well_is_known_when_the_disk_is_closed() {
+    let asked = Arc::new(Asked::default());
+    let levels = level_disks(&asked);
+    assert_eq!(levels[1].close().unwrap_err().kind(), Kind::NoCover);
+    assert_eq!(*asked.lost.lock().unwrap(), [1]);
+    assert_eq!(*asked.closed.lock().unwrap(), 0);
+}
+
+/// A write that is refused while its level is being closed does not come again; a flush that is refused loses nothing.
+#[test]
+fn what_is_given_up_is_lost_if_it_was_refused() {
+    let health = FailStop::default();
+    let wait = Wait { health: &health, patience: None };
+    let block = [7; BLOCK_SIZE];
+    for full in [false, true] {
+        // The queue of level 1 has half of the memory: many blocks, or one.
+        let hidden = levels(1, if full { 2 * BLOCK_SIZE as u64 } else { 1 << 20 }, 100);
+        hidden.write(&wait, 1, 5, &block, &NoPages).unwrap();
+        hidden.give_up(1, true);
+        assert_eq!(hidden.wait_passed(&wait, 1).unwrap_err().kind(), Kind::NoCover);
+        assert_eq!(hidden.write(&wait, 1, 6, &block, &NoPages).is_err(), full);
+        assert_eq!(hidden.check_taken(&health).unwrap_err().kind(), Kind::NoCover);
+        // Stripes take what was acknowledged.
+        while hidden.lock(&health, 1).level.queue.pop().is_some() {}
+        assert_eq!(hidden.check_taken(&health).is_err(), full);
+        hidden.lose(1);
+        assert!(hidden.check_taken(&health).is_err());
+    }
 }
 
 #[test]

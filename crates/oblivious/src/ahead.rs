@@ -1,10 +1,12 @@
 //! The next batches, prepared by a thread before it is their turn, without any lock that front ends wait for.
 //!
 //! Invariant: batches are taken in the order in which they were drawn, so that public randomness is used in the order of
-//! operations (deniability contract).
+//! operations (deniability contract). A batch whose cells the system refuses to read stays the next: the operation that needs it is told
+//! why, and they are read again when the next one asks, or after a while.
 
+use crate::durability::LOOK_AGAIN;
 use crate::prepared::{Prepared, Preparer};
-use lacuna_core::{BlockAddr, FailStop, Result};
+use lacuna_core::{BlockAddr, Error, FailStop, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,6 +39,8 @@ struct State {
     prepared: u64,
     /// Whether there are threads.
     running: bool,
+    /// Why the system refused to read the cells of the next batch, from that try on to the next that is asked for.
+    refused: Option<Error>,
     spare: Vec<Vec<u8>>,
 }
 
@@ -71,13 +75,26 @@ impl Ahead {
     /// What the thread does that prepares batches.
     pub(crate) fn prepare_batches(&self) {
         while let Some(memory) = self.wait_for_room() {
-            let prepared = self.preparer.prepare(memory);
+            let prepared = self.preparer.prepare(memory, |refused| self.hold(refused));
             let failed = prepared.is_err();
             self.push(prepared);
             if failed {
                 return;
             }
         }
+    }
+
+    /// The system refused to read the cells of the next batch, which the operation that waits for it is told. Waits until another try is
+    /// asked for, or for as long as a look takes. Errors: that one, when the thread is to end.
+    fn hold(&self, refused: Error) -> Result<()> {
+        let mut state = self.state.lock();
+        state.refused = Some(refused.clone());
+        self.changed.notify_all();
+        let goes_on = |state: &State| state.running && self.health.is_alive();
+        if goes_on(&state) {
+            self.changed.wait_for(&mut state, LOOK_AGAIN);
+        }
+        if goes_on(&state) { Ok(()) } else { Err(refused) }
     }
 
     /// Waits until another batch is to be prepared, and gives memory for it; nothing at the end.
@@ -101,6 +118,7 @@ impl Ahead {
         let addrs = prepared.as_ref().map_or_else(|_| Vec::new(), Prepared::data_by_level);
         let mut state = self.state.lock();
         if state.running {
+            state.refused = None;
             state.ready.push_back(prepared);
             state.prepared += 1;
             let number = state.prepared;
@@ -131,8 +149,13 @@ impl Ahead {
     }
 
     /// The next batch, once it is prepared; prepared here if there is no thread.
+    ///
+    /// Errors: why the system refuses to read its cells, after another try; it can be asked for again.
     pub(crate) fn take(&self) -> Result<Prepared> {
         let mut state = self.state.lock();
+        if state.refused.take().is_some() {
+            self.changed.notify_all();
+        }
         while state.running {
             if let Some(prepared) = state.ready.pop_front() {
                 let taken = state.taken();
@@ -142,11 +165,14 @@ impl Ahead {
                 return prepared;
             }
             self.health.check()?;
+            if let Some(refused) = &state.refused {
+                return Err(refused.clone());
+            }
             self.changed.wait(&mut state);
         }
         let memory = state.spare.pop().unwrap_or_default();
         drop(state);
-        self.preparer.prepare(memory)
+        self.preparer.prepare(memory, Err)
     }
 
     /// Gives memory back.

@@ -147,7 +147,7 @@ impl<'a> Batch<'a> {
     fn keep(&mut self, level: u8, state: &mut HiddenLevel, cells: &LevelCells) -> Result<()> {
         for slot in self.slots(level) {
             let Some((entry, place)) = self.drawn.found[slot] else { continue };
-            if state.tree.place_of(entry, cells)? == place.word() {
+            if state.tree.place_of(entry, &cells.held())? == place.word() {
                 debug_assert!(place.cell() == Some(self.drawn.cells[slot]));
                 self.holds[slot] = Holds::Kept(level, entry, place);
             }
@@ -175,7 +175,7 @@ impl<'a> Batch<'a> {
         for _ in 0..most {
             let Some(slot) = self.free(level) else { return Ok(()) };
             let mut page = vec![0; BLOCK_SIZE].into_boxed_slice();
-            let emitted = state.tree.emit(self.place(slot).word(), cells, &mut page)?;
+            let emitted = state.tree.emit(self.place(slot).word(), &cells.held(), &mut page)?;
             let Some(entry) = emitted else { return Ok(()) };
             self.put(level, slot, entry, page, cells);
         }
@@ -194,7 +194,7 @@ impl<'a> Batch<'a> {
         for _ in 0..most {
             let Some(addr) = queue.front() else { return Ok(()) };
             let Some(slot) = self.free(level) else { return Ok(()) };
-            tree.set(addr, self.place(slot).word(), cells)?;
+            tree.set(addr, self.place(slot).word(), &cells.held())?;
             let pending = queue.pop().expect("it was just seen");
             self.put(level, slot, Entry::Data(addr), pending.block, cells);
         }
@@ -280,7 +280,7 @@ fn trim(level: u8, state: &mut HiddenLevel, cells: &LevelCells) -> Result<Vec<(u
     let some = state.queue.trims().len().min(MOST_TRIMS);
     let trims: Vec<(u64, u64)> = state.queue.pop_trims(some).collect();
     for &(first, count) in &trims {
-        state.tree.clear(first, count, cells)?;
+        state.tree.clear(first, count, &cells.held())?;
     }
     Ok(trims)
 }

@@ -2,7 +2,8 @@
 //! the batch to the ring.
 //!
 //! Invariants: public randomness is used, and heads are numbered, in the order of batches. A map says where a block is before
-//! its cell can be read from there; until then the block is in memory (`level_cells.rs`), so reads go on beside a batch.
+//! its cell can be read from there; until then the block is in memory (`level_cells.rs`), so reads go on beside a batch. A batch that
+//! the medium refuses keeps its place: none follows before the same bytes are there.
 
 use crate::ahead::{Ahead, DEPTH};
 use crate::batch::{Batch, Sealed, Shares};
@@ -15,7 +16,7 @@ use crate::place::{BatchSeq, Cell};
 use crate::prepared::Prepared;
 use crate::progress::Claims;
 use crate::store::Store;
-use lacuna_core::Result;
+use lacuna_core::{Error, Result};
 use lacuna_crypto::RandomSource;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -43,6 +44,31 @@ pub(crate) struct BatchWriter {
     flushes: VecDeque<BatchSeq>,
     /// The last batches, where they are prepared ahead.
     recent: VecDeque<Recent>,
+    /// The next batch, as it was filled and the medium refused it.
+    held: Option<Filled>,
+}
+
+/// A batch with everything that goes to the medium.
+struct Filled {
+    seq: BatchSeq,
+    slots: FxHashMap<Cell, usize>,
+    sealed: Sealed,
+    record: Vec<u8>,
+    /// Another has to follow at once.
+    another: bool,
+}
+
+/// What became of a batch.
+pub(crate) enum Outcome {
+    /// It was written.
+    Written {
+        /// Another has to follow at once.
+        another: bool,
+    },
+    /// The medium refused it. It is the next, as it is ([`BatchWriter::write_held`]).
+    Held(Error),
+    /// There is none: the medium refused what has to be in place before it, or to give the cells that it rewrites.
+    Postponed(Error),
 }
 
 /// A batch as it went to the ring.
@@ -77,6 +103,7 @@ impl BatchWriter {
             known: Claims::default(),
             flushes: VecDeque::new(),
             recent: VecDeque::new(),
+            held: None,
         }
     }
 
@@ -114,25 +141,52 @@ impl BatchWriter {
         Claims::on_schedule(&self.params, seq).max(self.known).max(flushed)
     }
 
-    /// Writes a batch. Returns whether another has to follow at once. That happens seldom, and tells who counts batches something
+    /// Writes a batch; none may be held. Another has to follow at once seldom, which tells who counts batches something
     /// of level 0: the stash is too small for the blocks that found no cell, or the map is so far behind that the journal might
     /// overwrite what its pages do not say yet.
-    pub(crate) fn write(&mut self) -> Result<bool> {
+    ///
+    /// Errors: those after which the disk is at its end.
+    pub(crate) fn write(&mut self) -> Result<Outcome> {
         let (seq, claims) = (self.seq.next(), self.claims(self.seq.next()));
-        self.durability.wait_for(claims)?;
-        let mut drawn = self.ahead.take()?;
+        match self.store.catch_up(claims).and_then(|()| self.durability.wait_for(claims)) {
+            Err(e) if e.kind().is_refusal() => return Ok(Outcome::Postponed(e)),
+            waited => waited?,
+        }
+        let mut drawn = match self.ahead.take() {
+            Err(e) if e.kind().is_refusal() => return Ok(Outcome::Postponed(e)),
+            taken => taken?,
+        };
         self.take_again(&mut drawn)?;
         let recent = if self.recent.len() > DEPTH { self.recent.pop_front() } else { None };
         let mut record = recent.map_or_else(Vec::new, |recent| recent.record);
         let (slots, sealed, another) = self.fill(seq, drawn, claims, &mut record)?;
-        self.store.submit(&sealed.head, &sealed.public, &record)?;
+        self.held = Some(Filled { seq, slots, sealed, record, another });
+        self.write_held()
+    }
+
+    /// Whether the medium refused a batch that is not there yet.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Writes the batch that the medium refused, as it was. Nothing to do if there is none.
+    ///
+    /// Errors: those after which the disk is at its end.
+    pub(crate) fn write_held(&mut self) -> Result<Outcome> {
+        let Some(filled) = self.held.take() else { return Ok(Outcome::Written { another: false }) };
+        if let Err(e) = self.store.submit(&filled.sealed.head, &filled.sealed.public, &filled.record) {
+            let refused = e.kind().is_refusal();
+            self.held = Some(filled);
+            return if refused { Ok(Outcome::Held(e)) } else { Err(e) };
+        }
+        let Filled { seq, slots, sealed, record, another } = filled;
         self.levels.complete();
         self.ahead.give_back(sealed.memory);
         self.recent.push_back(Recent { seq, slots, record });
         self.seq = seq;
         self.name = sealed.salt[..16].try_into().expect("16 of 32 bytes");
         self.store.end_batch(seq)?;
-        Ok(another)
+        Ok(Outcome::Written { another })
     }
 
     /// Replaces the cells that other batches rewrote since they were read for this one.

@@ -7,7 +7,7 @@ use crate::limits::META_LEN;
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell};
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
-use lacuna_levels::again;
+use lacuna_levels::{again, until_not_refused};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
@@ -75,21 +75,23 @@ impl CellStore {
         (in_flight.all(cells, self.params.group()), in_flight.rounds)
     }
 
-    /// Reads cells, one after another, into `out`.
-    pub(crate) fn read(&self, cells: &[Cell], out: &mut [u8]) -> Result<()> {
+    /// Reads cells, one after another, into `out`, for a level.
+    ///
+    /// Deniability contract: the system's cache names the places that were read. What is read for a hidden level leaves none there.
+    pub(crate) fn read(&self, level: u8, cells: &[Cell], out: &mut [u8]) -> Result<()> {
         for _ in 0..LOOKS {
             let (places, rounds) = self.whereabouts(cells);
-            self.read_from(cells, &places, out)?;
+            self.read_from(level, cells, &places, out)?;
             // A cell that came into the ring meanwhile may be half written in place, if that was begun meanwhile.
             if self.whereabouts(cells) == (places, rounds) {
                 return Ok(());
             }
         }
         let in_flight = self.in_flight.read();
-        self.read_from(cells, &in_flight.all(cells, self.params.group()), out)
+        self.read_from(level, cells, &in_flight.all(cells, self.params.group()), out)
     }
 
-    fn read_from(&self, cells: &[Cell], places: &[Option<InRing>], out: &mut [u8]) -> Result<()> {
+    fn read_from(&self, level: u8, cells: &[Cell], places: &[Option<InRing>], out: &mut [u8]) -> Result<()> {
         // In place the blocks of a group lie side by side, and then its metadata.
         let group = self.params.group();
         let mut batch: Vec<ReadExtent<'_>> = Vec::with_capacity(2 * cells.len());
@@ -111,7 +113,7 @@ impl CellStore {
             metadata.push(ReadExtent { offset: offsets[1], buf: meta });
         }
         batch.append(&mut metadata);
-        self.medium.read(&mut batch)
+        if level == 0 { self.medium.read(&mut batch) } else { self.medium.read_discreetly(&mut batch) }
     }
 
     /// Reads more than once what the medium fails to give, with pauses if the disk has threads.
@@ -127,6 +129,11 @@ impl CellStore {
             }
         }
         done
+    }
+
+    /// Reads what a batch cannot be filled without: with threads, what the system refuses is tried again ([`until_not_refused`]).
+    pub(crate) fn held(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
+        if self.pauses { until_not_refused(read) } else { read() }
     }
 
     /// Whether the medium reads at all: if not, what it does not give is not lost.
@@ -148,14 +155,16 @@ impl CellStore {
         }
     }
 
-    /// Reads the cells of a batch, which will be overwritten. What the medium does not give is lost, and zeros here: one bad
-    /// sector must not stop the disk. That nothing can be read is an error.
+    /// Reads the cells of a batch, of whatever levels, which will be overwritten. What the medium does not give is lost, and zeros
+    /// here: one bad sector must not stop the disk. That nothing can be read is an error.
     pub(crate) fn read_last(&self, cells: &[Cell], out: &mut [u8]) -> Result<()> {
-        let Err(e) = self.patiently(|| self.read(cells, out)) else { return Ok(()) };
+        let Err(e) = self.patiently(|| self.read(0, cells, out)) else { return Ok(()) };
         let mut given = false;
         for (cell, out) in cells.iter().zip(out.chunks_exact_mut(self.params.cell_len())) {
-            match again(|| self.read(&[*cell], out)) {
+            match again(|| self.read(0, &[*cell], out)) {
                 Ok(()) => given = true,
+                // What is there cannot be read for the moment, and is not lost.
+                Err(e) if e.kind().is_refusal() => return Err(e),
                 Err(_) => out.fill(0),
             }
         }

@@ -13,6 +13,7 @@ use crate::leaf_loader::LeafLoader;
 use crate::level_cells::LevelCells;
 use crate::open_levels::OpenLevels;
 use crate::params::Params;
+use crate::place::BatchSeq;
 use crate::prepared::Preparer;
 use crate::progress::Progress;
 use crate::public::Public;
@@ -21,8 +22,8 @@ use crate::store::Store;
 use crate::threads::Threads;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Error, FailStop, Kind, Result, Secret, StatusItem, closed};
 use lacuna_levels::{
-    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Randomness, Tree,
-    check_length, level_disks,
+    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Pace, Randomness,
+    Tree, check_length, level_disks,
 };
 use lacuna_medium::Medium;
 use parking_lot::Mutex;
@@ -49,6 +50,8 @@ pub struct Oblivious {
     ahead: Arc<Ahead>,
     public: Arc<Public>,
     threads: Mutex<Option<Threads>>,
+    /// The batch with which the cover of a closing ended last.
+    covered: Mutex<Option<BatchSeq>>,
 }
 
 impl LevelFormat for Params {
@@ -83,6 +86,8 @@ impl LevelFormat for Params {
         check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
         let disk = Oblivious::build(medium, *self, masters, &options);
         disk.recover()?;
+        // Deniability contract: what was read to rebuild the maps follows from the levels that there are.
+        disk.medium.forget_cached()?;
         disk.medium.expect_random_reads();
         if disk.mode.background {
             let loader = LeafLoader { ahead: Arc::clone(&disk.ahead), levels: Arc::clone(&disk.levels) };
@@ -166,6 +171,7 @@ impl Oblivious {
             ahead,
             public: Arc::new(public),
             threads: Mutex::new(None),
+            covered: Mutex::default(),
         }
     }
 
@@ -322,6 +328,32 @@ impl Levels for Oblivious {
         self.public.refresh()
     }
 
+    fn cover_closing(&self, pace: Pace) -> Result<()> {
+        if self.mode.read_only {
+            return Ok(());
+        }
+        let mut covered = self.covered.lock();
+        self.public.flush()?;
+        // Deniability contract: whether there is any follows from numbers of batches and the pace of cover alone. A disk without beats
+        // that was only looked at gets none: every batch overwrites something of levels that are not open.
+        let few = self.params.closing_cover().few();
+        let looked_at = !self.has_written() && self.params.plan.cover_millis == 0;
+        if looked_at || covered.is_some_and(|at| self.durability.progress().written.0 <= at.0 + few) {
+            return Ok(());
+        }
+        self.public.cover_closing(pace)?;
+        *covered = Some(self.durability.progress().written);
+        Ok(())
+    }
+
+    fn give_up(&self, level: u8, gives_up: bool) {
+        self.levels.give_up(level, gives_up);
+    }
+
+    fn lose(&self, level: u8) {
+        self.levels.lose(level);
+    }
+
     fn close(&self) -> Result<()> {
         let ended = if self.mode.read_only { Ok(()) } else { self.health.check().and_then(|()| self.end()) };
         self.stop();
@@ -331,24 +363,23 @@ impl Levels for Oblivious {
 }
 
 impl Oblivious {
-    /// Flushes all levels and ends the journal.
+    /// Flushes level 0, writes the cover of a closing, and ends the journal, unless nothing was written.
+    ///
+    /// Deniability contract: where a hidden level had more pending than that cover took along, the journal ends here, as it does if the
+    /// medium fails now. So what the caller is told has a public reason, and the medium does not contradict it.
     fn end(&self) -> Result<()> {
-        let mut closed = self.public.flush();
-        for level in 1..self.levels.count() {
-            closed = closed.and(self.levels.flush_hidden(level));
-        }
-        // No beat comes between the last batch and the word that it is the last.
+        // From here on batches are counted: no beat comes between them, nor after the last.
         self.threads.lock().iter_mut().for_each(Threads::end_clock);
-        // How a disk ends is public, and does not depend on hidden levels (deniability contract). Nothing is written to a disk that
-        // was only read: every batch overwrites something of levels that are not open.
+        // Where the medium refuses cover, the journal ends here too, whatever is pending.
+        self.cover_closing(Pace::AtOnce)?;
+        self.health.check()?;
+        self.levels.check_taken()?;
+        if self.has_written() { self.public.finish() } else { Ok(()) }
+    }
+
+    /// Whether anything was written since the disk was opened.
+    fn has_written(&self) -> bool {
         let progress = self.durability.progress();
-        let written = progress.written > progress.found;
-        let finished = if written && self.health.is_alive() { self.public.finish() } else { Ok(()) };
-        // The last batches may have taken all that was pending.
-        let settled = (1..self.levels.count()).all(|level| self.levels.is_settled(level));
-        if finished.is_ok() && settled && closed.as_ref().is_err_and(|e| e.kind() == Kind::NoCover) {
-            closed = Ok(());
-        }
-        closed.and(finished)
+        progress.written > progress.found
     }
 }

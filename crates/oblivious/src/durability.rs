@@ -1,4 +1,4 @@
-//! How far the batches are durable: syncs the medium, and lets threads wait until something is so.
+//! How far the batches are durable: syncs the medium, and lets threads wait until something is so, or the medium refuses it.
 //!
 //! Invariants: a sync makes durable what was written before it began, and says so only when it has returned. After a sync that
 //! failed no other is made: the system, which has dropped what it could not write, would say that all is well.
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A thread that waits looks again after so long: not every failure wakes it.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How far the batches of a disk are durable.
 pub(crate) struct Durability {
@@ -23,6 +23,10 @@ pub(crate) struct Durability {
     background: bool,
     progress: Mutex<Progress>,
     moved: Condvar,
+    /// Why the medium refused to take cells in place, from that try of the thread that does it on to the next that is asked for.
+    refused: Mutex<Option<Error>>,
+    /// Why the medium refused the next batch, until that is written.
+    held: Mutex<Option<Error>>,
     /// Held while the medium syncs. The error of a sync that failed.
     syncing: Mutex<Option<Error>>,
     syncs: AtomicU64,
@@ -37,6 +41,8 @@ impl Durability {
             background,
             progress: Mutex::new(Progress::at(BatchSeq(0), BatchSeq(0))),
             moved: Condvar::new(),
+            refused: Mutex::default(),
+            held: Mutex::default(),
             syncing: Mutex::default(),
             syncs: AtomicU64::new(0),
         }
@@ -59,15 +65,38 @@ impl Durability {
 
     /// Batch `seq` was written to ring and journal.
     pub(crate) fn note_written(&self, seq: BatchSeq) {
-        self.progress.lock().written = seq;
+        let mut progress = self.progress.lock();
+        progress.written = seq;
+        *self.held.lock() = None;
+    }
+
+    /// The medium refused the next batch: flushes that wait for it are told.
+    pub(crate) fn note_held(&self, refused: Error) {
+        let progress = self.progress.lock();
+        *self.held.lock() = Some(refused);
+        drop(progress);
+        self.moved.notify_all();
     }
 
     /// Batch `seq` and all before it were written in place.
     pub(crate) fn note_applied(&self, seq: BatchSeq) {
         let mut progress = self.progress.lock();
         progress.applied = progress.applied.max(seq);
+        *self.refused.lock() = None;
         drop(progress);
         self.moved.notify_all();
+    }
+
+    /// The medium refused to take cells in place: a batch that waits for that is told. Waits for the time of the next try. Returns
+    /// whether there is to be one: there is none once the threads are to end.
+    pub(crate) fn wait_for_try(&self, refused: Error) -> bool {
+        let mut progress = self.progress.lock();
+        *self.refused.lock() = Some(refused);
+        self.moved.notify_all();
+        if progress.threads {
+            self.moved.wait_for(&mut progress, LOOK_AGAIN);
+        }
+        progress.threads && self.health.is_alive()
     }
 
     /// Makes batch `seq`, which was written, and all before it durable.
@@ -94,7 +123,7 @@ impl Durability {
         let before = self.progress();
         // Also if it panics.
         *syncing = Some(defect());
-        let synced = self.medium.sync();
+        let synced = self.medium.sync().map_err(Error::of_sync);
         *syncing = synced.as_ref().err().cloned();
         synced?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
@@ -118,12 +147,23 @@ impl Durability {
         self.moved.notify_all();
     }
 
-    /// Waits until `done`, or until a failure, or until no batch has come for so long: then it returns false.
-    pub(crate) fn wait(&self, patience: Option<Duration>, done: impl Fn(&Progress) -> bool) -> Result<bool> {
+    /// Waits until `done`, or until a failure.
+    pub(crate) fn wait(&self, done: impl Fn(&Progress) -> bool) -> Result<()> {
+        self.wait_unless(None, done, || Ok(())).map(drop)
+    }
+
+    /// Waits until `done`, or until a failure or that of `checked`, or until no batch has come for so long: then it returns false.
+    fn wait_unless(
+        &self,
+        patience: Option<Duration>,
+        done: impl Fn(&Progress) -> bool,
+        checked: impl Fn() -> Result<()>,
+    ) -> Result<bool> {
         let mut since = Instant::now();
         let mut progress = self.progress.lock();
         while !done(&progress) {
             self.health.check()?;
+            checked()?;
             let written = progress.written;
             let left = patience.map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
@@ -137,7 +177,16 @@ impl Durability {
         Ok(true)
     }
 
+    /// Waits until others have made batch `seq` durable, or until no batch has come for so long: then it returns false. Errors: also why
+    /// the medium refuses the next batch.
+    pub(crate) fn wait_synced(&self, seq: BatchSeq, patience: Option<Duration>) -> Result<bool> {
+        let refusal = || self.held.lock().clone().map_or(Ok(()), Err);
+        self.wait_unless(patience, |progress| progress.synced >= seq, refusal)
+    }
+
     /// Waits until what the head of a batch is going to say is so.
+    ///
+    /// Errors: why the medium refuses to take cells in place, after another try.
     pub(crate) fn wait_for(&self, claims: Claims) -> Result<()> {
         if self.progress().bears_out(claims) {
             return Ok(());
@@ -150,8 +199,10 @@ impl Durability {
         {
             let mut progress = self.progress.lock();
             progress.wanted = progress.wanted.max(claims);
+            *self.refused.lock() = None;
         }
         self.moved.notify_all();
-        self.wait(None, |progress| progress.bears_out(claims)).map(drop)
+        let refusal = || self.refused.lock().clone().map_or(Ok(()), Err);
+        self.wait_unless(None, |progress| progress.bears_out(claims), refusal).map(drop)
     }
 }

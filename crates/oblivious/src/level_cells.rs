@@ -11,7 +11,7 @@ use crate::cell_store::CellStore;
 use crate::keys::Keys;
 use crate::params::Params;
 use crate::place::{Cell, Place};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
 use lacuna_levels::{Entry, PageSource, again, corrupt};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
@@ -73,7 +73,7 @@ impl LevelCells {
         let cells: Vec<Cell> = rest.iter().map(|(cell, ..)| *cell).collect();
         let len = self.params.cell_len();
         let mut read = vec![0; cells.len() * len];
-        self.cells.read(&cells, &mut read)?;
+        self.cells.read(self.level, &cells, &mut read)?;
         for ((_, place, entry, block), found) in rest.into_iter().zip(read.chunks_exact_mut(len)) {
             self.open(place, entry, found)?;
             block.copy_from_slice(&found[..BLOCK_SIZE]);
@@ -106,9 +106,14 @@ impl LevelCells {
         if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
     }
 
+    /// Its pages for operations that cannot do without.
+    pub(crate) fn held(&self) -> HeldPages<'_> {
+        HeldPages(self)
+    }
+
     fn read_page(&self, place: Place, entry: Entry, page: &mut [u8; BLOCK_SIZE]) -> Result<()> {
         let mut buf = vec![0; self.params.cell_len()];
-        self.cells.read(&[self.cell_of(place, entry)?], &mut buf)?;
+        self.cells.read(self.level, &[self.cell_of(place, entry)?], &mut buf)?;
         self.open(place, entry, &mut buf)?;
         page.copy_from_slice(&buf[..BLOCK_SIZE]);
         Ok(())
@@ -130,6 +135,18 @@ impl PageSource for LevelCells {
             // Level 0 could go on no better: an outage that passes costs it a pause as well.
             done = self.cells.patiently(read);
         }
-        done.map_err(|e| if self.cells.reads_at_all() { e.with_kind(Kind::Corrupt) } else { e })
+        // What the system refuses to read is not lost.
+        let lost = |e: &Error| !e.kind().is_refusal() && self.cells.reads_at_all();
+        done.map_err(|e| if lost(&e) { e.with_kind(Kind::Corrupt) } else { e })
+    }
+}
+
+/// The pages of a level for the batch that is being filled, and for discards of level 0: what the system refuses to read is tried again,
+/// for the operation can neither go on without nor be taken back.
+pub(crate) struct HeldPages<'a>(&'a LevelCells);
+
+impl PageSource for HeldPages<'_> {
+    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        self.0.cells.held(|| self.0.load(place, entry, block))
     }
 }

@@ -148,7 +148,7 @@ impl OpenLevels {
     pub(crate) fn discard_public(&self, first: BlockAddr, count: u64) -> Result<()> {
         self.with(0, |HiddenLevel { tree, queue }, cells| {
             queue.discard(first.0, count);
-            if tree.any(first.0, count, cells)? {
+            if tree.any(first.0, count, &cells.held())? {
                 queue.trim(first.0, count);
             }
             Ok(())
@@ -172,16 +172,23 @@ impl OpenLevels {
     pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
         let wait = self.wait();
         let taken = BatchSeq(self.hidden.wait_passed(&wait, level)?);
-        let durable = self.durability.wait(wait.patience, |progress| progress.synced >= taken)?;
+        let durable = self.durability.wait_synced(taken, wait.patience)?;
         if durable { Ok(()) } else { Err(no_sync()) }
     }
 
-    /// Whether nothing that was acknowledged of a hidden level is in memory alone.
-    pub(crate) fn is_settled(&self, level: u8) -> bool {
-        let state = self.hidden.lock(&self.health, level);
-        let queue = &state.level.queue;
-        let taken = BatchSeq(state.filled);
-        queue.is_empty() && queue.trims().is_empty() && self.durability.progress().synced >= taken
+    /// Whether nothing of a hidden level waits for cover from now on.
+    pub(crate) fn give_up(&self, level: u8, gives_up: bool) {
+        self.hidden.give_up(level, gives_up);
+    }
+
+    /// The user of a hidden level was told that something of it is lost.
+    pub(crate) fn lose(&self, level: u8) {
+        self.hidden.lose(level);
+    }
+
+    /// Errors: [`Kind::NoCover`] if a hidden level has anything pending that no batch has taken, or has lost something.
+    pub(crate) fn check_taken(&self) -> Result<()> {
+        self.hidden.check_taken(&self.health)
     }
 
     // Batches.

@@ -9,6 +9,7 @@ use crate::place::{BatchSeq, Cell, StashSlot};
 use crate::plan::{Hiding, Plan};
 use crate::regions::{self, REGIONS, Region};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret};
+use lacuna_levels::ClosingCover;
 use std::ops::Range;
 
 /// Length of the encoded parameters.
@@ -285,6 +286,11 @@ impl Params {
             Version::One { .. } => self.cells_start() + self.cells * self.cell_len() as u64,
             Version::Two => self.cells_start() + self.cells / GROUP * GROUP_LEN,
         }
+    }
+
+    /// The batches of cover that closing writes before the last ones: an eighth of the journal at most.
+    pub fn closing_cover(&self) -> ClosingCover {
+        ClosingCover::new(self.batch_bytes(), u64::from(self.journal) / 8)
     }
 
     /// Cells that a batch rewrites.

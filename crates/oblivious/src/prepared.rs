@@ -13,7 +13,7 @@ use crate::limits::GROUP;
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell, Place};
 use crate::regions::REGIONS;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Result};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_levels::{Entry, SALT_LEN};
 use std::sync::Arc;
@@ -39,8 +39,11 @@ impl Preparer {
         Preparer { params, keys, random, cells, durability }
     }
 
-    /// Draws the next batch and reads its cells. `old` is memory for them.
-    pub(crate) fn prepare(&self, mut old: Vec<u8>) -> Result<Prepared> {
+    /// Draws the next batch and reads its cells. `old` is memory for them. Where the system refuses to read them, `hold` is told why, and
+    /// waits until they are to be read again, or gives the error back: the batch is then given up with what was drawn for it.
+    ///
+    /// Deniability contract: cells of all levels are read alike, so whether a batch is held tells nothing of them.
+    pub(crate) fn prepare(&self, mut old: Vec<u8>, hold: impl Fn(Error) -> Result<()>) -> Result<Prepared> {
         let mut salt = [0; SALT_LEN];
         self.random.fill(&mut salt);
         let mut cells = Vec::with_capacity(self.params.batch_cells());
@@ -51,7 +54,12 @@ impl Preparer {
         }
         let as_of = self.durability.progress().written;
         old.resize(cells.len() * self.params.cell_len(), 0);
-        self.cells.read_last(&cells, &mut old)?;
+        while let Err(e) = self.cells.read_last(&cells, &mut old) {
+            if !e.kind().is_refusal() {
+                return Err(e);
+            }
+            hold(e)?;
+        }
         let mut prepared = Prepared {
             params: self.params,
             keys: Arc::clone(&self.keys),

@@ -5,10 +5,11 @@
 //!
 //! Deniability contract: whether and when a batch is written is decided here: by operations of level 0 and the paced clock,
 //! and on a plausible disk by those of every level, a read like a write (the paper's Algorithm 7). What the operations do
-//! does not matter, their number does. On an opportunistic disk hidden operations never take a turn.
+//! does not matter, their number does. On an opportunistic disk hidden operations never take a turn. What the medium refused is tried again
+//! by the next operation that takes one.
 
 use crate::ahead::Ahead;
-use crate::batch_writer::BatchWriter;
+use crate::batch_writer::{BatchWriter, Outcome};
 use crate::durability::Durability;
 use crate::limits::MOST_TRIMS;
 use crate::open_levels::OpenLevels;
@@ -17,6 +18,7 @@ use crate::place::BatchSeq;
 use crate::plan::Hiding;
 use crate::store::Store;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, FailStop, OnPanic, Result, defect};
+use lacuna_levels::Pace;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,6 +102,7 @@ impl Public {
         self.in_turn(|turn| {
             let mut done = 0;
             while done < blocks {
+                self.catch_up(turn)?;
                 let until_batch = self.params.batch_blocks() - turn.operations;
                 let part = until_batch.min(blocks - done);
                 let data = &data[done * BLOCK_SIZE..(done + part) * BLOCK_SIZE];
@@ -115,6 +118,7 @@ impl Public {
     pub(crate) fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
         self.levels.warm(first, count);
         self.in_turn(|turn| {
+            self.catch_up(turn)?;
             self.levels.discard_public(first, count).map_err(|e| self.fail(e))?;
             self.operate(turn, self.discard_operations())?;
             // Pages that the discard changed are written before it is answered, once there are more than the cache should hold.
@@ -140,35 +144,76 @@ impl Public {
         if self.params.plan.hiding == Hiding::Opportunistic {
             return Ok(());
         }
-        self.in_turn(|turn| self.operate(turn, operations))
+        self.in_turn(|turn| {
+            self.catch_up(turn)?;
+            self.operate(turn, operations)
+        })
     }
 
     /// Counts operations, and writes the batches that they fill.
     fn operate(&self, turn: &mut Turn, operations: usize) -> Result<()> {
         turn.operations += operations;
+        self.catch_up(turn)
+    }
+
+    /// Writes what is due: a batch that the medium refused, as it was, and those that operations have filled.
+    ///
+    /// Errors: why the medium refuses batches; nothing is lost then, and what is due stays so.
+    fn catch_up(&self, turn: &mut Turn) -> Result<()> {
+        if turn.writer.is_held() && self.settle(turn.writer.write_held())? {
+            self.batch(turn)?;
+        }
         while turn.operations >= self.params.batch_blocks() {
             self.batch(turn)?;
         }
         Ok(())
     }
 
-    /// Writes a batch, and those that have to follow at once.
+    /// Writes a batch, and those that have to follow at once. None is held.
     fn batch(&self, turn: &mut Turn) -> Result<()> {
         self.health.check()?;
         loop {
-            turn.operations = turn.operations.saturating_sub(self.params.batch_blocks());
-            if !turn.writer.write().map_err(|e| self.fail(e))? {
+            let before = turn.operations;
+            turn.operations = before.saturating_sub(self.params.batch_blocks());
+            let written = turn.writer.write();
+            if matches!(written, Ok(Outcome::Postponed(_))) {
+                turn.operations = before;
+            }
+            if !self.settle(written)? {
                 return Ok(());
             }
+        }
+    }
+
+    /// Writes a batch whatever is pending, for which fewer operations than fill one are enough.
+    fn batch_now(&self, turn: &mut Turn) -> Result<()> {
+        self.catch_up(turn)?;
+        let before = std::mem::take(&mut turn.operations);
+        let written = self.batch(turn);
+        if written.is_err() && !turn.writer.is_held() {
+            turn.operations = before;
+        }
+        written
+    }
+
+    /// Whether another batch has to follow at once. Errors: why the medium refused it; after any other the disk has failed.
+    fn settle(&self, outcome: Result<Outcome>) -> Result<bool> {
+        match outcome.map_err(|e| self.fail(e))? {
+            Outcome::Written { another } => Ok(another),
+            Outcome::Held(e) => {
+                self.durability.note_held(e.clone());
+                Err(e)
+            }
+            Outcome::Postponed(e) => Err(e),
         }
     }
 
     /// Makes everything that level 0 acknowledged durable.
     pub(crate) fn flush(&self) -> Result<()> {
         let last = self.in_turn(|turn| {
+            self.catch_up(turn)?;
             if turn.operations > 0 {
-                turn.operations = 0;
-                self.batch(turn)?;
+                self.batch_now(turn)?;
             }
             while self.levels.with(0, |level0, _| !level0.queue.trims().is_empty()) {
                 self.batch(turn)?;
@@ -179,17 +224,26 @@ impl Public {
         self.durability.sync_to(last).map_err(|e| self.fail(e))
     }
 
-    /// One beat of the paced cover.
+    /// One beat of the paced cover. If the medium refuses its batch, the next beat tries again.
     pub(crate) fn refresh(&self) -> Result<()> {
         self.refreshes.fetch_add(1, Ordering::Relaxed);
         self.cover().map(drop)
     }
 
+    /// Writes the batches of cover that closing takes, whatever is pending.
+    pub(crate) fn cover_closing(&self, pace: Pace) -> Result<()> {
+        self.params.closing_cover().write(pace, |durable| {
+            if durable {
+                return self.cover().map(drop);
+            }
+            self.in_turn(|turn| self.batch_now(turn))
+        })
+    }
+
     /// Writes a batch, whatever is pending, and makes it durable. Returns its number.
     fn cover(&self) -> Result<BatchSeq> {
         let last = self.in_turn(|turn| {
-            turn.operations = 0;
-            self.batch(turn)?;
+            self.batch_now(turn)?;
             turn.writer.note_flushed();
             Ok(turn.writer.last())
         })?;

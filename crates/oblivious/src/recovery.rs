@@ -46,13 +46,20 @@ impl Recovery<'_> {
 
     /// Finds the last batch.
     pub(crate) fn find_end(&self) -> Result<End> {
-        let durable = self.last_synced()?;
-        let mut end = durable.map(|seq| self.need_head(seq, None)).transpose()?;
+        // A head is taken as it was read first: a medium may answer differently when it is asked again, and the batches would end
+        // before one that was there.
+        let (durable, mut seen) = self.last_synced()?;
+        let first = |seq: BatchSeq| seen.remove(&seq).map_or_else(|| self.need_head(seq, None), Ok);
+        let mut end = durable.map(first).transpose()?;
         loop {
             let (seq, name) =
                 end.as_ref().map_or((BatchSeq(0), None), |head| (head.public.seq, Some(head.name())));
             let follows = |next: &Head| name.is_none_or(|name| next.public.previous == name);
-            match self.journal.head(self.level0(), seq.next(), follows)? {
+            let next = match seen.remove(&seq.next()).filter(follows) {
+                Some(next) => Some(next),
+                None => self.journal.head(self.level0(), seq.next(), follows)?,
+            };
+            match next {
                 Some(next) if self.journal.has_record(&next) => end = Some(next),
                 _ => break,
             }
@@ -75,11 +82,12 @@ impl Recovery<'_> {
         Ok(End { head: end, in_flight })
     }
 
-    /// The last batch that any head calls durable. Reads the whole journal, and of its second copy the parts where the first one
-    /// is not whole.
-    fn last_synced(&self) -> Result<Option<BatchSeq>> {
+    /// The last batch that any head calls durable, and the heads from there on. Reads the whole journal, and of its second copy the
+    /// parts where the first one is not whole.
+    fn last_synced(&self) -> Result<(Option<BatchSeq>, BTreeMap<BatchSeq, Head>)> {
         let journal = u64::from(self.params.journal);
         let mut synced = None;
+        let mut seen = BTreeMap::new();
         let mut buf = vec![0; AT_ONCE as usize * BLOCK_SIZE];
         for at in (0..journal).step_by(AT_ONCE as usize) {
             let buf = &mut buf[..(journal - at).min(AT_ONCE) as usize * BLOCK_SIZE];
@@ -90,14 +98,18 @@ impl Recovery<'_> {
                     let unwritten = block.iter().all(|byte| *byte == 0);
                     let head = if unwritten { None } else { Head::open(self.params, self.level0(), block)? };
                     whole &= head.is_some();
-                    synced = synced.max(head.map(|head| head.public.claims.synced));
+                    if let Some(head) = head {
+                        synced = synced.max(Some(head.public.claims.synced));
+                        seen.entry(head.public.seq).or_insert(head);
+                    }
                 }
+                seen = seen.split_off(&synced.unwrap_or(BatchSeq(0)));
                 if whole {
                     break;
                 }
             }
         }
-        Ok(synced.filter(|seq| *seq > BatchSeq(0)))
+        Ok((synced.filter(|seq| *seq > BatchSeq(0)), seen))
     }
 
     /// A head that was durable, which the batch after it calls `name`.

@@ -15,7 +15,7 @@ use crate::head::PublicPart;
 use crate::journal::Journal;
 use crate::params::Params;
 use crate::place::BatchSeq;
-use crate::progress::Progress;
+use crate::progress::{Claims, Progress};
 use lacuna_core::{BLOCK_SIZE, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ impl Store {
         Store { journal, cells, durability, part: params.part(), records: Mutex::default() }
     }
 
-    /// Writes a batch to ring and journal. From then on its cells are read from there. Batches come one after another.
+    /// Writes a batch to ring and journal. From then on its cells are read from there. Batches come one after another. After a refusal it
+    /// can be called again with the same bytes.
     pub(crate) fn submit(&self, head: &[u8; BLOCK_SIZE], public: &PublicPart, record: &[u8]) -> Result<()> {
         self.journal.append(head, public, record)?;
         self.cells.submit(public.seq, &public.cells);
@@ -76,14 +77,29 @@ impl Store {
             return Ok(());
         }
         self.durability.sync()?;
-        self.apply_to(seq)
+        match self.apply_to(seq) {
+            // It is in the ring, and goes in place before any head says that it is there.
+            Err(e) if e.kind().is_refusal() => Ok(()),
+            applied => applied,
+        }
+    }
+
+    /// Without threads: brings in place what a head is going to call applied, where the medium refused that before.
+    pub(crate) fn catch_up(&self, claims: Claims) -> Result<()> {
+        let progress = self.durability.progress();
+        if progress.threads || progress.applied_durable >= claims.applied {
+            return Ok(());
+        }
+        self.durability.sync_to(claims.applied)?;
+        self.apply_to(claims.applied)?;
+        self.durability.sync()
     }
 
     /// What the thread that syncs does, while the next part is being written and the one before brought in place.
     pub(crate) fn sync_parts(&self) -> Result<()> {
         let at_end = |progress: &Progress| !progress.threads && progress.due_in_place(self.part).is_none();
         loop {
-            self.durability.wait(None, |progress| progress.wants_sync(self.part) || at_end(progress))?;
+            self.durability.wait(|progress| progress.wants_sync(self.part) || at_end(progress))?;
             // A flush may have done it meanwhile.
             let progress = self.durability.progress();
             if progress.wants_sync(self.part) {
@@ -99,10 +115,17 @@ impl Store {
         let at_end = |progress: &Progress| !progress.threads && !progress.has_ended(self.part);
         loop {
             self.durability
-                .wait(None, |progress| progress.due_in_place(self.part).is_some() || at_end(progress))?;
+                .wait(|progress| progress.due_in_place(self.part).is_some() || at_end(progress))?;
             let progress = self.durability.progress();
             if let Some(end) = progress.due_in_place(self.part) {
-                self.apply_to(end)?;
+                match self.apply_to(end) {
+                    Err(e) if e.kind().is_refusal() => {
+                        if !self.durability.wait_for_try(e.clone()) {
+                            return Err(e);
+                        }
+                    }
+                    applied => applied?,
+                }
             } else if at_end(&progress) {
                 return Ok(());
             }

@@ -57,7 +57,11 @@ impl Threads {
             let covering = Arc::clone(public);
             threads.clock = Some(PacedClock::start(interval, move || {
                 let _guard = OnPanic::new(|| drop(covering.fail(defect())));
-                covering.refresh()
+                match covering.refresh() {
+                    // The next beat tries again.
+                    Err(e) if e.kind().is_refusal() => Ok(()),
+                    done => done,
+                }
             })?);
         }
         Ok(threads)

@@ -1,6 +1,7 @@
 //! The games of the papers (000, section 2.2) at every depth *d*: the keys of levels 0 to *d* are known, and whether there is a
 //! level *d* + 1 must not show, whatever is done on it: neither in the place, length and order of any write nor in anything
-//! that the keys open. Without threads everything is compared; with threads, on a medium that hesitates, all that the keys
+//! that the keys open. Where that level had more pending than closing takes along, its game ends as the one without it does on a
+//! medium that fails at that moment. Without threads everything is compared; with threads, on a medium that hesitates, all that the keys
 //! open, batch by batch, for the order of writes in place depends on speed.
 //!
 //! `LACUNA_GAMES` sets the games of each kind (default 4).
@@ -10,10 +11,11 @@ mod view;
 
 use fixture::{UUID, counter, create, masters, open_with, options};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
+use lacuna_levels::Pace;
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
 use lacuna_sim::levels::Above;
-use lacuna_sim::{Recorder, Rng, Slow, StopAtEnd};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder, Rng, Slow, StopAtEnd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use view::{Bytes, Observer, Seen, Shown};
@@ -26,12 +28,18 @@ fn params(hiding: Hiding) -> Params {
     Params::plan(12 << 20, Plan { hiding, operations: 8, ..Plan::DEFAULT }).unwrap()
 }
 
+const SESSIONS: usize = 3;
+
 struct Game {
     params: Params,
     depth: usize,
     above: Above,
     threads: bool,
     recorder: Arc<Recorder<MemoryMedium>>,
+    /// Above it: what fails is not recorded.
+    faulty: Arc<FaultMedium<Recorder<MemoryMedium>>>,
+    /// In which sessions closing failed.
+    failed: [bool; SESSIONS],
     observer: Observer,
 }
 
@@ -42,7 +50,9 @@ impl Game {
         let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
         recorder.keep_contents(true);
         let observer = Observer::new(params, &masters(depth + 1), &UUID);
-        let game = Game { params: *params, depth, above, threads, recorder, observer };
+        let faulty = Arc::new(FaultMedium::new(recorder.clone()));
+        let failed = [false; SESSIONS];
+        let game = Game { params: *params, depth, above, threads, recorder, faulty, failed, observer };
         let medium: Arc<dyn Medium> = game.recorder.clone();
         create(&medium, params, game.levels(), seed).unwrap();
         game
@@ -55,15 +65,15 @@ impl Game {
     fn open(&self, seed: u64) -> Arc<Oblivious> {
         let filler = seed << 4 | self.above as u64;
         let options = OpenOptions { background: self.threads, ..options(seed, filler) };
-        let mut medium: Arc<dyn Medium> = self.recorder.clone();
+        let mut medium: Arc<dyn Medium> = self.faulty.clone();
         if self.threads {
             medium = Slow::over(medium, filler);
         }
         open_with(&medium, &self.params, self.levels(), options).unwrap()
     }
 
-    /// Three sessions.
-    fn play(mut self, seed: u64) -> Game {
+    /// Three sessions, of which the medium fails at the end of some.
+    fn play(mut self, seed: u64, failing: [bool; SESSIONS]) -> Game {
         let mut lower = Rng::new(seed);
         for session in 0..3 {
             let disk = self.open(seed + session);
@@ -79,11 +89,27 @@ impl Game {
             } else {
                 self.in_turns(&disk, &mut lower, upper);
             }
-            let _no_cover = disk.close();
+            self.failed[session as usize] = self.close(&disk, session, failing[session as usize]);
             drop(disk);
             self.observer.watch(self.recorder.take());
         }
         self
+    }
+
+    /// Closes the disk, on a medium that refuses what ends the journal if it `fails`. Whether that failed.
+    fn close(&self, disk: &Arc<Oblivious>, session: u64, fails: bool) -> bool {
+        disk.cover_closing(Pace::AtOnce).unwrap();
+        let busy = matches!(self.above, Above::Busy | Above::Full);
+        if busy && session == 1 && self.params.plan.hiding == Hiding::Opportunistic {
+            // Somebody writes until the very end: nothing takes that along.
+            let _full = write(&disk.levels()[self.depth + 1], 0, 1, &mut Rng::new(session));
+        }
+        if fails {
+            self.faulty.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::Io });
+        }
+        let closed = disk.close();
+        self.faulty.heal();
+        closed.is_err()
     }
 
     fn in_turns(&mut self, disk: &Arc<Oblivious>, lower: &mut Rng, mut upper: Rng) {
@@ -214,22 +240,28 @@ fn difference(one: &[&Seen], other: &[&Seen]) -> Option<String> {
 fn play(hiding: Hiding, threads: bool) {
     let params = params(hiding);
     for depth in 0..3 {
-        let mut rest = Bytes::default();
+        let (mut rest, mut endings) = (Bytes::default(), [0u64; 2]);
         for seed in (1..=games()).map(|seed| seed * 1000) {
-            let of = |above| Game::new(&params, depth, above, threads, seed).play(seed);
-            let absent = of(Above::Absent);
+            let of = |above, failing| Game::new(&params, depth, above, threads, seed).play(seed, failing);
             for above in [Above::Idle, Above::Busy, Above::Full] {
                 // A full level is written before level 0 is: on a plausible disk that is something else.
                 if hiding == Hiding::Plausible && above == Above::Full {
                     continue;
                 }
-                let game = of(above);
+                let game = of(above, [false; SESSIONS]);
+                let absent = of(Above::Absent, game.failed);
+                assert_eq!(game.failed, absent.failed, "the caller hears of both alike");
+                game.failed.iter().for_each(|failed| endings[usize::from(*failed)] += 1);
                 let found = difference(&absent.trace(), &game.trace());
                 assert_eq!(found, None, "depth {depth}, seed {seed}, {above:?}");
                 rest.add(&game.observer.rest);
             }
         }
         rest.assert_uniform("what the keys do not open");
+        println!("depth {depth}: {} endings, {} of them with a loss", endings[0] + endings[1], endings[1]);
+        // Where every operation counts, batches come often enough.
+        let lossless = hiding == Hiding::Plausible;
+        assert!(endings[0] > 0 && (lossless || endings[1] > 0), "depth {depth}: {endings:?}");
     }
 }
 
@@ -259,8 +291,10 @@ fn a_disk_that_writes_for_a_level_above_is_caught() {
     for threads in [false, true] {
         for depth in 0..3 {
             let caught = (1..=3).filter(|seed| {
-                let [absent, leaky] = [Above::Absent, Above::Leaky]
-                    .map(|above| Game::new(&params, depth, above, threads, seed * 1000).play(seed * 1000));
+                let [absent, leaky] = [Above::Absent, Above::Leaky].map(|above| {
+                    let game = Game::new(&params, depth, above, threads, seed * 1000);
+                    game.play(seed * 1000, [false; SESSIONS])
+                });
                 difference(&absent.trace(), &leaky.trace()).is_some()
             });
             assert!(caught.count() > 1, "depth {depth}, threads {threads}");

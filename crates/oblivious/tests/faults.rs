@@ -10,7 +10,7 @@ use fixture::{
 };
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{Hiding, Levels, Params};
+use lacuna_oblivious::{Hiding, Levels, Oblivious, OpenOptions, Params};
 use lacuna_sim::levels::lost_blocks;
 use lacuna_sim::{Fault, FaultMedium, OpKind, Rng};
 use std::ops::Range;
@@ -173,6 +173,67 @@ fn a_bad_sector_under_a_page_of_the_public_map_costs_what_it_says() {
     }
 }
 
+/// A system that is short of memory refuses to read a page of a hidden map: with threads the disk waits for it, without them it stops.
+/// Nothing is lost either way.
+#[test]
+fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
+    let params = params();
+    let regions = Regions::of(&params);
+    let Written { bytes, models, last_batch } = written(&params, true);
+    let new = || Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(bytes.clone()))));
+    let refuse = |faulty: &FaultMedium<MemoryMedium>, place: &Range<usize>| {
+        let range = place.start as u64..place.start as u64 + 512;
+        faulty.add(Fault::FailRange { op: OpKind::Read, range, error: Kind::Memory });
+    };
+    let with = |faulty: &Arc<FaultMedium<MemoryMedium>>, [read_only, background]: [bool; 2]| {
+        let medium: Arc<dyn Medium> = faulty.clone();
+        open_with(&medium, &params, 2, OpenOptions { read_only, background, ..options(3, 4) })
+    };
+    // Where the leaf cannot be read, no block of the level can.
+    let looked_at = new();
+    let is_leaf = |place: &Range<usize>| {
+        looked_at.heal();
+        refuse(&looked_at, place);
+        let Ok(disk) = with(&looked_at, [true, false]) else { return false };
+        let level = disk.levels()[1].clone();
+        [0, 1].iter().all(|block| level.read(BlockAddr(*block), &mut [0; BLOCK_SIZE]).is_err())
+    };
+    let cells = (params.cells / 5 * 3) as usize..params.cells as usize;
+    let in_ring = (last_batch - 1..=last_batch)
+        .flat_map(|seq| (0..params.batch_cells()).map(move |slot| (seq, slot)))
+        .map(|(seq, slot)| regions.in_ring(&params, seq, slot));
+    let leaf = cells.map(|cell| regions.cell(cell)).chain(in_ring).find(is_leaf).expect("the map has a leaf");
+    let lost = |disk: &Arc<Oblivious>| -> usize {
+        disk.levels().iter().zip(&models).map(|(level, model)| lost_blocks(level, model)).sum()
+    };
+
+    let faulty = new();
+    let disk = with(&faulty, [false, false]).unwrap();
+    refuse(&faulty, &leaf);
+    assert!((0..1000).any(|_| disk.refresh().is_err()), "nothing was refused");
+    drop(disk);
+    faulty.heal();
+    assert_eq!(lost(&with(&faulty, [false, false]).unwrap()), 0);
+
+    let faulty = new();
+    let disk = with(&faulty, [false, true]).unwrap();
+    refuse(&faulty, &leaf);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(150));
+            faulty.heal();
+        });
+        for _ in 0..40 {
+            // A cell that lies there is refused to the beat, which comes again.
+            while let Err(e) = disk.refresh() {
+                assert_eq!(e.kind(), Kind::Memory, "{e}");
+            }
+        }
+    });
+    assert_eq!(lost(&disk), 0);
+    disk.close().unwrap();
+}
+
 /// On a plausible disk reads pass for writes; that these fail takes nothing from the reads.
 #[test]
 fn a_plausible_disk_that_failed_still_reads() {
@@ -321,7 +382,7 @@ fn one_bad_sector_costs_one_level_what_lies_in_it() {
             let range = bad.start as u64 / 512 * 512..bad.start as u64 / 512 * 512 + 512;
             faulty.add(Fault::FailRange { op: OpKind::Read, range, error: Kind::Io });
             let medium: Arc<dyn Medium> = faulty.clone();
-            let options = lacuna_oblivious::OpenOptions { read_only, ..options(3, 4) };
+            let options = OpenOptions { read_only, ..options(3, 4) };
             let disk = open_with(&medium, &params, depth + 1, options)
                 .unwrap_or_else(|e| panic!("{bad:?}, depth {depth}: {e}"));
             let mut damaged = 0;
