@@ -119,7 +119,7 @@ impl DiskFilesystem {
 
     /// The error number for the kernel; the words go to the log, since the kernel has no room for them.
     fn report(&self, doing: &str, error: Error) -> Errno {
-        let errno = Errno::from_i32(error.kind().errno());
+        let errno = Errno::from_i32(error.errno());
         let error = error.context(doing);
         let before = self.watch.fail(&error);
         if before < LOGGED_FAILURES {

@@ -185,6 +185,7 @@ impl Opened {
                 mount_options: request.mount_options.as_deref(),
                 read_only,
                 via: request.via,
+                log: &request.log,
             };
             let file = fuse.disk_file();
             let released = wake.clone();

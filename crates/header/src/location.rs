@@ -1,7 +1,9 @@
 //! Where a disk lies, as a person writes it.
 
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -61,6 +63,23 @@ impl Location {
             return Ok(flash(PathBuf::from(path)));
         }
         Ok(Location::Path(PathBuf::from(text)))
+    }
+
+    /// The same of a word that may be no text: paths are bytes. Errors: those of [`Location::parse`].
+    pub fn of_word(word: &OsStr) -> Result<Location> {
+        if let Some(text) = word.to_str() {
+            return Location::parse(text);
+        }
+        let bytes = word.as_bytes();
+        if bytes.starts_with(RADOS.as_bytes()) {
+            return Location::parse(&word.to_string_lossy());
+        }
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        Ok(match (bytes.strip_prefix(NAND.as_bytes()), bytes.strip_prefix(UBI.as_bytes())) {
+            (Some(rest), _) => Location::Nand(path(rest)),
+            (None, Some(rest)) => Location::Ubi(path(rest)),
+            (None, None) => Location::Path(path(bytes)),
+        })
     }
 
     /// The path that leads to it on this machine, if there is one.
@@ -220,6 +239,18 @@ mod tests {
             assert_eq!(Location::parse(text).unwrap().to_string(), text);
             assert_eq!(Location::parse(text).unwrap().snapshot(), None);
         }
+    }
+
+    #[test]
+    fn paths_need_not_be_text() {
+        let of = |word: &[u8]| Location::of_word(OsStr::from_bytes(word));
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        assert_eq!(of(b"caf\xe9.img").unwrap(), Location::Path(path(b"caf\xe9.img")));
+        assert_eq!(of(b"nand:\xff").unwrap(), Location::Nand(path(b"\xff")));
+        assert_eq!(of(b"ubi:\xff").unwrap(), Location::Ubi(path(b"\xff")));
+        assert_eq!(of(b"rados:p/\xff").unwrap_err().kind(), Kind::Usage);
+        assert_eq!(of(b"rados:p/n").unwrap(), Location::parse("rados:p/n").unwrap());
+        assert_eq!(of(b"").unwrap_err().kind(), Kind::Usage);
     }
 
     #[test]

@@ -1,4 +1,6 @@
 //! Power cuts while the header is written: one whole copy is durable at every moment.
+//!
+//! `LACUNA_CUTS` sets the cuts one after another (default 320), `LACUNA_SEED` the seed.
 
 mod fixture;
 
@@ -9,7 +11,11 @@ use lacuna_header::{
     FormatId, HEADER_AREA, Keyring, add_passphrase, change_keys, open, remove_passphrase, update_params,
 };
 use lacuna_medium::Medium;
+use lacuna_sim::cuts::setting;
 use lacuna_sim::{CrashMedium, Loss, Rng};
+
+/// Cuts of one medium, one after another.
+const OF_ONE_MEDIUM: u64 = 8;
 
 fn fresh(seed: u64) -> CrashMedium {
     let medium = CrashMedium::new(room());
@@ -74,20 +80,24 @@ fn every_cut_of_a_key_change_leaves_the_old_or_the_new() {
 
 #[test]
 fn cuts_one_after_another_never_lock_the_owner_out() {
-    for seed in 0..40 {
+    let (cuts, first) = (setting("LACUNA_CUTS", 320), setting("LACUNA_SEED", 0) << 20);
+    let mut digest = 0u64;
+    for seed in first..first + cuts.div_ceil(OF_ONE_MEDIUM) {
         let mut rng = Rng::new(seed);
         let mut medium = fresh(seed);
         let mut passphrase = "old".to_string();
-        for round in 0..8 {
+        for round in 0..OF_ONE_MEDIUM {
             let new = format!("new {round}");
             medium.cut_after(rng.below(7));
             change(&medium, &passphrase, &new, rng.next_u64());
+            digest = digest.rotate_left(7) ^ medium.digest();
             medium = CrashMedium::from_image(medium.after_cut(&mut rng));
             passphrase = opens_with(&medium, &passphrase, &new)
                 .unwrap_or_else(|| panic!("seed {seed}, round {round}"))
                 .to_string();
         }
     }
+    println!("{cuts} cuts, seed {first}, digest {digest:016x}");
 }
 
 #[test]

@@ -63,7 +63,8 @@ pub(crate) fn load(directory: &Path) -> Result<Certificates> {
     } else {
         builder.with_no_client_auth()
     };
-    let config = builder.with_single_cert(chain, key).map_err(|e| refused(directory, &e))?;
+    let config =
+        builder.with_single_cert(chain, key).map_err(|e| refused(&directory.join(SERVER_CERTIFICATE), &e))?;
     Ok(Certificates(Arc::new(config)))
 }
 
@@ -86,8 +87,21 @@ fn unreadable(path: &Path, error: pem::Error) -> Error {
 }
 
 fn refused(path: &Path, error: &dyn std::error::Error) -> Error {
-    Error::new(Kind::Usage, format!("cannot use the certificates in {}", path.display()))
-        .found(error.to_string())
+    let refused = Error::new(Kind::Usage, format!("cannot use the certificates in {}", path.display()));
+    let words = error.to_string();
+    // What `openssl x509 -req` makes without extensions. The library names it so, and no more.
+    if words.contains("UnsupportedCertVersion") {
+        return refused.found("a certificate of X.509 version 1").expected("one of version 3").remedy(
+            "make it with extensions: `openssl x509 -req -extfile FILE` and all else as before, where FILE says for example \
+             subjectAltName=DNS:localhost",
+        );
+    }
+    if words.contains("KeyMismatch") {
+        return refused
+            .found("a certificate of another key")
+            .expected(format!("the one of the key in {SERVER_KEY}"));
+    }
+    refused.found(words)
 }
 
 /// The transport under TLS.

@@ -181,6 +181,56 @@ pub fn died(run_base: Option<&Path>) -> Result<Vec<Record>> {
     records(&bases(run_base)?, Some(false))
 }
 
+/// Returns when no server of `mountpoint` is dying any more, or has been for [`RELEASE_LIMIT`]: one that was killed a moment ago still
+/// holds its lock and its mount, and is none that anything could be asked of.
+///
+/// Errors: what keeps it from being seen.
+pub fn await_dying(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
+    let paths = match find(mountpoint, run_base) {
+        Ok((paths, _)) => paths,
+        Err(e) if e.kind() == Kind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    let Some(record) = paths.record()? else { return Ok(()) };
+    let start = Instant::now();
+    while start.elapsed() < RELEASE_LIMIT && is_dying(record.pid)? && is_alive(&paths)? == Some(true) {
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Whether a process is ending, or was sent a signal that ends it whatever it does. One that is gone is not.
+fn is_dying(pid: u32) -> Result<bool> {
+    let read = |name: &str| match std::fs::read_to_string(format!("/proc/{pid}/{name}")) {
+        // ESRCH: it went while this was read.
+        Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => {
+            Ok(String::new())
+        }
+        read => read.map_err(|e| Error::io(format!("cannot look at the process {pid}"), &e)),
+    };
+    let (status, stat) = (read("status")?, read("stat")?);
+    Ok(is_killed(&status) || is_ending(&stat))
+}
+
+/// Whether the status of a process says that SIGKILL is pending.
+fn is_killed(status: &str) -> bool {
+    let mut pending = status.lines().filter_map(|line| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        Some(u64::from_str_radix(mask.trim(), 16))
+    });
+    pending.any(|mask| mask.is_ok_and(|mask| mask >> (libc::SIGKILL - 1) & 1 == 1))
+}
+
+/// Whether the first thread of a process is ending, or has ended (proc_pid_stat(5): state and flags, behind the name).
+fn is_ending(stat: &str) -> bool {
+    /// From `linux/sched.h`: the thread is being shut down.
+    const PF_EXITING: u64 = 0x4;
+    let mut fields = stat.rsplit(')').next().unwrap_or("").split_ascii_whitespace();
+    let ended = fields.next().is_some_and(|state| matches!(state, "Z" | "X"));
+    ended
+        || fields.nth(5).is_some_and(|flags| flags.parse::<u64>().is_ok_and(|flags| flags & PF_EXITING != 0))
+}
+
 /// Whether what is mounted at the path that a person gives was left there by a server that died. The path is not looked at: every
 /// look would fail.
 pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> Result<bool> {
@@ -406,6 +456,20 @@ fn wait_gone(lock: &File) -> Result<()> {
 mod tests {
     use super::*;
     use crate::run_directory::RunDirectory;
+
+    #[test]
+    fn a_process_that_was_killed_is_dying() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        assert!(!is_dying(child.id()).unwrap());
+        child.kill().unwrap();
+        // Killed, ending, or ended and not reaped: it is dying until it is gone.
+        assert!(is_dying(child.id()).unwrap());
+        child.wait().unwrap();
+        assert!(!is_dying(child.id()).unwrap());
+        assert!(is_killed("SigPnd:\t0000000000000100\n") && !is_killed("SigPnd:\t0000000000000000\n"));
+        assert!(is_ending("7 (a) b) Z 1 2 3 4 5 0") && is_ending("7 (a) R 1 2 3 4 5 4194564"));
+        assert!(!is_ending("7 (a) R 1 2 3 4 5 4194560") && !is_ending(""));
+    }
 
     #[test]
     fn what_cannot_be_seen_is_not_nothing() {

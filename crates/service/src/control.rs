@@ -7,6 +7,7 @@ use crate::counters::Counters;
 use crate::outcome;
 use crate::purge_answer::{self, PurgeRequest};
 use crate::subject::Subject;
+use crate::untold::Untold;
 use crate::watch::Watch;
 use lacuna_core::{Error, Naming, Result};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -94,17 +95,17 @@ impl Control {
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
             .spawn(move || {
-                // Why clients could not be accepted: those who get through are told.
-                let mut trouble = None;
+                // Why clients could not be accepted, or what they were not there to hear: those who get through are told.
+                let untold = Untold::default();
                 while !told.load(Ordering::SeqCst) {
                     match theirs.accept() {
                         // A client that misbehaves loses its connection and nothing else happens.
                         Ok((stream, _)) => {
-                            let known = (&*watch, trouble.as_ref());
+                            let known = (&*watch, &untold);
                             _ = serve(stream, (&subject, &counters), known, &events, (&attends, naming));
                         }
                         Err(e) => {
-                            trouble = Some(not_accepted(&e));
+                            untold.not_accepted(not_accepted(&e));
                             std::thread::sleep(PAUSE);
                         }
                     }
@@ -150,7 +151,7 @@ pub(crate) fn not_accepted(e: &io::Error) -> Error {
 fn serve(
     mut stream: UnixStream,
     (subject, counters): (&Arc<dyn Subject>, &Counters),
-    (watch, trouble): (&Watch, Option<&Error>),
+    (watch, untold): (&Watch, &Untold),
     events: &Sender<Event>,
     (attendance, naming): (&Attendance, Naming),
 ) -> io::Result<()> {
@@ -164,7 +165,7 @@ fn serve(
     }
     if let Some(request) = PurgeRequest::parse(word.trim_end()) {
         let disk = (Arc::clone(subject), attendance.uuid());
-        return purge_answer::answer(stream, &request, disk, naming);
+        return purge_answer::answer(stream, &request, disk, naming, untold);
     }
     match word.trim_end() {
         CLOSE => {
@@ -173,7 +174,7 @@ fn serve(
             events.send(Event::Close(Waiting(stream, naming))).map_err(io::Error::other)
         }
         STATUS => {
-            let last_error = watch.last_failure().or_else(|| trouble.cloned()).map(|e| e.named(naming));
+            let last_error = watch.last_failure().or_else(|| untold.last()).map(|e| e.named(naming));
             let answer = serde_json::json!({
                 "items": counters.now(),
                 "last_error": last_error,

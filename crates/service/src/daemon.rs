@@ -33,7 +33,8 @@ pub struct ReadyPipe {
 
 /// Forks; `naming` gives names to the settings in advice that the child tells its parent. Call it while the process has one thread, after everything that needs the terminal.
 ///
-/// The child keeps its standard streams, its working directory and its session until [`ReadyPipe::ready`]: where it mounts something
+/// The child keeps its standard streams, its working directory, its session and what it was started with open until
+/// [`ReadyPipe::ready`]: where it mounts something
 /// for an automount of systemd, the kernel lets it pass by its process group.
 pub fn daemonize(naming: Naming) -> Result<Side> {
     let failed = |e: std::io::Error| Error::io("cannot go to the background", &e);
@@ -106,5 +107,7 @@ fn detach() -> Result<()> {
     rustix::process::setsid().map_err(|e| failed(e.into()))?;
     std::env::set_current_dir("/").map_err(failed)?;
     let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
-    system_call::replace_standard_streams(&null).map_err(failed)
+    system_call::replace_standard_streams(&null).map_err(failed)?;
+    system_call::close_inherited_descriptors();
+    Ok(())
 }

@@ -34,6 +34,7 @@ mod outcome;
 mod program_mount;
 mod purge;
 mod purge_answer;
+mod record_path;
 mod repair;
 mod run_base;
 mod run_directory;
@@ -43,13 +44,14 @@ mod subject;
 mod system_call;
 mod tool;
 mod unmount;
+mod untold;
 mod users;
 mod watch;
 mod way;
 
 pub use attend::{Attendance, Attendant, unknown};
 pub use begin::{begin_mounted, begin_served};
-pub use close::{Closed, ask, clean_up, close, died, running, seen, status};
+pub use close::{Closed, ask, await_dying, clean_up, close, died, running, seen, status};
 pub use connect::process_at;
 pub use control::{Control, Event, Waiting};
 pub use counters::Counters;
@@ -68,6 +70,7 @@ pub use status_socket::{StatusSocket, account, accounts, answers, close_served, 
 pub use subject::Subject;
 pub use system_call::{
     become_io_flusher, bytes_sent_to_devices, find_programs_of_the_system, ignore_file_size_signal,
+    note_inherited_descriptors,
 };
 pub use tool::search_path;
 pub use unmount::unmount_fuse;

@@ -6,7 +6,7 @@ use crate::loop_device::{self, LoopDevice};
 use crate::mkfs::{Content, Making};
 use crate::program_mount::{ProgramMount, ProgramRequest, check_options};
 use crate::unmount::busy_or_failed;
-use crate::watch::Watch;
+use crate::watch::{Log, Watch};
 use crate::way::Way;
 use crate::{close, mkfs, mount_table, repair, tool, way};
 use lacuna_core::{Advice, ByteDisk, Error, Kind, Result, Setting, shell_word};
@@ -34,6 +34,8 @@ pub struct MountRequest<'r> {
     pub read_only: bool,
     /// The way to take; otherwise the one that this process has.
     pub via: Option<Way>,
+    /// Where it is told what stays mounted when all is given up.
+    pub log: &'r Log,
 }
 
 /// The mounted file system. Dropping it unmounts it if nobody uses it.
@@ -42,6 +44,7 @@ pub struct Mounted {
     below: Below,
     /// Whether the file system was made for this.
     made: bool,
+    log: Log,
 }
 
 /// What serves the file system.
@@ -183,7 +186,8 @@ impl Mounted {
         let run = if waits { tool::succeed_in_our_group } else { tool::succeed };
         run(&from.what, "mount", &args)
             .map_err(|e| from.not_mounted(e, journalled, request.mount_options))?;
-        let mut mounted = Mounted { mountpoint, below: Below::Loop { device, number }, made };
+        let (below, log) = (Below::Loop { device, number }, Arc::clone(request.log));
+        let mut mounted = Mounted { mountpoint, below, made, log };
         if let Below::Loop { device, .. } = &mut mounted.below {
             device.detach_when_unused()?;
         }
@@ -214,7 +218,7 @@ impl Mounted {
         let how = ProgramRequest { way, disk, file, kind, mountpoint: &mountpoint, options, read_only };
         let program = ProgramMount::start(&how, released)
             .map_err(|e| from.not_mounted(e.context(&from.what), journalled, options))?;
-        Ok(Mounted { mountpoint, below: Below::Program(program), made })
+        Ok(Mounted { mountpoint, below: Below::Program(program), made, log: Arc::clone(request.log) })
     }
 
     /// Whether nobody has it mounted any more, as far as what serves it tells; `handles` are the open files on the disk. Errors:
@@ -314,7 +318,10 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = self.unmount(|| {});
+        // What was closed in order is unmounted by now.
+        if let Err(e) = self.unmount(|| {}) {
+            (self.log)(&e.context("cannot take everything down"));
+        }
     }
 }
 

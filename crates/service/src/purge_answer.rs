@@ -2,6 +2,7 @@
 
 use crate::outcome;
 use crate::subject::Subject;
+use crate::untold::Untold;
 use lacuna_core::{Error, Kind, Naming};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -45,22 +46,29 @@ impl PurgeRequest {
 }
 
 /// Purges for a client that asked, in a thread of its own: others are answered meanwhile. The answer names the disk, whose UUID is
-/// `own`.
+/// `own`. What went wrong is kept as `untold` if the client has left by then, until a purge succeeds.
 pub(crate) fn answer(
     mut stream: UnixStream,
     request: &PurgeRequest,
     (disk, own): (Arc<dyn Subject>, Option<String>),
     naming: Naming,
+    untold: &Untold,
 ) -> std::io::Result<()> {
     if let Err(e) = request.check(own.as_deref()) {
         return stream.write_all(outcome::encode_purged(&Err(e), own, naming).as_bytes());
     }
     // A purge may take long; that somebody heard of it does not.
     stream.write_all(outcome::HEARD)?;
+    let untold = untold.clone();
     let purge = move || {
         let purged = disk.purge();
         drop(disk);
-        let _ = stream.write_all(outcome::encode_purged(&purged, own, naming).as_bytes());
+        let answered = stream.write_all(outcome::encode_purged(&purged, own, naming).as_bytes());
+        match (purged, answered) {
+            (Ok(_), _) => untold.purged(),
+            (Err(e), Err(_)) => untold.not_purged(e.context("a purge whose client has left")),
+            (Err(_), Ok(())) => {}
+        }
     };
     std::thread::Builder::new().name("lacuna-purged".into()).spawn(purge).map(drop)
 }
@@ -68,6 +76,52 @@ pub(crate) fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lacuna_core::{Result, Setting, Status};
+    use parking_lot::Mutex;
+    use std::time::Duration;
+
+    /// Fails to forget as long as it has a client, who leaves meanwhile.
+    struct Left(Mutex<Option<UnixStream>>);
+
+    impl Subject for Left {
+        fn status(&self) -> Status {
+            Status::default()
+        }
+
+        fn purge(&self) -> Result<Status> {
+            match self.0.lock().take() {
+                Some(_left) => Err(Error::new(Kind::PurgeIncomplete, "the disk was not purged")),
+                None => Ok(Status::default()),
+            }
+        }
+    }
+
+    #[test]
+    fn a_purge_that_failed_is_told_though_its_client_has_left_until_one_succeeds() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let disk: Arc<dyn Subject> = Arc::new(Left(Mutex::new(Some(client))));
+        let untold = Untold::default();
+        let purge = |server: UnixStream| {
+            let disk = (Arc::clone(&disk), None);
+            answer(server, &PurgeRequest { uuid: None }, disk, Setting::quoted, &untold).unwrap();
+        };
+        let wait_for = |kind: Option<Kind>| {
+            for _ in 0..3000 {
+                if untold.last().map(|e| e.kind()) == kind {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            panic!("it never said {kind:?}");
+        };
+        purge(server);
+        wait_for(Some(Kind::PurgeIncomplete));
+        // Other trouble is no purge's to clear.
+        untold.not_accepted(Error::new(Kind::Io, "no client could be accepted"));
+        let (_client, server) = UnixStream::pair().unwrap();
+        purge(server);
+        wait_for(Some(Kind::Io));
+    }
 
     #[test]
     fn a_request_means_one_disk_or_any() {

@@ -32,6 +32,7 @@ pub struct Record {
     /// The location as it was given to `open`.
     pub location: String,
     /// Where it is mounted.
+    #[serde(with = "crate::record_path")]
     pub mountpoint: PathBuf,
     /// The loop device below the mounted file system; none in raw mode.
     pub loop_device: Option<PathBuf>,

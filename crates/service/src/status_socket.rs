@@ -9,6 +9,7 @@ use crate::purge_answer::{self, PurgeRequest};
 use crate::run_base::{default_run_base, prepare_base, run_bases};
 use crate::run_directory::fnv1a;
 use crate::subject::Subject;
+use crate::untold::Untold;
 use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -82,20 +83,20 @@ impl StatusSocket {
         let closing = Arc::new(Closing::default());
         let those = Arc::clone(&closing);
         let answer = move || {
-            // Why clients could not be accepted: those who get through are told.
-            let mut trouble = None;
+            // Why clients could not be accepted, or what they were not there to hear: those who get through are told.
+            let untold = Untold::default();
             loop {
                 match accepting.accept() {
                     // A client that misbehaves loses its connection and nothing else happens.
                     Ok((stream, _)) => {
-                        let account = || with_trouble(account(), trouble.as_ref(), naming);
-                        _ = serve(stream, (&disk, naming), &attends, &account, (&*those, &stop));
+                        let account = || with_trouble(account(), untold.last().as_ref(), naming);
+                        _ = serve(stream, (&disk, naming, &untold), &attends, &account, (&*those, &stop));
                     }
                     // Shut down.
                     Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
                     // A system that has, for example, no more file descriptors is left alone for a while.
                     Err(e) => {
-                        trouble = Some(control::not_accepted(&e));
+                        untold.not_accepted(control::not_accepted(&e));
                         std::thread::sleep(PAUSE);
                     }
                 }
@@ -132,7 +133,7 @@ impl Drop for StatusSocket {
     }
 }
 
-/// The account of a server whose disk has not failed says what kept clients from being accepted, if anything did.
+/// The account of a server whose disk has not failed says what no client was told, if there is anything.
 fn with_trouble(mut account: Value, trouble: Option<&Error>, naming: Naming) -> Value {
     if let Some((e, fields)) = trouble.zip(account.as_object_mut())
         && fields.get("last_error").is_none_or(Value::is_null)
@@ -144,7 +145,7 @@ fn with_trouble(mut account: Value, trouble: Option<&Error>, naming: Naming) -> 
 
 fn serve(
     mut stream: UnixStream,
-    (disk, naming): (&ByteDisk, Naming),
+    (disk, naming, untold): (&ByteDisk, Naming, &Untold),
     attendance: &Attendance,
     account: &impl Fn() -> Value,
     (closing, stop): (&Closing, &impl Fn()),
@@ -163,7 +164,7 @@ fn serve(
         return match purge {
             Some(request) => {
                 let disk = (Arc::new(disk.clone()) as Arc<dyn Subject>, attendance.uuid());
-                purge_answer::answer(stream, &request, disk, naming)
+                purge_answer::answer(stream, &request, disk, naming, untold)
             }
             None => attendance.take(first, stream),
         };

@@ -1,7 +1,8 @@
 //! The system calls that have no safe wrapper: the only `unsafe` of this crate.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::OnceLock;
 
 /// From `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
@@ -37,6 +38,51 @@ pub(crate) fn replace_standard_streams(file: impl AsFd) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A descriptor that was open when the process started, and what it was open on.
+struct Inherited {
+    number: RawFd,
+    file: (u64, u64),
+}
+
+/// Notes once.
+static INHERITED: OnceLock<Vec<Inherited>> = OnceLock::new();
+
+/// Notes which descriptors the process has beside the standard streams, before it opens any of its own:
+/// [`daemonize`](crate::daemonize) lets them go. A lock or a pipe that a shell keeps in one would otherwise be held by the server for its
+/// life.
+pub fn note_inherited_descriptors() {
+    INHERITED.get_or_init(|| {
+        // Without /proc nothing is noted, and nothing is mounted either.
+        let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let numbers: Vec<RawFd> = numbers.filter(|number: &RawFd| *number > 2).collect();
+        numbers.into_iter().filter_map(|number| Some(Inherited { number, file: open_on(number)? })).collect()
+    });
+}
+
+/// What a descriptor is open on, and nothing if it is closed or is to be closed in programs that are started: what this program opens is.
+fn open_on(number: RawFd) -> Option<(u64, u64)> {
+    // SAFETY: asks for flags by number, and touches no memory.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+        return None;
+    }
+    let mut about = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the system fills the structure, or says that it did not; zeroed bytes are one as well.
+    let about = unsafe { (libc::fstat(number, about.as_mut_ptr()) == 0).then(|| about.assume_init())? };
+    Some((about.st_dev, about.st_ino))
+}
+
+/// Closes the descriptors that the process was started with and still has, beside the standard streams.
+pub(crate) fn close_inherited_descriptors() {
+    for inherited in INHERITED.get().into_iter().flatten() {
+        if open_on(inherited.number) == Some(inherited.file) {
+            // SAFETY: this process was started with the descriptor, and never gave it to anything that would close it.
+            unsafe { libc::close(inherited.number) };
+        }
+    }
 }
 
 /// Ignores the signal that ends a process whose file would become longer than its limit: the write fails with EFBIG, which the

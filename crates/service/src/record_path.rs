@@ -1,0 +1,51 @@
+//! How a path stands in a record: as text, or as its bytes where they are no text.
+
+use serde::{Deserialize, Deserializer, Serializer};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Either form.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+pub(crate) fn serialize<S: Serializer>(path: &Path, out: S) -> Result<S::Ok, S::Error> {
+    match path.to_str() {
+        Some(text) => out.serialize_str(text),
+        None => out.collect_seq(path.as_os_str().as_bytes()),
+    }
+}
+
+pub(crate) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<PathBuf, D::Error> {
+    Ok(match Written::deserialize(from)? {
+        Written::Text(text) => text.into(),
+        Written::Bytes(bytes) => OsString::from_vec(bytes).into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::PathBuf;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Record(#[serde(with = "super")] PathBuf);
+
+    #[test]
+    fn a_path_need_not_be_text() {
+        for (path, written) in [(&b"/mnt/caf\xc3\xa9"[..], "\"/mnt/café\""), (&b"/a\xe9"[..], "[47,97,233]")]
+        {
+            let record = Record(OsStr::from_bytes(path).into());
+            let text = serde_json::to_string(&record).unwrap();
+            assert_eq!(text, written);
+            assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+        }
+        assert!(serde_json::from_str::<Record>("[300]").is_err());
+    }
+}
