@@ -26,7 +26,7 @@ pub(crate) use vault::{
 
 use crate::settings;
 use crate::size::Size;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lacuna::{Cipher, Location, ObjectLayout};
 use lacuna_service::Way;
@@ -114,7 +114,7 @@ pub(crate) enum Verb {
 #[derive(Args)]
 pub(crate) struct CreateArgs {
     /// File to create, block device to use, rados:POOL/NAME, ubi:/dev/ubi0_0, or nand:PATH
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given. Of a disk
     /// with levels the size of the medium, which the levels share
@@ -192,7 +192,7 @@ pub(crate) enum Format {
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct OpenArgs {
     /// The disk, or the directory of a vault
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Existing directories: one, or for the levels of a disk from 0 up one each
     #[arg(required = true, num_args = 1..=8)]
@@ -260,7 +260,7 @@ pub(crate) struct OpenArgs {
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Listen on a unix socket at this path; may be repeated, and stand beside --listen
     #[arg(long, value_name = "PATH")]
@@ -331,7 +331,7 @@ pub(crate) enum Tls {
 #[derive(Args)]
 pub(crate) struct InfoArgs {
     /// The disk, or the directory of a vault
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Print JSON
     #[arg(long)]
@@ -352,7 +352,7 @@ pub(crate) struct InfoArgs {
 #[derive(Args)]
 pub(crate) struct CheckArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Do not write, not even to finish what a crash interrupted; a disk that needs that is refused. A disk with
     /// levels is never written by this
@@ -361,6 +361,9 @@ pub(crate) struct CheckArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Which disk it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
@@ -376,15 +379,18 @@ pub(crate) struct CheckArgs {
 #[derive(Args)]
 pub(crate) struct PurgeArgs {
     /// The disk, or where it is mounted
-    #[arg(required_unless_present = "all", value_name = "LOCATION|MOUNTPOINT", value_parser = location)]
+    #[arg(required_unless_present = "all", value_name = "LOCATION|MOUNTPOINT", value_parser = location())]
     pub location: Option<Location>,
     /// Purge every disk on flash that this user has open for writing. One that cannot be purged does not keep others from it; the
     /// exit code is that of the first failure
-    #[arg(long, conflicts_with_all = ["location", "json"])]
+    #[arg(long, conflicts_with_all = ["location", "json", "expect"])]
     pub all: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Which disk it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Memory for all caches, if the disk is not open
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
@@ -397,7 +403,7 @@ pub(crate) struct PurgeArgs {
 #[derive(Args)]
 pub(crate) struct ResizeArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// The new size, a multiple of 4096 and not less than the present one; on a block device all of it if not given
     #[arg(long)]
@@ -406,6 +412,9 @@ pub(crate) struct ResizeArgs {
     /// Without --size it takes what the disk has already; on a block device the disk grows first
     #[arg(long)]
     pub grow_fs: bool,
+    /// Which disk it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Where the cluster is, and what becomes of another client.
     #[command(flatten)]
     pub holder: HolderArgs,
@@ -442,8 +451,8 @@ pub(crate) struct ManArgs {
     pub dir: PathBuf,
 }
 
-fn location(text: &str) -> Result<Location, String> {
-    Location::parse(text).map_err(|e| settings::words(&e))
+fn location() -> impl TypedValueParser<Value = Location> {
+    OsStringValueParser::new().try_map(|word| Location::of_word(&word).map_err(|e| settings::words(&e)))
 }
 
 fn way() -> impl TypedValueParser<Value = Way> {

@@ -1,4 +1,5 @@
-//! What a server does with the disk that it has open for other commands: it checks the disk, lends its header, and makes it larger.
+//! What a server does with the disk that it has open for other commands: it checks the disk, lends its header, makes it larger, and
+//! covers a closing.
 
 use crate::header_wire;
 use crate::place::{HeldPlace, Place};
@@ -17,7 +18,18 @@ pub(crate) const HEADER: &str = "header";
 pub(crate) const RESIZE: &str = "resize ";
 /// Instead of a size: all that the block device has.
 pub(crate) const ALL: &str = "all";
+/// Before any of these: the ID that the disk has to have follows, and a space.
+pub(crate) const EXPECT: &str = "expect=";
 
+/// Asks that level 0 be made durable: whether the disk takes anything.
+pub(crate) const FLUSH: &str = "flush";
+/// Asks for the cover of a closing, by a client that is about to close what is open. The server says when it is written.
+pub(crate) const CLOSING: &str = "closing";
+/// The name of the level of which the client says then that nothing is to wait for more, until the client leaves.
+pub(crate) const GIVE_UP: &str = "give_up";
+
+/// How long the server listens before it looks whether the disk is being closed.
+const LISTEN: Duration = Duration::from_millis(500);
 /// How often a client is told how far a check is.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
@@ -40,11 +52,19 @@ impl DiskAttendant {
         Arc::new(DiskAttendant { disk: Arc::downgrade(disk), uuid, id, verifies, place })
     }
 
+    /// What is asked for, if this is the disk that the client expects. Errors: [`Kind::Corrupt`].
+    fn expected<'r>(&self, what: &'r str) -> Result<&'r str> {
+        let Some(rest) = what.strip_prefix(EXPECT) else { return Ok(what) };
+        let (id, what) = rest.split_once(' ').ok_or_else(|| unknown(what))?;
+        self.id.check(Some(id.parse()?))?;
+        Ok(what)
+    }
+
     /// What is asked for, if the client means the file that is open here: its path may name another one by now.
     fn meant<'r>(&self, request: &'r str) -> Result<&'r str> {
         let (place, what) = request.split_once(' ').unwrap_or((request, ""));
         if place == self.place.place().to_string() {
-            return Ok(what);
+            return self.expected(what);
         }
         if place == Place::Elsewhere.to_string() {
             return Err(Error::new(Kind::Busy, "nothing was done")
@@ -123,6 +143,33 @@ fn resize(disk: &OpenDisk, size: &str, exchange: &Exchange) -> Result<Value> {
     }))
 }
 
+fn closing(disk: &OpenDisk, exchange: &mut Exchange) -> Result<Value> {
+    match disk.cover_closing() {
+        // Closing says it again. What waits for a medium that takes nothing is given up all the same.
+        Err(e) if e.kind().is_refusal() => {}
+        covered => covered?,
+    }
+    exchange.tell(&json!({ "covered": true }))?;
+    let heard = until_it_leaves(disk, exchange);
+    // What could not be closed goes on as before.
+    (1..disk.open_levels() as u64).for_each(|level| disk.give_up(level, false));
+    heard.map(|()| Value::Null)
+}
+
+fn until_it_leaves(disk: &OpenDisk, exchange: &mut Exchange) -> Result<()> {
+    loop {
+        match exchange.hear(LISTEN) {
+            Ok(Some(word)) => match word[GIVE_UP].as_u64() {
+                Some(level) => disk.give_up(level, true),
+                None => return Err(unknown(&word.to_string())),
+            },
+            Ok(None) => return Ok(()),
+            Err(e) if e.kind() == Kind::TimedOut => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 impl Attendant for DiskAttendant {
     fn uuid(&self) -> Option<String> {
         Some(self.uuid.to_string())
@@ -138,6 +185,13 @@ impl Attendant for DiskAttendant {
 
     fn attend(&self, request: &str, exchange: &mut Exchange) -> Result<Value> {
         let disk = self.disk.upgrade().ok_or_else(|| Error::new(Kind::Busy, "the disk is being closed"))?;
+        // It was asked for at the mount point, or at the socket: it is this disk that is meant.
+        if request == CLOSING {
+            return closing(&disk, exchange);
+        }
+        if request == FLUSH {
+            return disk.levels()[0].flush().map(|()| Value::Null);
+        }
         match self.meant(request)? {
             CHECK => self.check(&disk, exchange),
             HEADER => header_wire::serve(&disk.lease_header()?, exchange),

@@ -45,7 +45,7 @@ struct Answer {
 
 /// `lacuna check`.
 pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
-    match online::begin(&args.location, &args.holder, attendant::CHECK)? {
+    match online::begin(&args.location, &args.holder, args.expect, attendant::CHECK)? {
         Some(begun) => of_server(args, begun.talk, console),
         None => of_closed(args, console),
     }
@@ -57,7 +57,8 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     // What is written while a deeper level is not open overwrites some of it, and a check need not cost that.
     let read_only = args.read_only || lacuna::peek(&args.location)?.is_some_and(|disk| disk.has_levels());
     let access = unlock::access(read_only);
-    let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
+    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let volume = unlock::unlock_expected(place, access, given, console)?;
     let verified = volume.parameters.verifies();
     // Another disk may have come there meanwhile.
     let read_only = read_only || volume.parameters.has_levels();

@@ -1,6 +1,6 @@
 //! `header backup|restore|repair`: what is asked and said around the operations of [`lacuna::header`].
 
-use crate::args::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};
+use crate::args::{ExpectArgs, HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};
 use crate::console::{self, Console};
 use crate::online;
 use crate::passphrase;
@@ -65,7 +65,7 @@ pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     let ask = |disk: &lacuna::PublicHeader, open: lacuna::Opener<'_>| {
         passphrase::to_open(&args.passphrase, &shown, disk.uuid, open)
     };
-    match online::header(location, &args.holder)? {
+    match online::header(location, &args.holder, ExpectArgs { expect: None })? {
         Some(header) => header::repair_open((location, header), &console, ask)?,
         None => header::repair((location, &args.holder.of(location)?), &console, ask)
             .map_err(|e| say_whose(location, e, console))?,

@@ -1,6 +1,6 @@
 //! What `info` learns of a disk or vault by its server, or by a passphrase: its ID, and what it counts.
 
-use crate::args::{HolderArgs, InfoArgs};
+use crate::args::{ExpectArgs, HolderArgs, InfoArgs};
 use crate::console::Console;
 use crate::settings;
 use crate::status;
@@ -69,7 +69,7 @@ impl Told {
         if !args.passphrase.is_given() {
             return Ok(Told::default());
         }
-        let key = vault::key(dir, Access::Read, &args.passphrase, console)?;
+        let key = vault::key(dir, Access::Read, (&args.passphrase, ExpectArgs { expect: None }), console)?;
         check_same(args, about.header.uuid, key.uuid())?;
         Ok(Told { id: Some(key.id().to_string()), ..Told::default() })
     }

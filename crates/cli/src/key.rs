@@ -6,7 +6,7 @@ use crate::cost;
 use crate::online;
 use crate::passphrase;
 use crate::recovery::{self, Works};
-use crate::unlock::say_whose;
+use crate::unlock::{check_id, say_whose};
 use lacuna::keys::{Keys, Rewrites, same};
 use lacuna::{Error, Kind, Opened, Opener, Passphrase, PublicHeader, Result};
 use std::fmt::Write;
@@ -193,11 +193,12 @@ fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlock
         } else {
             passphrase::opened_by(given, &prompt, disk.uuid, open)?
         };
+        let opened = check_id(opened, args.expect.expect, &args.location)?;
         works = working(&opened, given);
         Ok(opened)
     };
     let location = &args.location;
-    let keys = match online::header(location, &args.holder)? {
+    let keys = match online::header(location, &args.holder, args.expect)? {
         Some(header) => Keys::unlock_open((location, header), all, cost, &console, ask)?,
         None => Keys::unlock((location, &args.holder.of(location)?), all, cost, &console, ask)
             .map_err(|e| say_whose(location, e, console))?,

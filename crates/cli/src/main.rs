@@ -22,6 +22,7 @@ mod bad_runs;
 mod bench;
 mod check;
 mod close;
+mod closing;
 mod console;
 mod cost;
 mod create;
@@ -65,6 +66,7 @@ mod place;
 mod purge;
 mod recovery;
 mod rescue;
+mod rescue_areas;
 mod rescue_image;
 mod rescue_map;
 mod resize;
@@ -91,10 +93,13 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 use console::Console;
 use lacuna::{Error, Kind, Result};
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::ffi::OsString;
 use std::process::ExitCode;
+
+/// The most descriptors that are asked for.
+const MOST_DESCRIPTORS: u64 = 1 << 19;
 
 fn main() -> ExitCode {
     // A core dump would hold keys. A program that collects dumps through a pipe is not held by the limit, hence
@@ -102,7 +107,9 @@ fn main() -> ExitCode {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     allocator::keep_small();
+    lacuna_service::note_inherited_descriptors();
     lacuna_service::ignore_file_size_signal();
+    raise_descriptor_limit();
     lacuna_service::find_programs_of_the_system();
     let words = match refuse_borrowed_rights().and_then(|()| words()) {
         Ok(Some(words)) => words,
@@ -131,6 +138,18 @@ fn main() -> ExitCode {
         }
     };
     console::leave(code)
+}
+
+/// Lets this process have as many files open as the system allows it. Servers need some for every client, and vaults for files in use;
+/// where the limit is met all the same, the error names it.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Programs that are started later may walk through all numbers up to the limit.
+    let most = limit.maximum.unwrap_or(u64::MAX).min(MOST_DESCRIPTORS);
+    if limit.current.is_some_and(|current| current < most) {
+        // It stays as it was where the system refuses that.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit });
+    }
 }
 
 /// The words of the command, which a helper of mount(8) is given in another form. None if there is nothing to do.

@@ -23,8 +23,9 @@ pub(crate) const ANCHORS: (&str, &str) = (
 );
 const ENDS: (&str, &str) = (
     "INT, TERM, and HUP unless it is ignored at the start",
-    "Everything acknowledged goes to the medium, then the server ends with code 0. On a disk with levels, what is hidden \
-     may wait for cover first. A second signal changes nothing.",
+    "Everything acknowledged goes to the medium, then the server ends with code 0. On a disk with levels the cover of the \
+     closing is written first, and what is hidden goes with it as far as that carries it. A second signal changes nothing, \
+     except where the server waits at a terminal for more of that.",
 );
 const KILL: (&str, &str) = (
     "KILL",
@@ -95,6 +96,10 @@ pub(crate) fn of(page: &str) -> Sections {
                     "lacuna rescue disk.img files.raw",
                     "What can be read of it; files.raw.map says what that is.",
                 ),
+                (
+                    "lacuna rescue disk.img files.raw",
+                    "Given again: what is missing in files.raw is read once more, and nothing else.",
+                ),
                 ("lacuna rescue /dev/sdb1 hidden.raw --level 1", "Of a disk with levels, level 1."),
             ],
             files: &[
@@ -106,6 +111,7 @@ pub(crate) fn of(page: &str) -> Sections {
                     "TARGET.map",
                     "Lines of position, size and status in the form of GNU ddrescue: `+` was read or never written, `-` is lost.",
                 ),
+                ("TARGET.map.new", "The same, of a run that goes on with an earlier one, until it ends."),
             ],
             signals: &[(
                 "INT, TERM, HUP, KILL",
@@ -163,7 +169,7 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
     match page {
         "lacuna-info" => &[
             ("lacuna info disk.img --json", "What anybody can see of a disk, for a program."),
-            ("lacuna info disk.img --key-file disk.key", "And its ID, for --expect of open and serve."),
+            ("lacuna info disk.img --key-file disk.key", "And its ID, for --expect."),
         ],
         "lacuna-status" => &[
             ("lacuna status", "Everything that is open."),

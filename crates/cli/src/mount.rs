@@ -19,8 +19,16 @@ use lacuna_service::{Cover, CoverSource, Log, Way, become_io_flusher};
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long on every disk with levels, when the cover of its closing is written, deeper levels that a signal ends still wait for more,
+/// and then level 0 is kept open: they give up what waits, all at once, and are unmounted.
+const SETTLE: Duration = Duration::from_secs(1);
+/// For how long after that they give it up.
+const GIVEN_UP: Duration = Duration::from_secs(5);
 
 /// `lacuna open`.
 pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
@@ -143,27 +151,24 @@ fn serve(
     }
     let levels = disk.levels();
     let say = background::reporter(!args.foreground, disk.has_levels());
-    let (watched, mkfs, shown) = (levels.clone(), args.mkfs.clone(), args.location.to_string());
-    let look = move || {
-        let stage = working::unfinished_in(&watched);
-        let waits = stage.left.is_some_and(|left| left > 0);
-        let making =
-            || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
-        if waits { stage } else { making() }.within("opening", &shown)
-    };
-    let opened = ready.working(console, look, || {
+    let opened = ready.working(console, opening_stage(args, &levels), || {
         // Only what serves holds the file: who waits for its end may take it away then.
         mount(args, (location, format), (&disk, verifies, held), &levels, &say)
     })?;
     let closing: Vec<_> = opened.iter().map(Opened::closing).collect();
-    let is_closing = move || closing.iter().any(|closing| closing());
+    let covering = Arc::new(AtomicBool::new(false));
+    let covers = Arc::clone(&covering);
+    let is_closing = move || covers.load(Ordering::Relaxed) || closing.iter().any(|closing| closing());
     let _kept = notify::keep(working::left(levels.clone(), disk.has_levels()), is_closing);
     notes(args, &disk, &levels, console);
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
+    let deeper_closing: Vec<_> = opened.iter().skip(1).map(Opened::closing).collect();
+    let ending = Arc::downgrade(&disk);
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
-    let stop_all = move || stoppers.iter().for_each(Stopper::request);
-    let stop_now = stop_all.clone();
-    let forward = move || signals.into_iter().for_each(|()| stop_all());
+    let now = stoppers.clone();
+    let stop_now = move || now.iter().for_each(Stopper::request);
+    let forward =
+        move || signals.into_iter().for_each(|()| stop_all(&stoppers, &deeper_closing, &ending, &covering));
     let started = std::thread::Builder::new().name("lacuna-stop".into()).spawn(forward);
     let told = started
         .map_err(|e| Error::io("cannot listen for signals", &e))
@@ -188,6 +193,51 @@ fn serve(
         rest = background::both(rest, level.close(), &say);
     }
     background::both(background::both(told, ended, &say), rest, &say)
+}
+
+/// What an opening is at, and what is left of it.
+fn opening_stage(args: &OpenArgs, levels: &[Arc<dyn Disk>]) -> impl Fn() -> Stage + use<> {
+    let (watched, mkfs, shown) = (levels.to_vec(), args.mkfs.clone(), args.location.to_string());
+    move || {
+        let stage = working::unfinished_in(&watched);
+        let waits = stage.left.is_some_and(|left| left > 0);
+        let making =
+            || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
+        if waits { stage } else { making() }.within("opening", &shown)
+    }
+}
+
+/// Ends all levels, level 0 when the cover of the closing is written (deniability contract). As with `lacuna close`, what deeper levels
+/// that are being closed have pending then is waited for on a terminal alone. `covering` is set while nothing but that is done, so that a
+/// service manager gives the same time on every disk.
+fn stop_all(
+    stoppers: &[Stopper],
+    deeper_closing: &[impl Fn() -> bool],
+    disk: &Weak<OpenDisk>,
+    covering: &AtomicBool,
+) {
+    let Some((level_0, deeper)) = stoppers.split_first() else { return };
+    deeper.iter().for_each(Stopper::request);
+    let Some(disk) = disk.upgrade() else { return };
+    covering.store(true, Ordering::Relaxed);
+    // What is wrong with it, closing tells.
+    let _told = disk.cover_closing();
+    let settle = || {
+        if disk.has_levels() && !disk.read_only() {
+            std::thread::sleep(SETTLE);
+        }
+    };
+    settle();
+    let closing = (1..).zip(deeper_closing).filter(|(_, closing)| !console::is_watched() && closing());
+    let given_up: Vec<u64> = closing.map(|(level, _)| level).collect();
+    given_up.iter().for_each(|level| disk.give_up(*level, true));
+    settle();
+    level_0.request();
+    covering.store(false, Ordering::Relaxed);
+    if !given_up.is_empty() {
+        std::thread::sleep(GIVEN_UP);
+        given_up.iter().for_each(|level| disk.give_up(*level, false));
+    }
 }
 
 /// Says what a person should know of a disk that was just mounted.

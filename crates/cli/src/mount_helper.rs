@@ -1,9 +1,10 @@
 //! `mount.lacuna` and `umount.lacuna`: what mount(8) and umount(8) run for file systems of the type `lacuna`, and so what fstab
 //! and systemd run. Both are this program under another name. Their words become those of `open` and `close`.
 
+use crate::args::ExpectArgs;
 use crate::mount_options::Options;
-use crate::{passphrase, status};
-use lacuna::{DiskId, Error, Kind, Location, Result};
+use crate::{online, passphrase, status};
+use lacuna::{Error, Kind, Location, Result};
 use lacuna_service::Record;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -156,9 +157,7 @@ impl Given {
 
     /// Whether a server has this location open at this directory. Errors: it is another disk than the `expected` one.
     fn is_there(&self, expected: Option<&str>) -> Result<bool> {
-        let Some(location) = self.names[0].to_str().and_then(|name| Location::parse(name).ok()) else {
-            return Ok(false);
-        };
+        let Ok(location) = Location::of_word(&self.names[0]) else { return Ok(false) };
         let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1]))?);
         for Record { location: known, mountpoint, .. } in lacuna_service::running(None)? {
             // Not one that ends just now, or that an automount waits for.
@@ -191,8 +190,8 @@ impl Given {
 fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
     let naming = |e: Error| e.context(format!("cannot mount at {}", mountpoint.display()));
     let status = lacuna_service::status(mountpoint, None)?;
-    let found = status["id"].as_str().unwrap_or("no ID told").parse::<DiskId>().map_err(naming)?;
-    found.check(Some(expected.parse()?)).map_err(naming)
+    let expect = ExpectArgs { expect: Some(expected.parse()?) };
+    online::check_account(&status, expect).map_err(naming)
 }
 
 /// Whether lacuna has something open there, or left it when a server died.

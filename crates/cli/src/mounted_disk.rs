@@ -7,7 +7,6 @@ use crate::status;
 use crate::status_words::moved_to;
 use lacuna::{Error, Kind, Location, Result};
 use serde_json::json;
-use std::path::Path;
 
 /// Puts what is mounted at a mount point in its place, for the verbs that work on what is open.
 ///
@@ -17,16 +16,14 @@ use std::path::Path;
 /// and [`Kind::TimedOut`] where that alone knows which file is meant and does not answer.
 pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let Some(given) = location(verb) else { return Ok(()) };
-    if given.path().is_none() {
-        return Ok(());
-    }
-    let path = status::canonical(given);
+    let Location::Path(path) = &*given else { return Ok(()) };
+    let path = status::canonical_path(path);
     let mut records = match open_at::records() {
         // What is mounted nowhere needs no server.
-        Err(_) if !lacuna_service::is_mounted(Path::new(&path)) => return Ok(()),
+        Err(_) if !lacuna_service::is_mounted(&path) => return Ok(()),
         records => records?,
     };
-    let Some(record) = records.find(|record| record.mountpoint.to_str() == Some(&path)) else {
+    let Some(record) = records.find(|record| record.mountpoint == path) else {
         return Ok(());
     };
     // A location in a pool does not say in which namespace and cluster.
@@ -45,7 +42,8 @@ pub(crate) fn name(verb: &mut Verb) -> Result<()> {
         }
     }
     if !place.may_be(&record.place) {
-        return Err(Error::new(Kind::NotFound, format!("cannot find the disk that is mounted at {path}"))
+        let what = format!("cannot find the disk that is mounted at {}", path.display());
+        return Err(Error::new(Kind::NotFound, what)
             .found(format!("another file at {disk}, where it was opened"))
             .expected("the file that is open")
             .remedy("`lacuna status` says what became of it"));

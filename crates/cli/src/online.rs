@@ -1,14 +1,15 @@
 //! The server of this user that has a disk open, asked to do what only the one can do who has it open.
 
-use crate::args::HolderArgs;
+use crate::args::{ExpectArgs, HolderArgs};
 use crate::attendant;
 use crate::header_wire::RemoteHeader;
 use crate::in_pool;
 use crate::place::Place;
 use crate::status;
 use crate::status_words::place_of;
-use lacuna::{ClusterOptions, Location, Medium, Result, Site, Target};
+use lacuna::{ClusterOptions, DiskId, Location, Medium, Result, Site, Target};
 use lacuna_service::{Conversation, Record};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -22,12 +23,21 @@ pub(crate) struct Begun {
 
 /// Begins with `request` at the server that has the disk open. None if this user has no such server: the disk is closed then, or
 /// another's, which is found out by opening it.
-pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> Result<Option<Begun>> {
+///
+/// Errors: [`Kind::Corrupt`](lacuna::Kind::Corrupt) from a server that has another disk than the expected one.
+pub(crate) fn begin(
+    location: &Location,
+    holder: &HolderArgs,
+    ExpectArgs { expect }: ExpectArgs,
+    request: &str,
+) -> Result<Option<Begun>> {
     let cluster = holder.cluster.of(location)?;
     if holder.steal || location.snapshot().is_some() {
         return Ok(None);
     }
-    let request = &format!("{} {request}", Place::of(location));
+    // The server compares the ID: it is its disk that the request is carried out on.
+    let expected = expect.map(|id| format!("{}{id} ", attendant::EXPECT));
+    let request = &format!("{} {}{request}", Place::of(location), expected.as_deref().unwrap_or(""));
     if let Some(record) = mount_of(location, &cluster)? {
         if !is_of(record.pid, location, &cluster) {
             return Ok(None);
@@ -77,9 +87,32 @@ pub(crate) fn claimer(location: &Location, cluster: &ClusterOptions) -> Option<u
     lacuna::process_of(lacuna::about(location, cluster).ok()?.header.uuid)
 }
 
+/// Refuses what is mounted if it is another disk than the expected one.
+///
+/// Errors: [`Kind::Corrupt`](lacuna::Kind::Corrupt), and what keeps its server from being asked.
+pub(crate) fn check_mounted(record: &Record, expect: ExpectArgs) -> Result<()> {
+    if expect.expect.is_none() {
+        return Ok(());
+    }
+    let account = lacuna_service::status(&record.mountpoint, None)?;
+    check_account(&account, expect).map_err(|e| e.context(record.mountpoint.display()))
+}
+
+/// The same of what a server says of itself.
+pub(crate) fn check_account(account: &Value, ExpectArgs { expect }: ExpectArgs) -> Result<()> {
+    if expect.is_none() {
+        return Ok(());
+    }
+    account["id"].as_str().unwrap_or("no ID told").parse::<DiskId>()?.check(expect)
+}
+
 /// The header of the disk, if a server of this user has it open.
-pub(crate) fn header(location: &Location, holder: &HolderArgs) -> Result<Option<Arc<dyn Medium>>> {
-    let Some(begun) = begin(location, holder, attendant::HEADER)? else { return Ok(None) };
+pub(crate) fn header(
+    location: &Location,
+    holder: &HolderArgs,
+    expect: ExpectArgs,
+) -> Result<Option<Arc<dyn Medium>>> {
+    let Some(begun) = begin(location, holder, expect, attendant::HEADER)? else { return Ok(None) };
     Ok(Some(Arc::new(RemoteHeader::begin(begun.talk)?)))
 }
 

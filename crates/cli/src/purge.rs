@@ -1,8 +1,9 @@
 //! `purge`: what was deleted is gone for good when it returns, or it says that it is not.
 
-use crate::args::PurgeArgs;
+use crate::args::{ExpectArgs, PurgeArgs};
 use crate::close::Failures;
 use crate::console::{self, Console};
+use crate::online;
 use crate::size::budget;
 use crate::status;
 use crate::unlock;
@@ -27,7 +28,7 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     servers.retain(|server| uuid.is_none_or(|uuid| is_of(server, uuid)));
     let uuid = uuid.map(|uuid| uuid.to_string());
     let items = match servers.first() {
-        Some(server) => working::show(console, &what, |_| ask(server, uuid.as_deref()))?,
+        Some(server) => working::show(console, &what, |_| ask(server, uuid.as_deref(), args.expect))?,
         None => closed(args, location, console, &what)?,
     };
     servers.first().into_iter().for_each(|server| note_file_system(server, console));
@@ -54,7 +55,7 @@ fn all(console: Console) -> Result<()> {
     for server in &servers {
         let location = server["location"].as_str().unwrap_or("a disk");
         let what = format!("purging {location}");
-        match working::show(console, &what, |_| ask(server, None)) {
+        match working::show(console, &what, |_| ask(server, None, ExpectArgs { expect: None })) {
             Ok(items) => {
                 note_file_system(server, console);
                 tell(location, &items, console)?;
@@ -113,8 +114,9 @@ fn is_of(server: &Value, uuid: Uuid) -> bool {
     lacuna::process_of(uuid).is_some_and(|pid| server["pid"] == pid) || server["read_only"] == true
 }
 
-/// Asks the server that has the disk open, which says whether it is the one that is meant.
-fn ask(server: &Value, uuid: Option<&str>) -> Result<Vec<Value>> {
+/// Asks the server that has the disk open, which says whether it is the one that is meant. Nothing is asked of the server of another
+/// disk than the expected one.
+fn ask(server: &Value, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Value>> {
     if server["died"] == true {
         let at = server["mountpoint"].as_str().unwrap_or_default();
         return Err(Error::new(Kind::Busy, "cannot purge the disk")
@@ -130,6 +132,8 @@ fn ask(server: &Value, uuid: Option<&str>) -> Result<Vec<Value>> {
                 "if the process was stopped, `kill -CONT {process}` lets it go on; then try again"
             )));
     }
+    let naming = |e: Error| e.context(server["location"].as_str().unwrap_or("the disk"));
+    online::check_account(server, expect).map_err(naming)?;
     if let Some(mountpoint) = server["mountpoint"].as_str() {
         return lacuna_service::purge_mounted(Path::new(mountpoint), server["raw"] == true, uuid, None);
     }
@@ -148,7 +152,8 @@ fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -
     lacuna::check_forgets(location)?;
     let budget = budget(args.cache)?;
     let ask = |disk: &lacuna::PublicHeader, open: lacuna::Opener<'_>| {
-        crate::passphrase::to_open(&args.passphrase, &location.to_string(), disk.uuid, open)
+        let opened = crate::passphrase::to_open(&args.passphrase, &location.to_string(), disk.uuid, open)?;
+        unlock::check_id(opened, args.expect.expect, location)
     };
     let volume = lacuna::unlock(location, &Holder::default(), Access::Write, &console, ask)?;
     let opening = Opening { budget, purging: None, ..Opening::default() };

@@ -5,9 +5,10 @@ use crate::bad_runs::blocks;
 use crate::console::{self, Console};
 use crate::place::HeldPlace;
 use crate::rescue_image::{self, Image};
+use crate::rescue_map::Subject;
 use crate::size::budget;
 use crate::unlock;
-use lacuna::{BLOCK_SIZE, CheckReport, Disk, Error, Key, Kind, Opening, Reading, Result, human, read_all};
+use lacuna::{BLOCK_SIZE, CheckReport, Disk, Error, Key, Kind, Opening, Reading, Result, human, read_blocks};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     level: Option<u8>,
     size: u64,
+    /// Blocks that an earlier run had rescued.
+    kept: u64,
     good: u64,
     unwritten: u64,
     bad: u64,
@@ -55,22 +58,34 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     let disk = Arc::new(unlock::open(key, opening)?);
     let source_disk = disk.levels().swap_remove(usize::from(args.level));
     let size = source_disk.blocks() * BLOCK_SIZE as u64;
-    let copied = Image::create(&args.target, args.force, source, size)
+    let of = Subject { id: disk.id(), level: args.level, len: size };
+    let copied = Image::open(&args.target, args.force, source, &of)
         .and_then(|image| copy(&*source_disk, image, console));
     let journal_damaged = disk.is_journal_damaged();
-    let report = console::both(copied, disk.close())?;
-    let CheckReport { good, unwritten, bad } = report;
+    let copied = console::both(copied, disk.close())?;
+    let Copied { kept, report: CheckReport { good, unwritten, bad } } = copied;
     if journal_damaged {
         console.note(JOURNAL);
     }
     if args.json {
         let (location, target) = (args.location.to_string(), args.target.display().to_string());
         let map = rescue_image::map_path(&args.target).display().to_string();
-        let answer =
-            Answer { location, target, map, level, size, good, unwritten, bad, verified, journal_damaged };
+        let answer = Answer {
+            location,
+            target,
+            map,
+            level,
+            size,
+            kept,
+            good,
+            unwritten,
+            bad,
+            verified,
+            journal_damaged,
+        };
         console::json(&answer)?;
     } else {
-        console::line(&summary(args, &report, verified))?;
+        console::line(&summary(args, &copied, verified))?;
     }
     verdict(args, bad, journal_damaged)
 }
@@ -88,26 +103,51 @@ fn check_level(args: &RescueArgs, key: &Key) -> Result<()> {
     Err(refused.found(format!("a passphrase that opens levels 0 to {}", key.levels() - 1)).private())
 }
 
-/// Reads every block, and writes those that can be read.
-fn copy(disk: &dyn Disk, mut image: Image, console: Console) -> Result<CheckReport> {
-    let bar = console.progress(disk.blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
-    let mut report = CheckReport::default();
-    let read = read_all(disk, |first, reading| {
-        bar.set_position(first.0 * BLOCK_SIZE as u64);
-        report.count(&reading);
-        match reading {
-            Reading::Good(content) => image.rescued(content),
-            Reading::Unwritten(blocks) => image.unwritten(blocks),
-            Reading::Bad(_) => image.lost(),
-        }
-    });
-    bar.finish_and_clear();
-    read.and_then(|()| image.finish())?;
-    Ok(report)
+/// What a run found.
+#[derive(Clone, Copy, Default)]
+struct Copied {
+    /// Blocks that were in the image before.
+    kept: u64,
+    /// What came of reading all others.
+    report: CheckReport,
 }
 
-fn summary(args: &RescueArgs, report: &CheckReport, verified: bool) -> String {
+/// Reads every block that is missing in the image, and writes those that can be read.
+fn copy(disk: &dyn Disk, mut image: Image, console: Console) -> Result<Copied> {
+    let bar = console.progress(disk.blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
+    let copied = fill(disk, &mut image, |block| bar.set_position(block * BLOCK_SIZE as u64));
+    bar.finish_and_clear();
+    let copied = copied?;
+    image.finish()?;
+    Ok(copied)
+}
+
+fn fill(disk: &dyn Disk, image: &mut Image, progress: impl Fn(u64)) -> Result<Copied> {
+    let mut copied = Copied::default();
+    while let Some((blocks, is_there)) = image.following()? {
+        progress(blocks.start);
+        if is_there {
+            let kept = blocks.end - blocks.start;
+            copied.kept += kept;
+            image.keep(kept)?;
+            continue;
+        }
+        read_blocks(disk, blocks, |first, reading| {
+            progress(first.0);
+            copied.report.count(&reading);
+            match reading {
+                Reading::Good(content) => image.rescued(content),
+                Reading::Unwritten(blocks) => image.unwritten(blocks),
+                Reading::Bad(_) => image.lost(),
+            }
+        })?;
+    }
+    Ok(copied)
+}
+
+fn summary(args: &RescueArgs, Copied { kept, report }: &Copied, verified: bool) -> String {
     let CheckReport { good, unwritten, bad } = *report;
+    let before = if *kept > 0 { format!(", {kept} rescued before") } else { String::new() };
     let (read, hint) = if verified {
         ("verified", "")
     } else {
@@ -117,7 +157,7 @@ fn summary(args: &RescueArgs, report: &CheckReport, verified: bool) -> String {
         )
     };
     format!(
-        "{} {read} ({}), {unwritten} never written, {bad} unreadable{hint}\nwhich ones stands in {}",
+        "{} {read} ({}), {unwritten} never written, {bad} unreadable{before}{hint}\nwhich ones stands in {}",
         blocks(good),
         human(good * BLOCK_SIZE as u64),
         rescue_image::map_path(&args.target).display(),
@@ -132,6 +172,7 @@ fn verdict(args: &RescueArgs, bad: u64, journal_damaged: bool) -> Result<()> {
     let found =
         if bad > 0 { format!("{} that cannot be read", blocks(bad)) } else { "a damaged journal".to_owned() };
     Err(Error::new(Kind::Corrupt, format!("not all of {} was rescued", args.location)).found(found).remedy(
-        "check the file system in the image before you use it; what cannot be read is zeros there. Restore that from a backup",
+        "give the command again to try what is lost once more, before anything else writes to the image; then check the file system in \
+         it before you use it: what cannot be read is zeros there. Restore that from a backup",
     ))
 }

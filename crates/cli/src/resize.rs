@@ -33,10 +33,11 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
             return grow_file_system(&record, console);
         }
     }
-    if let Some(begun) = online::begin(&args.location, &args.holder, &request)? {
+    if let Some(begun) = online::begin(&args.location, &args.holder, args.expect, &request)? {
         return of_server(args, begun, console);
     }
-    let mut volume = unlock::unlock(&args.location, &args.holder, Access::Write, &args.passphrase, console)?;
+    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let mut volume = unlock::unlock_expected(place, Access::Write, given, console)?;
     let before = volume.parameters;
     let parameters = lacuna::resize(&mut volume, size)?;
     if parameters == before {
@@ -117,7 +118,7 @@ fn kernel_mount(args: &ResizeArgs) -> Result<Record> {
         None => "a disk that is not mounted",
     };
     let mounted_at_all = mounted.is_some();
-    mounted.filter(|record| record.loop_device.is_some()).ok_or_else(|| {
+    let record = mounted.filter(|record| record.loop_device.is_some()).ok_or_else(|| {
         Error::new(Kind::Usage, "cannot make the file system larger")
             .found(found)
             .expected("one that is mounted by way of a loop device")
@@ -126,7 +127,9 @@ fn kernel_mount(args: &ResizeArgs) -> Result<Record> {
             } else {
                 "`lacuna open` it first, and give the command then"
             })
-    })
+    })?;
+    online::check_mounted(&record, args.expect)?;
+    Ok(record)
 }
 
 /// Makes the file system as large as its disk, which may have grown before.

@@ -3,6 +3,7 @@
 use crate::args::{ServeArgs, Tls};
 use crate::attendant::DiskAttendant;
 use crate::background::{self, Ready};
+use crate::closing;
 use crate::console::{self, Console};
 use crate::lacks;
 use crate::network;
@@ -116,8 +117,12 @@ fn serve(
     ready: &mut Ready,
 ) -> Result<()> {
     let stop = StopHandle::new()?;
-    let stopping = stop.clone();
-    background::on_signal(move || stopping.stop())?;
+    let (stopping, signals) = (stop.clone(), Arc::new(AtomicU64::new(0)));
+    let signalled = Arc::clone(&signals);
+    background::on_signal(move || {
+        signalled.fetch_add(1, Ordering::Relaxed);
+        stopping.stop();
+    })?;
     let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
     let ending = stop.clone();
     let kept = notify::keep(working::left(disk.levels(), disk.has_levels()), move || ending.stopped());
@@ -127,6 +132,10 @@ fn serve(
     // However the serving ended: from now on `status` says that it has.
     stop.stop();
     signs.status.iter().for_each(StatusSocket::end_work);
+    // A client that closes it has chosen before.
+    if !args.fork && signals.load(Ordering::Relaxed) > 0 {
+        closing::wait_on_terminal(&disk, || signals.load(Ordering::Relaxed) > 1, console);
+    }
     let what = format!("closing {}", args.location);
     let closed = working::show(drawn, &what, |working| {
         let (working, weak, location) = (working.clone(), Arc::downgrade(&disk), args.location.to_string());

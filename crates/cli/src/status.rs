@@ -165,16 +165,16 @@ pub(crate) fn canonical_path(path: &Path) -> PathBuf {
 
 /// `lacuna status`.
 pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
-    let target = args.target.as_deref().map(Location::parse).transpose()?;
+    let target = &args.target;
     let look = || -> Result<Vec<Value>> {
         let servers = all(console)?;
-        Ok(match &target {
+        Ok(match target {
             Some(target) => those_of(servers, target),
             None => servers,
         })
     };
     let servers = look()?;
-    if let Some(target) = &target
+    if let Some(target) = target
         && servers.is_empty()
     {
         return Err(Error::new(Kind::NotFound, format!("no server for {target}"))

@@ -63,13 +63,9 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
     ))
 }
 
-/// Takes hold of a vault and opens its header, with the passphrase that options give or a person types.
-pub(crate) fn key(dir: &Path, access: Access, args: &PassphraseArgs, console: Console) -> Result<VaultKey> {
-    key_expected(dir, access, (args, ExpectArgs { expect: None }), console)
-}
-
-/// The same of the vault that it has to be.
-pub(crate) fn key_expected(
+/// Takes hold of a vault and opens its header, with the passphrase that options give or a person types. Another vault than the
+/// expected one is refused.
+pub(crate) fn key(
     dir: &Path,
     access: Access,
     (args, ExpectArgs { expect }): (&PassphraseArgs, ExpectArgs),
@@ -119,7 +115,7 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     // A vault that is only looked at stays as it is: a new state of it might be in conflict with one of another machine.
     let access = if args.repair { Access::Write } else { Access::Read };
-    let key = key(&args.dir, access, &args.passphrase, console)?;
+    let key = key(&args.dir, access, (&args.passphrase, args.expect), console)?;
     let opening = VaultOpening {
         read_only: !args.repair,
         budget,
@@ -241,7 +237,7 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
             refused("no terminal to ask whether to go on").remedy("if that is what you want, give --yes")
         );
     }
-    let key = key(dir, Access::Write, &args.passphrase, console)?;
+    let key = key(dir, Access::Write, (&args.passphrase, args.expect), console)?;
     let opening = VaultOpening { anchor: args.anchor.anchor.clone(), ..VaultOpening::default() };
     let looking = VaultOpening { read_only: true, ..opening.clone() };
     match key.open(looking).map(|open| (open.is_first_opening(), open.close())) {

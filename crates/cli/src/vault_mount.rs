@@ -43,7 +43,7 @@ pub(crate) fn open(dir: &Path, args: &OpenArgs, console: Console) -> Result<()> 
     let mountpoint = mount_point::check(&args.mountpoints[0], Some(console))?;
     check_apart(dir, &mountpoint)?;
     let access = unlock::access(args.read_only);
-    let key = vault::key_expected(dir, access, (&args.passphrase, args.expect), console)?;
+    let key = vault::key(dir, access, (&args.passphrase, args.expect), console)?;
     let what = format!("opening {}", dir.display());
     background::run(!args.foreground, false, (console, &what), |ready| {
         let place = Place { dir, location: &location, mountpoint: &mountpoint };

@@ -12,10 +12,13 @@ use serde_json::json;
 /// `lacuna vault rescue`.
 pub(crate) fn run(args: &VaultRescueArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    let key = key(&args.dir, Access::Read, &args.passphrase, console)?;
+    let key = key(&args.dir, Access::Read, (&args.passphrase, args.expect), console)?;
     let opening = VaultOpening { budget, anchor: args.anchor.anchor.clone(), ..VaultOpening::default() };
     let damaged =
         working::show(console, &format!("opening {}", args.dir.display()), |_| key.open_to_rescue(opening))?;
+    if let Some(used) = damaged.used() {
+        console.note(used);
+    }
     let bar = console.progress(0, "{per_sec} files");
     let report = rescue(&damaged, &args.target, &mut |done| bar.set_position(done));
     bar.finish_and_clear();

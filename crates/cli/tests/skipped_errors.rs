@@ -1,10 +1,12 @@
-//! Nothing vanishes without an error: each place where a result may be dropped as if it were an absence stands in
-//! `skipped_errors.txt`, with the reason why it may be.
+//! Nothing vanishes without an error: each place where a result may be dropped as if it were an absence, or thrown away, stands in
+//! `skipped_errors.txt`, with the reason why it may be. A name that begins with `_` says by itself what is kept, or thrown away.
 
 use std::path::{Path, PathBuf};
 
 /// What drops a result, or may.
 const PATTERNS: [&str; 4] = ["let Ok(", ".ok()", "unwrap_or_default()", "Result::ok"];
+/// What ends a value of a kind that is no result: a lock, an option that is emptied, memory that came from outside.
+const ENDS: [&str; 3] = [".lock()", ".take()", "Box::from_raw("];
 /// What is measured or tested with is none of the product.
 const APART: [&str; 2] = ["bench", "sim"];
 
@@ -30,11 +32,63 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Whether a line throws away what a call gives, with `let _ =`, `_ =` or `drop(…)`: it may be a result. What is written into a text is
+/// none that could fail.
+fn throws_away(line: &str) -> bool {
+    let is_text = |value: &str| value.starts_with("write!(") || value.starts_with("writeln!(");
+    let calls = |value: &str| value.match_indices('(').any(|(at, _)| value[..at].ends_with(is_of_word));
+    let ends = |value: &str| ENDS.iter().any(|end| value.contains(end));
+    around(line, "_ = ").any(|(_, value)| !is_text(value) || value.contains("io::"))
+        || around(line, "drop(")
+            .any(|(before, value)| !before.ends_with("fn ") && calls(value) && !ends(value))
+}
+
+/// What stands before and after each place of a line where something is that does not end a longer word.
+fn around<'l>(line: &'l str, wanted: &'static str) -> impl Iterator<Item = (&'l str, &'l str)> {
+    let places = line.match_indices(wanted);
+    let parts = places.map(move |(at, found)| (&line[..at], &line[at + found.len()..]));
+    parts.filter(|(before, _)| !before.ends_with(is_of_word))
+}
+
+fn is_of_word(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
+}
+
+#[test]
+fn what_is_thrown_away_is_known_by_its_words() {
+    for line in [
+        "let _ = fs::remove_file(path);",
+        "_ = serve(stream);",
+        "Some(left) => _ = self.freed.wait_for(&mut free, left),",
+        "let bad = |bad: Bad| _ = exchange.tell(&bad);",
+        "let _ = match block {",
+        "let _ = writeln!(io::stderr(), \"{text}\");",
+        "drop(self.store.remove(id));",
+        "drop(guarded(\"close\", || {",
+        "Err(e) => return drop(self.health.fail(e)),",
+    ] {
+        assert!(throws_away(line), "{line}");
+    }
+    for line in [
+        "let _ = write!(words, \"; {growth}\");",
+        "let total_ = sum(parts);",
+        "_ => {}",
+        "let _guard = self.lock.lock();",
+        "fn drop(&mut self) {",
+        "drop((mounted, fuse));",
+        "drop(self.end.take());",
+        "airdrop(call());",
+        "header.write(&*connection.new_header()?, |_| Ok(())).map(drop)",
+    ] {
+        assert!(!throws_away(line), "{line}");
+    }
+}
+
 /// The lines of a file's code, without its tests and comments, that drop a result.
 fn lines(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap();
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-    let drops = |line: &&str| PATTERNS.iter().any(|pattern| line.contains(pattern));
+    let drops = |line: &&str| PATTERNS.iter().any(|pattern| line.contains(pattern)) || throws_away(line);
     let lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//")).filter(drops);
     lines.map(str::to_owned).collect()
 }

@@ -143,10 +143,19 @@ fn lay(connection: &Connection, params: &ObjectParams, header: NewHeader) -> Res
     header.write(&*connection.new_header()?, |_| Ok(())).map(drop)
 }
 
-/// Removes a disk that could not be made whole. That it was ours is sure: its UUID was made by this process.
+/// Removes a disk that could not be made whole, and tells what stays. That it was ours is sure: its UUID was made by this process.
 fn take_back(connection: &Connection, uuid: Uuid, observer: &dyn Observer) {
-    let _ = connection.remove_header();
-    let _ = remove_objects(connection, uuid, observer);
+    // The header was written last, if at all.
+    let header = connection.remove_header().err().filter(|e| e.kind() != Kind::NotFound);
+    let objects = remove_objects(connection, uuid, observer).err();
+    for (what, e) in [("the header", header), ("objects", objects)] {
+        if let Some(e) = e {
+            observer.note(&format!(
+                "{what} of the disk {uuid} that could not be made may stay in the pool: {}",
+                e.finding()
+            ));
+        }
+    }
 }
 
 /// Removes the snapshots, the data and the books of the disk with this UUID.

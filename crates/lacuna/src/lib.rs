@@ -45,7 +45,7 @@
 //!   [`on_objects`](OpenDisk::on_objects) for snapshots, [`purge`](Disk::purge) to forget what was deleted.
 //! - [`vault`] makes, opens and checks vaults: file systems in directories that nobody trusts.
 //! - [`about`] says what anybody can see of a disk.
-//! - [`unlock_to_rescue`] and [`read_all`] get what there is from a disk whose medium is damaged or was cut short.
+//! - [`unlock_to_rescue`] and [`read_blocks`] get what there is from a disk whose medium is damaged or was cut short.
 //! - What is open can be [checked](OpenDisk::check_in_use) and [grown](OpenDisk::grow), and its passphrases changed through a
 //!   [`HeaderLease`].
 //! - [`resize`], [`delete`], [`snapshots`], passphrases in [`keys`], backups of the header in [`header`].
@@ -122,7 +122,7 @@ pub use flash_place::{FlashPlace, check_forgets};
 pub use held_header::HeaderLease;
 pub use lacuna_core::{
     Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
-    Reading, Result, SecretVec as Passphrase, Setting, Status, printable, read_all, shell_word,
+    Reading, Result, SecretVec as Passphrase, Setting, Status, printable, read_blocks, shell_word,
 };
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;

@@ -11,7 +11,7 @@ use lacuna_core::{
 };
 use lacuna_flash::FlashDisk;
 use lacuna_header::{DiskId, Uuid};
-use lacuna_levels::{LevelDisk, Levels, level_disks};
+use lacuna_levels::{LevelDisk, Levels, Pace, level_disks};
 use lacuna_sealed_objects::ObjectDisk;
 use std::sync::{Arc, OnceLock};
 
@@ -202,6 +202,33 @@ impl OpenDisk {
     /// Whether the disk is of a format with levels, however many are open.
     pub fn has_levels(&self) -> bool {
         matches!(self.engine, Engine::Levels(_))
+    }
+
+    /// Writes the cover that closing a disk with levels takes, at an even pace, while what is mounted of it is being unmounted;
+    /// [`Disk::close`] does not write it once more then. Of other disks nothing.
+    pub fn cover_closing(&self) -> Result<()> {
+        match &self.engine {
+            Engine::Levels(on) => on.disk.cover_closing(Pace::Even).map_err(Error::private),
+            Engine::Flat(_) | Engine::Objects(_) | Engine::Flash(_) => Ok(()),
+        }
+    }
+
+    /// Whether nothing of a level waits for cover from now on: what waits is refused. Level 0 never waits.
+    pub fn give_up(&self, level: u64, gives_up: bool) {
+        if let Engine::Levels(on) = &self.engine
+            && let Some(level) =
+                on.levels.iter().skip(1).map(|open| open.level()).find(|open| u64::from(*open) == level)
+        {
+            on.disk.give_up(level, gives_up);
+        }
+    }
+
+    /// How many levels are open; 1 of a disk that has none.
+    pub fn open_levels(&self) -> usize {
+        match &self.engine {
+            Engine::Levels(on) => on.levels.len(),
+            Engine::Flat(_) | Engine::Objects(_) | Engine::Flash(_) => 1,
+        }
     }
 
     /// Blocks of all open levels together.

@@ -31,6 +31,9 @@ const ACCESS_TIMES: &str = "the access time of the file will show when the disk 
     for: the system lets only the owner of a file prevent it. Own the file, or mount the file system that holds it with \
     `noatime`.";
 
+/// What is said of a disk with levels, whichever it has, where the system gives no second descriptor for reads that leave nothing behind.
+const CACHED_READS: &str = "the system's cache may show what is read of the disk while it is open, whichever level that is for: its file     could not be opened once more. Allow more open files (`ulimit -n`), and mount /proc.";
+
 /// A medium or disk that is held, with its open header.
 pub struct Volume {
     /// The medium of the header; for a file, the medium of everything. Of a snapshot it is the header of the disk, which must not
@@ -183,6 +186,11 @@ fn unlock_in(
     }
     if parameters.has_levels() && touches {
         observer.note(ACCESS_TIMES);
+    }
+    if parameters.has_levels()
+        && let Err(e) = header.expect_discreet_reads()
+    {
+        observer.note(&format!("{CACHED_READS} ({})", e.finding()));
     }
     if let Some(connection) = connection.as_mut().filter(|_| holder.steal) {
         cluster::hold(connection, true, observer)?;

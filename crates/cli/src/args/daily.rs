@@ -18,7 +18,8 @@ pub(crate) struct ListArgs {
 #[derive(Args)]
 pub(crate) struct StatusArgs {
     /// A location or a mount point; everything that runs if not given
-    pub target: Option<String>,
+    #[arg(value_parser = location())]
+    pub target: Option<Location>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -36,6 +37,7 @@ pub(crate) struct StatusArgs {
 
 /// `close`.
 #[derive(Args)]
+#[allow(clippy::struct_excessive_bools)]
 pub(crate) struct CloseArgs {
     /// Where `open` mounted it, or the disk itself: then everything that is mounted of it, and its servers
     #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|LOCATION")]
@@ -47,6 +49,14 @@ pub(crate) struct CloseArgs {
     /// Close a disk whose file was deleted while it was open as well: what is on it is lost
     #[arg(long)]
     pub deleted: bool,
+    /// Wait, however long it takes, until everything that was written to open levels of a disk with levels is on the medium. Without
+    /// this and --now a closing waits so on a terminal; elsewhere it takes along what its cover carries, which is as much on
+    /// every such disk, and gives up the rest
+    #[arg(long)]
+    pub wait: bool,
+    /// Do not wait so on a terminal either
+    #[arg(long, conflicts_with = "wait")]
+    pub now: bool,
     /// Of open disks of one name in pools the one in this namespace ('' for none)
     #[arg(long, value_name = "NAME", conflicts_with = "all")]
     pub namespace: Option<String>,
@@ -67,7 +77,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
     /// The disk, or the directory of a vault
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Print JSON
     #[arg(long)]
@@ -81,7 +91,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Args)]
 pub(crate) struct EraseArgs {
     /// The disk, or the directory of a vault
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Do not ask whether to go on
     #[arg(long)]

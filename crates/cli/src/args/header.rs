@@ -28,7 +28,7 @@ pub(crate) enum HeaderVerb {
 #[derive(Args)]
 pub(crate) struct HeaderBackupArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// The file to write; it must not exist
     pub file: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct HeaderBackupArgs {
 #[derive(Args)]
 pub(crate) struct HeaderRestoreArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// The file that `header backup` wrote
     pub file: PathBuf,
@@ -67,7 +67,7 @@ pub(crate) struct HeaderRestoreArgs {
 #[derive(Args)]
 pub(crate) struct HeaderRepairArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Where the cluster is, and what becomes of another client.
     #[command(flatten)]

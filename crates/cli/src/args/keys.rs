@@ -1,6 +1,8 @@
 //! The words of `key`.
 
-use super::{CostArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source, location};
+use super::{
+    CostArgs, ExpectArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source, location,
+};
 use crate::token::TokenSpec;
 use clap::{Args, Subcommand};
 use lacuna::Location;
@@ -35,7 +37,7 @@ pub(crate) enum KeyVerb {
 #[derive(Args)]
 pub(crate) struct KeyArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Do not ask whether to go on; needs --keep where all key slots are rewritten
     #[arg(long)]
@@ -44,6 +46,9 @@ pub(crate) struct KeyArgs {
     /// number. Only where all key slots are rewritten: otherwise all keep working
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub keep: Option<u8>,
+    /// Which disk it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Cost of the passphrases; as before if not given.
     #[command(flatten)]
     pub cost: CostArgs,

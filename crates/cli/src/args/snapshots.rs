@@ -24,7 +24,7 @@ pub(crate) enum SnapshotVerb {
 #[derive(Args)]
 pub(crate) struct SnapshotArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Name of the snapshot, by which `rados:POOL/NAME@SNAPSHOT` opens it read-only
     #[arg(value_name = "SNAPSHOT", value_parser = snapshot_name)]
@@ -41,7 +41,7 @@ pub(crate) struct SnapshotArgs {
 #[derive(Args)]
 pub(crate) struct SnapshotListArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Print JSON
     #[arg(long)]
@@ -55,7 +55,7 @@ pub(crate) struct SnapshotListArgs {
 #[derive(Args)]
 pub(crate) struct DeleteArgs {
     /// The disk
-    #[arg(value_parser = location)]
+    #[arg(value_parser = location())]
     pub location: Location,
     /// Do not ask whether to go on
     #[arg(long)]

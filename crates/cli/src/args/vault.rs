@@ -1,6 +1,6 @@
 //! The words of `vault`, and what `open` takes for vaults alone.
 
-use super::{CostArgs, PassphraseArgs};
+use super::{CostArgs, ExpectArgs, PassphraseArgs};
 use crate::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
@@ -65,6 +65,9 @@ pub(crate) struct VaultCheckArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Which vault it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
@@ -86,6 +89,9 @@ pub(crate) struct VaultRescueArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Which vault it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
@@ -105,6 +111,9 @@ pub(crate) struct VaultAcceptArgs {
     /// Do not ask whether to go on
     #[arg(long)]
     pub yes: bool,
+    /// Which vault it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Where the state of the vault is remembered.
     #[command(flatten)]
     pub anchor: AnchorArgs,

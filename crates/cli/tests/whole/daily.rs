@@ -112,7 +112,7 @@ fn what_is_open_is_listed_watched_and_closed_at_once() {
         .run(&[
             "sh",
             "-c",
-            "head -c 3000000 /dev/urandom >mnt/f && cp mnt/f files/f && sync && cat files/f >/dev/null",
+            "head -c 3000000 /dev/urandom >mnt/f && cp mnt/f files/f && sync -f mnt files && cat files/f >/dev/null",
         ])
         .code(0);
     assert!(apart.counter("mnt", "bytes_written") >= 3_000_000);

@@ -21,7 +21,8 @@ fn no_tool_destroys_a_device_that_is_open() {
             &["mkfs.btrfs", "-f", "-q"],
             &["mkswap"],
             &["wipefs", "-a"],
-            &["pvcreate", "-ff", "-y"],
+            // It reads no other devices: those of other tests may keep it waiting.
+            &["pvcreate", "-ff", "-y", "--devices", &device.0],
             &[
                 "cryptsetup",
                 "luksFormat",

@@ -107,6 +107,46 @@ fn a_disk_that_was_put_in_its_place_is_refused() {
     assert!(fs::read(scene.path("disk.img")).unwrap() == before, "a disk that was refused was written to");
 }
 
+/// What checks, changes or purges a disk means one disk, open or closed.
+#[test]
+fn no_verb_takes_another_disk() {
+    let scene = Scene::new();
+    let id = told(&scene.create("disk.img", &["--size", "4M"]).code(0));
+    fs::write(scene.path("new"), "another\n").unwrap();
+    let verbs = [
+        &["check", "disk.img"][..],
+        &["key", "add", "disk.img", "--new-key-file", "new"],
+        &["key", "change", "disk.img", "--new-key-file", "new"],
+        &["key", "remove", "disk.img", "--remove-key-file", "key"],
+        &["key", "refresh", "disk.img", "--yes", "--keep", "1"],
+        &["resize", "disk.img", "--size", "8M"],
+    ];
+    let given =
+        |words: &[&str], id: &str| scene.lacuna(&[words, &["--key-file", "key", "--expect", id]].concat());
+    let before = fs::read(scene.path("disk.img")).unwrap();
+    verbs.iter().for_each(|words| is_refused(given(words, OTHER), &id, OTHER));
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before, "a disk that was refused was written to");
+    given(verbs[0], &id).code(0);
+    let server = scene.serve(&[]);
+    verbs.iter().for_each(|words| is_refused(given(words, OTHER), &id, OTHER));
+    assert_eq!(scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["size"], 4 << 20);
+    for words in [verbs[0], verbs[1], verbs[5]] {
+        given(words, &id).code(0);
+    }
+    assert_eq!(server.stop(), 0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "new", "--expect", &id]).code(0);
+
+    let chip = told(&scene.create("nand:chip.img", &["--size", "8M"]).code(0));
+    let purge = ["purge", "nand:chip.img"];
+    is_refused(given(&purge, OTHER), &chip, OTHER);
+    given(&purge, &chip).code(0);
+    let server = scene.serve_disk("nand:chip.img", &[]);
+    is_refused(given(&purge, OTHER), &chip, OTHER);
+    given(&purge, &chip).code(0);
+    assert_eq!(server.stop(), 0);
+    scene.lacuna(&["purge", "--all", "--expect", &chip]).code(1);
+}
+
 /// A program that gives the passphrase, and puts another file in the place of the disk meanwhile.
 fn swapping(scene: &Scene) -> String {
     let script = "#!/bin/sh\n[ -e away.img ] || { mv disk.img away.img; mv theirs.img disk.img; }\ncat key\n";
@@ -153,6 +193,16 @@ fn a_vault_has_an_id_too() {
     assert_eq!(info("v", &["--key-file", "key"])["id"], *one);
     assert!(info("v", &[])["id"].is_null());
     is_refused(scene.keyed(&["open", "w", "mnt", "--expect", &one]), &two, &one);
+    for words in [
+        &["vault", "check", "w"][..],
+        &["vault", "accept", "w", "--yes"],
+        &["vault", "rescue", "w", "out"],
+        &["key", "add", "w", "--new-key-file", "key"],
+    ] {
+        is_refused(scene.keyed(&[words, &["--expect", &one]].concat()), &two, &one);
+    }
+    assert!(!scene.0.path("out").exists());
+    scene.keyed(&["vault", "check", "w", "--expect", &two]).code(0);
     scene.keyed(&["open", "v", "mnt", "--expect", &one]).code(0);
     assert_eq!(info("v", &[])["id"], *one);
     let status = scene.0.lacuna(&["status", "mnt", "--json"]).code(0).json();

@@ -145,7 +145,7 @@ fn a_removed_passphrase_opens_no_copy_where_the_device_ended() {
             "1",
         ];
         grown.scene.lacuna(&change).code(0);
-        grown.scene.tool("sync", &[]);
+        grown.scene.tool("sync", &[&grown.device.0]);
         assert_eq!(copy(), [0; 8], "{format}");
         grown.scene.lacuna(&["check", &grown.device.0, "--key-file", "new"]).code(0);
     }

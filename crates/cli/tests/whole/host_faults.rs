@@ -1,8 +1,14 @@
 //! Faults and limits of the host: what fails is the request that meets them, with a word of what to do.
 
 use crate::nbd_client::Client;
-use crate::scene::{Device, Scene, can_mount, have, noise};
+use crate::scene::{Device, Ran, Scene, can_mount, have, noise, skipped};
+use crate::vault_scene::VaultScene;
+use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// A shell that limits its files before it becomes the program: `ulimit -f` counts blocks of 512 bytes or of 1 KiB.
 fn limited(scene: &Scene, args: &[&str]) -> crate::scene::Ran {
@@ -22,6 +28,170 @@ fn a_limit_of_file_sizes_is_an_error_and_no_signal() {
     let ran = limited(&scene, &cheap);
     assert!(ran.code > 0 && ran.stderr.contains("too large"), "{}: {}", ran.code, ran.stderr);
     assert!(!scene.path("disk.img").exists(), "half a disk is left");
+}
+
+/// The limit lies within the disk, whichever unit the shell counts in.
+#[test]
+fn the_server_of_a_disk_lives_on_at_a_limit_of_file_sizes() {
+    let scene = Scene::with_disk(&["--size", "200M"]);
+    let script = "ulimit -f 200000; exec \"$0\" serve disk.img --socket nbd.sock --key-file key";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_lacuna")]).env("XDG_STATE_HOME", scene.path("state"));
+    let server = scene.served_by(&mut shell);
+    let mut client = Client::connect(&server.socket).unwrap();
+    let refused = (0..200).find_map(|chunk| {
+        let write = client.write_at(chunk << 20, &noise(chunk + 1, 1 << 20));
+        write.and_then(|()| client.flush()).err()
+    });
+    assert!(refused.is_some(), "nothing was refused");
+    drop(client);
+    scene.lacuna(&["status", "disk.img"]).code(0);
+    assert!(server.stop() >= 0, "a signal ended it");
+}
+
+/// A group of processes with little memory, as a container is one.
+struct Group(PathBuf);
+
+impl Group {
+    /// None, said so, where no group can be made.
+    fn with_memory(bytes: u64) -> Option<Group> {
+        let root = Path::new("/sys/fs/cgroup");
+        let first = root.join("memory");
+        let name = format!("lacuna-test-{}", std::process::id());
+        let (group, limit) = if first.is_dir() {
+            (first.join(name), "memory.limit_in_bytes")
+        } else {
+            // Where groups below have it already, or none may, the next steps say so.
+            let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
+            (root.join(name), "memory.max")
+        };
+        let made = fs::create_dir(&group).and_then(|()| fs::write(group.join(limit), bytes.to_string()));
+        let group = Group(group);
+        match made {
+            Ok(()) => Some(group),
+            Err(e) => {
+                skipped(&format!("no group with a limit of memory can be made: {e}"));
+                None
+            }
+        }
+    }
+
+    /// `lacuna` in it.
+    fn lacuna(&self, scene: &Scene, words: &[&str]) -> Ran {
+        let mut shell = Command::new("sh");
+        let script = "echo $$ > \"$GROUP/cgroup.procs\" && exec \"$0\" \"$@\"";
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_lacuna")]).args(words).env("GROUP", &self.0);
+        shell.env("XDG_RUNTIME_DIR", scene.path(".")).env("XDG_STATE_HOME", scene.path("state"));
+        shell.current_dir(scene.path(".")).stdin(Stdio::null()).output().unwrap().into()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_passphrase_costs_no_more_memory_than_a_container_has() {
+    let Some(group) = Group::with_memory(300 << 20) else { return };
+    let scene = Scene::new();
+    group.lacuna(&scene, &["create", "disk.img", "--size", "64M", "--key-file", "key"]).code(0);
+    let dear = ["--size", "64M", "--kdf-memory", "512M", "--kdf-passes", "1", "--key-file", "key"];
+    scene.lacuna(&[&["create", "dear.img"], &dear[..]].concat()).code(0);
+    group.lacuna(&scene, &["check", "dear.img", "--key-file", "key"]).code(3);
+}
+
+/// Paths are bytes.
+#[test]
+fn names_need_not_be_text() {
+    let scene = Scene::with_disk(&["--size", "16M"]);
+    let name = OsStr::from_bytes(b"caf\xe9");
+    let with = |before: &[&str], after: &[&str]| -> Ran {
+        scene.command(before).arg(name).args(after).output().unwrap().into()
+    };
+    let cheap = [&["--size", "16M", "--key-file", "key"][..], &crate::scene::CHEAP].concat();
+    with(&["create"], &cheap).code(0);
+    assert!(scene.path("").join(name).is_file());
+    with(&["check"], &["--key-file", "key"]).code(0);
+    with(&["info", "--json"], &[]).code(0);
+    if !can_mount("/dev/fuse") {
+        return;
+    }
+    fs::remove_file(scene.path("").join(name)).unwrap();
+    fs::create_dir(scene.path("").join(name)).unwrap();
+    with(&["open", "disk.img"], &["--raw", "--key-file", "key"]).code(0);
+    assert!(scene.path("").join(name).join("disk").exists());
+    with(&["status"], &[]).code(0);
+    scene.lacuna(&["list"]).code(0);
+    with(&["close"], &[]).code(0);
+    assert!(!scene.path("").join(name).join("disk").exists());
+}
+
+/// The vault `v` in a scene, opened by a shell that does something before it becomes the program.
+fn opened_by_shell(vault: &VaultScene, before: &str) -> Ran {
+    let script = format!("{before}; exec \"$0\" open v mnt --key-file key");
+    shell(vault, &script).output().unwrap().into()
+}
+
+fn shell(vault: &VaultScene, script: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", script, env!("CARGO_BIN_EXE_lacuna")])
+        .current_dir(vault.0.path("."))
+        .stdin(Stdio::null());
+    shell.env("XDG_RUNTIME_DIR", vault.0.path(".")).env("XDG_STATE_HOME", vault.0.path("state"));
+    shell
+}
+
+/// `ulimit -f` of 20 or 40 MiB stands for a file system whose files may have 4 GiB.
+#[test]
+fn a_write_beyond_the_longest_file_fails_alone_in_a_vault() {
+    let Some(vault) = VaultScene::new(&[]) else { return };
+    opened_by_shell(&vault, "ulimit -f 40960").code(0);
+    vault.write("keep", b"kept");
+    let big = fs::File::create(vault.0.path("mnt/big")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&big, &[1; 100_000], 60 << 20).unwrap();
+    let refused = big.sync_all().unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EFBIG), "{refused}");
+    drop(big);
+    vault.write("other", b"goes on");
+    fs::File::open(vault.0.path("mnt/other")).unwrap().sync_all().unwrap();
+    fs::remove_file(vault.0.path("mnt/big")).unwrap();
+    vault.close().code(0);
+    vault.open().code(0);
+    assert_eq!(
+        (&vault.read("keep").unwrap()[..], &vault.read("other").unwrap()[..]),
+        (&b"kept"[..], &b"goes on"[..])
+    );
+    vault.close().code(0);
+}
+
+/// The hard limit cannot be raised: the vault lives with it.
+#[test]
+fn few_descriptors_are_enough_for_a_vault() {
+    let Some(vault) = VaultScene::new(&[]) else { return };
+    opened_by_shell(&vault, "ulimit -n 64").code(0);
+    for n in 0..400 {
+        vault.write(&format!("{n}"), &[n as u8; 70_000]);
+    }
+    vault.close().code(0);
+    vault.keyed(&["vault", "check", "v"]).code(0);
+}
+
+/// A pipe that the shell has open: whoever reads it would otherwise wait for the end of the server.
+#[test]
+fn a_server_keeps_no_descriptor_that_it_was_started_with() {
+    let Some(vault) = VaultScene::new(&[]) else { return };
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut shell = shell(&vault, "exec 9>&1 >/dev/null; exec \"$0\" open v mnt --key-file key");
+    let opened = shell.stdout(writer).status().unwrap();
+    assert!(opened.success());
+    drop(shell);
+    // Ends as soon as nobody can write any more: with the server, if it kept the pipe.
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    vault.0.lacuna(&["status", "mnt"]).code(0);
+    vault.close().code(0);
 }
 
 #[test]

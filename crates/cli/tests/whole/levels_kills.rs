@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Blocks of each level that are written over and over.
 const BLOCKS: u64 = 256;
 /// Kills of each combination in a short run.
-const KILLS: u64 = 4;
+const KILLS: u64 = 3;
 /// Levels, by the names of their exports.
 const EXPORTS: [&str; 3] = ["0", "1", "2"];
 

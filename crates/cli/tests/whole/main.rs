@@ -45,6 +45,7 @@ mod reading;
 mod refused;
 mod requests;
 mod rescue;
+mod resident;
 mod robbed;
 mod rootless;
 mod scene;

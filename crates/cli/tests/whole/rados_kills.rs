@@ -15,7 +15,7 @@ const BLOCKS: u64 = 4096;
 const WRITERS: u64 = 4;
 const EACH: u64 = BLOCKS / WRITERS;
 /// Kills of each combination in a short run.
-const KILLS: u64 = 6;
+const KILLS: u64 = 3;
 
 fn killed(cipher: &str, layout: &str) {
     let Some(cluster) = Cluster::shared() else { return };

@@ -160,9 +160,11 @@ fn of_a_whole_disk_everything_is_rescued() {
     let (lost, said) = disk.rescued(&[], 0);
     assert!(lost.is_empty());
     assert_eq!((&said["verified"], &said["journal_damaged"]), (&true.into(), &false.into()));
-    // Nothing is overwritten that is there, and nothing that a link leads to.
+    // Nothing is missing, and nothing is read again.
     let before = fs::read(disk.scene.path("image")).unwrap();
-    assert!(disk.rescue(&[]).code(1).stderr.contains("--force"));
+    let again = disk.rescue(&[]).code(0).stdout;
+    assert!(again.contains("0 never written, 0 unreadable, 4096 rescued before"), "{again}");
+    // Nothing is overwritten that is there, and nothing that a link leads to.
     fs::remove_file(disk.scene.path("image.map")).unwrap();
     assert!(disk.rescue(&[]).code(1).stderr.contains("--force"));
     assert!(fs::read(disk.scene.path("image")).unwrap() == before);
@@ -180,6 +182,60 @@ fn of_a_whole_disk_everything_is_rescued() {
     let server = disk.scene.serve(&[]);
     disk.rescue(&[]).code(5);
     assert_eq!(server.stop(), 0);
+}
+
+/// What is in the image is not read again, whatever became of it on the disk; what was lost, or not tried, is.
+#[test]
+fn a_second_run_reads_what_is_missing_alone() {
+    let disk = Damaged::make("disk.img", &["--size", "16M"], 0);
+    let whole = fs::read(disk.scene.path("disk.img")).unwrap();
+    let blocks = (16 << 20) / BLOCK as u64;
+    disk.destroy(12, 0);
+    let (lost, _) = disk.rescued(&[], 10);
+    assert!(!lost.is_empty());
+    // A medium that reads what it did not, and no longer what it did.
+    disk.medium().write_all_at(&whole, 0).unwrap();
+    disk.destroy(12, 1);
+    let bad = disk.checked();
+    let still: BTreeSet<u64> = lost.intersection(&bad).copied().collect();
+    assert!(still.len() < lost.len() && still.len() < bad.len());
+    let said = disk.rescue(&["--json"]).code(if still.is_empty() { 0 } else { 10 }).json();
+    assert_eq!(said["kept"], blocks - lost.len() as u64);
+    assert_eq!((&said["good"], &said["bad"]), (&(lost.len() - still.len()).into(), &still.len().into()));
+    let image = || fs::read(disk.scene.path("image")).unwrap();
+    for (block, found) in (0..).zip(image().chunks(BLOCK)) {
+        let expected: &[u8] = disk.content.chunks(BLOCK).nth(block as usize).unwrap_or(&[0; BLOCK]);
+        let expected: &[u8] = if still.contains(&block) { &[0; BLOCK] } else { expected };
+        assert!(found == expected, "block {block}");
+    }
+
+    // A run that was killed: its map ends early, and the image with it.
+    disk.medium().write_all_at(&whole, 0).unwrap();
+    let map = fs::read_to_string(disk.scene.path("image.map")).unwrap();
+    let head: Vec<&str> =
+        map.lines().take_while(|line| line.starts_with('#') || line.ends_with('1')).collect();
+    let cut = format!("{}\n0x0000000000  0x0000100000  +\n0x0000100000  0x00", head.join("\n"));
+    fs::write(disk.scene.path("image.map"), cut).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(disk.scene.path("image")).unwrap();
+    file.write_all_at(&noise(1, 3 << 20), 1 << 20).unwrap();
+    // Another disk of this size does not go on with it.
+    let other = told_id(&disk.scene.create("other.img", &["--size", "16M"]).code(0));
+    let other_disk = ["rescue", "other.img", "image", "--key-file", "key"];
+    let refused = disk.scene.lacuna(&other_disk).code(1).stderr;
+    assert!(refused.contains("another disk or image") && refused.contains(&other), "{refused}");
+    let said = disk.rescue(&["--json"]).code(0).json();
+    assert_eq!((&said["kept"], &said["good"]), (&256.into(), &(WRITTEN - 256).into()));
+    assert!(image()[1 << 20..disk.content.len()] == disk.content[1 << 20..]);
+    assert!(image()[disk.content.len()..].iter().all(|byte| *byte == 0));
+    assert_eq!(lost_of(&disk), BTreeSet::new());
+}
+
+fn told_id(created: &Ran) -> String {
+    created.stdout.lines().find_map(|line| line.strip_prefix("ID ")).unwrap().to_owned()
+}
+
+fn lost_of(disk: &Damaged) -> BTreeSet<u64> {
+    lost(&disk.scene.path("image.map"), fs::metadata(disk.scene.path("image")).unwrap().len())
 }
 
 /// Each local format, with places of its medium overwritten: the lost blocks are those that `check` names, and there are some.

@@ -63,7 +63,7 @@ fn chain(disk: &PoolDisk, robbed: usize) -> Vec<i32> {
 
 #[test]
 fn servers_that_are_robbed_while_they_write_end_with_exit_code_5() {
-    let count = std::env::var(ROBBED).ok().and_then(|n| n.parse().ok()).unwrap_or(24usize);
+    let count = std::env::var(ROBBED).ok().and_then(|n| n.parse().ok()).unwrap_or(12usize);
     let mut codes = BTreeMap::<i32, usize>::new();
     std::thread::scope(|scope| {
         // Each has its own share of the cluster: none may wait for another's.

@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 const ENDS: [&str; 11] = ["off", "off", "cut", "off", "cut", "off", "off", "cut", "off", "off", "hung"];
 
 /// The disks of the guest, from `vdb` on, each with the options that QEMU has for it.
-const DISKS: [(&str, &str); 6] = [
+const DISKS: [(&str, &str); 7] = [
     ("boot", ""),
     ("auto", ""),
     ("private", ""),
@@ -22,7 +22,19 @@ const DISKS: [(&str, &str); 6] = [
     // After its first MiB it takes a byte each second.
     ("hung", ",throttling.bps-write=1,throttling.bps-write-max=4194304"),
     ("served", ""),
+    // It has a deeper level.
+    ("store", ""),
 ];
+
+/// Mounts a disk with levels: its level 0 alone (`one`), or the deeper one too (`both`).
+const STORE: &str = "\
+[Service]
+Type=notify
+EnvironmentFile=/etc/lacuna/%i.store
+ExecStart=/usr/bin/lacuna open --foreground /dev/vdh $WHERE --key-file ${KEY}
+KillMode=mixed
+TimeoutStopSec=90s
+";
 
 const FSTAB: &str = "\
 /dev/vdb /srv/boot lacuna keyfile=/etc/lacuna/key 0 0
@@ -57,6 +69,10 @@ fn lay_out(tree: &Path) {
     file("etc/lacuna/private.conf", "LOCATION=/dev/vdd\nMOUNTPOINT=/srv/private\nOPTIONS=cache=16M\n");
     file("etc/lacuna/asked.conf", "LOCATION=/dev/vdg\nMOUNTPOINT=/srv/served\nOPTIONS=cache=16M\n");
     file("etc/lacuna/served.conf", "LOCATION=/dev/vdg\nOPTIONS=--key-file /etc/lacuna/key\n");
+    file("etc/lacuna/deep", "battery staple\n");
+    file("etc/lacuna/one.store", "WHERE=/srv/store\nKEY=/etc/lacuna/key\n");
+    file("etc/lacuna/both.store", "WHERE=/srv/store /srv/other\nKEY=/etc/lacuna/deep\n");
+    file("etc/systemd/system/store@.service", STORE);
     // What hangs is given up sooner than usual.
     file("etc/systemd/system.conf.d/guest.conf", "[Manager]\nDefaultTimeoutStopSec=15s\n");
     file("etc/systemd/system/act.service", ACT);
@@ -85,9 +101,23 @@ fn lay_out(tree: &Path) {
     for helper in ["mount.lacuna", "umount.lacuna"] {
         symlink("../bin/lacuna", tree.join("usr/sbin").join(helper)).unwrap();
     }
-    for (disk, _) in DISKS {
-        fs::create_dir_all(tree.join("srv").join(disk)).unwrap();
+    for dir in DISKS.map(|(disk, _)| disk).into_iter().chain(["other"]) {
+        fs::create_dir_all(tree.join("srv").join(dir)).unwrap();
     }
+}
+
+/// Makes a disk with a file system on each of its levels.
+fn make(scene: &Scene, name: &str) {
+    if name == "store.img" {
+        let shape = ["--size", "256M", "--format", "deniable", "--levels", "2", "--key-file", "deep"];
+        scene.create(name, &shape).code(0);
+        scene.lacuna(&["open", name, "mnt", "other", "--key-file", "deep", "--mkfs", "ext4"]).code(0);
+        scene.lacuna(&["close", name, "--wait"]).code(0);
+        return scene.wait_until_free(name);
+    }
+    scene.create(name, &["--size", "64M", "--preallocate"]).code(0);
+    scene.lacuna(&["open", name, "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
+    scene.lacuna(&["close", "mnt"]).code(0);
 }
 
 /// A guest that runs. It ends with this.
@@ -155,13 +185,12 @@ fn disks_are_there_after_every_boot() {
         return skipped(why.trim());
     }
     let scene = Scene::new();
-    fs::create_dir(scene.path("mnt")).unwrap();
+    ["mnt", "other"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+    fs::write(scene.path("deep"), "battery staple").unwrap();
     let mut disks = Vec::new();
     for (name, _) in DISKS {
         let name = format!("{name}.img");
-        scene.create(&name, &["--size", "64M", "--preallocate"]).code(0);
-        scene.lacuna(&["open", &name, "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
-        scene.lacuna(&["close", "mnt"]).code(0);
+        make(&scene, &name);
         disks.push(scene.path(&name));
     }
     lay_out(&scene.path("tree"));

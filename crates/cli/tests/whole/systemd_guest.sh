@@ -14,7 +14,7 @@ say() { echo "guest: $*"; }
 fail() {
     say "failed: $*"
     systemctl --no-pager --failed
-    journalctl --no-pager -b -u 'srv-*' -u 'lacuna*' | tail -n 40
+    journalctl --no-pager -b -u 'srv-*' -u 'lacuna*' -u 'store@*' | tail -n 40
     systemctl poweroff
     exit 1
 }
@@ -65,6 +65,67 @@ asked() {
     [ $(($(cut -d. -f1 /proc/uptime) - begun)) -lt 60 ] || fail "lacuna@asked.service did not end when nobody used it"
 }
 
+# A disk with levels. `one` has its level 0 alone, `both` the deeper one too.
+begin_store() { # UNIT
+    systemctl start "store@$1.service" || fail "store@$1.service does not start"
+    head -c 1M /dev/urandom >/srv/store/file
+}
+
+end_store() { # UNIT RESULT
+    begun=$(cut -d. -f1 /proc/uptime)
+    systemctl stop "store@$1.service"
+    # At the speed of the cover, what is pending below would take five minutes.
+    [ $(($(cut -d. -f1 /proc/uptime) - begun)) -lt 80 ] || fail "store@$1.service took too long"
+    result=$(systemctl show -p Result --value "store@$1.service")
+    [ "$result" = "$2" ] || fail "store@$1.service ended with $result, not $2"
+    ! grep -q ' /srv/\(store\|other\) .* ext4 ' /proc/self/mountinfo || fail "store@$1.service left something mounted"
+}
+
+put() { # NAME BYTES
+    head -c "$2" /dev/urandom >"/srv/other/$1"
+    (cd /srv/other && sha256sum "$1" >"/guest/$1.sum")
+    sync -f /guest
+}
+
+has() { # NAME
+    (cd /srv/other && sha256sum --quiet -c "/guest/$1.sum") || fail "$1 is not on the deeper level"
+}
+
+# A log must not tell that there is a deeper level.
+told_nothing() {
+    ! journalctl --no-pager -b -u 'store@*' -u lacuna-sleep.service | grep '/srv/other\|level 1\|hidden\|waited\|KiB' || fail "a log tells too much"
+}
+
+end_in_units() {
+    begin_store one
+    end_store one success
+    begin_store both
+    put few 64K
+    end_store both success
+    begin_store both
+    has few
+    put many 24M
+    # As where a medium fails.
+    end_store both exit-code
+    [ "$(systemctl show -p ExecMainStatus --value store@both.service)" = 20 ] || fail "store@both.service has another exit code"
+    systemctl reset-failed store@both.service
+    begin_store both
+    has few
+    end_store both success
+    told_nothing
+}
+
+end_before_sleep() {
+    begin_store both
+    put dozing 64K
+    systemctl start lacuna-sleep.service || fail "lacuna-sleep.service failed"
+    ! grep ' /srv/.* ext4 ' /proc/self/mountinfo || fail "lacuna-sleep.service left something mounted"
+    begin_store both
+    has dozing
+    end_store both success
+    told_nothing
+}
+
 say "boot $boot is up after $(cut -d' ' -f1 /proc/uptime) s"
 if [ "$boot" = 1 ]; then
     # The key of this machine encrypts the credential, so it is made here.
@@ -90,6 +151,28 @@ while grep -q ' /srv/auto .* ext4 ' /proc/self/mountinfo; do
     sleep 1
 done
 [ "$(cat /srv/auto/boot)" = "$boot" ] || fail "/srv/auto does not open again"
+# Ends of a disk with levels: by units, by poweroff, by a cut of power, before sleep.
+case $boot in
+1) end_in_units ;;
+2 | 4)
+    begin_store both
+    [ "$before" != cut ] || has cut.other
+    # Nobody syncs this. A poweroff must take it along.
+    put late.other 64K
+    ;;
+3 | 5)
+    begin_store both
+    has late.other
+    put cut.other 64K
+    sync -f /srv/other
+    ;;
+6)
+    begin_store both
+    has cut.other
+    end_store both success
+    end_before_sleep
+    ;;
+esac
 if [ "$end" = hung ]; then
     # Its device takes a few writes and then none.
     mount /srv/hung || fail "/srv/hung cannot be mounted"
