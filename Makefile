@@ -1,7 +1,8 @@
 # make demo       see what lacuna is for
 # make test       everything that must hold, in some minutes
 # make test-long  the same with the campaign, killed clients and robbed servers more
-# make campaign   20,000 power cuts and 20,000 openings of what lies for each format, in ranges that a later run goes on with; PLAYS="cuts/flash"
+# make campaign   20,000 power cuts and 20,000 openings of what lies for each format, and replay games, in ranges that a later run goes
+#                 on with; PLAYS="cuts/flash" plays some alone, JOBS=2 two ranges at a time
 # make bench      measure against peers, write tables and plots; ONLY="disks levels" takes sections alone
 # make bench-compare   A=COMMIT B=COMMIT: whether one takes more processor time; `make bench-self-test` shows that it can tell
 # make papers     redo the figures of the papers
@@ -16,10 +17,12 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-# In the campaign: power cuts for each cipher and layout, for `flash` in all; openings of a disk, store or vault whose medium lies, of each
-# format; and where their randomness begins (test-long too).
+# In the campaign: power cuts for each cipher and layout, for `flash`, objects and headers in all; openings of a disk, store or vault
+# whose medium lies, of each format; replay games against each scheme; ranges at a time; and where the randomness begins (test-long too).
 CUTS ?= 20000
 LIES ?= 20000
+GAMES ?= 20000
+JOBS ?= 1
 FSX_SECONDS ?= 3600
 # Clients killed for each cipher and layout in RADOS, and servers for each format with levels and number of levels, in
 # test-long.
@@ -30,11 +33,11 @@ ROBBED ?= 200
 # Attacks on each kind of disk in a hostile pool, and pairs of blocks of a vault that are destroyed, in test-long.
 HOSTILE ?= 5000
 PAIRS ?= 2000
+# Sessions of disks with levels that are traced for each format, in test-long.
+TRACES ?= 156
 # For each fuzz target.
 FUZZ_SECONDS ?= 600
 LACUNA = target/release/lacuna
-# Runs a command with a small Ceph cluster beside it, where Ceph's packages are.
-WITH_CEPH = scripts/ceph-cluster.sh run ec --
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
@@ -52,7 +55,7 @@ demo:
 	scripts/demo.sh $(LACUNA)
 
 test: packages
-	$(WITH_CEPH) $(CARGO) test --workspace
+	CARGO="$(CARGO)" scripts/test.sh
 
 test-long: all
 	scripts/ensure-packages.sh long
@@ -63,14 +66,17 @@ test-long: all
 	scripts/publish-check.sh --allow-dirty
 	scripts/release.sh
 	scripts/release-test.sh
-	LACUNA_FSX_SECONDS=$(FSX_SECONDS) LACUNA_SHARE=all LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
-	LACUNA_HOSTILE=$(HOSTILE) $(CARGO) test --release -p lacuna-sealed-objects --test hostile -- --nocapture
-	LACUNA_PAIRS=$(PAIRS) $(CARGO) test --release -p lacuna-vault --test vault_damage -- --nocapture
+	LACUNA_FSX_SECONDS=$(FSX_SECONDS) LACUNA_SHARE=all LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) CARGO="$(CARGO)" scripts/test.sh --release
+	LACUNA_HOSTILE=$(HOSTILE) $(CARGO) test --release --workspace --test hostile -- --nocapture
+	LACUNA_PAIRS=$(PAIRS) $(CARGO) test --release --workspace --test vault_damage --test vault_rescue -- --nocapture
+	LACUNA_TRACES=$(TRACES) $(CARGO) test --release --workspace --test whole traces:: -- --nocapture
+	LACUNA_SWEEP=all $(CARGO) test --release --workspace --test errno -- --nocapture
+	LACUNA_SWEEP=all $(CARGO) test --release --workspace --test vault_errno -- --nocapture
 	$(MAKE) campaign
 
 # What a range of seeds gave is kept in target/campaign, and a line for each play in docs/campaigns.tsv. Of each play, `make test` has 1 % or more.
 campaign:
-	CUTS=$(CUTS) LIES=$(LIES) SEED=$(SEED) CARGO="$(CARGO)" scripts/campaign.sh $(PLAYS)
+	CUTS=$(CUTS) LIES=$(LIES) GAMES=$(GAMES) SEED=$(SEED) JOBS=$(JOBS) CARGO="$(CARGO)" scripts/campaign.sh $(PLAYS)
 
 bench: packages all
 	$(CARGO) run --release -p lacuna-bench -- $(ONLY:%=--only %) $(if $(ONLY),--out docs) $(RECORD:%=--record %)

@@ -1,103 +1,154 @@
 #!/bin/sh
-# Plays long runs in ranges of seeds, and notes a digest of each run in docs/campaigns.tsv.
+# Plays long runs in ranges of seeds, and notes a digest of each play in docs/campaigns.tsv.
 # Usage: scripts/campaign.sh [PLAY…]     `scripts/campaign.sh list` names the plays; without any, all are played.
 #
 # Variables:
-#   CUTS    power cuts of each play of cuts, for each cipher and layout (20000)
-#   LIES    openings of each play of lies, for all ciphers and layouts together (20000)
+#   CUTS    power cuts of each play of cuts (20000)
+#   LIES    openings of each play of lies (20000)
+#   GAMES   runs of each game against each scheme (20000)
 #   RANGES  ranges of seeds into which a play is divided (10)
 #   SEED    the first seed (1)
-#   STATE   where it is noted what was played (target/campaign)
+#   JOBS    ranges that are played at a time (1)
+#   STATE   where the programs are kept, and what was played (target/campaign)
 #   CARGO   cargo
 #
-# A range that was played for a commit is not played again: a run that was interrupted goes on where it was. The same seed gives the
-# same digest. Of a tree with changes that are not committed nothing is noted.
+# The programs are built once for the code that is checked out, and copied: an edit or a build beside a campaign changes nothing that it
+# plays, and a later run goes on without building. A range that was played for the same code is not played again, so a run that was
+# interrupted goes on where it was. The same seed gives the same digest. Of code with changes that are not committed nothing is noted.
 set -eu
 cd "$(dirname "$0")/.."
 
 cuts=${CUTS:-20000}
 lies=${LIES:-20000}
+games=${GAMES:-20000}
 ranges=${RANGES:-10}
 seed=${SEED:-1}
+jobs=${JOBS:-1}
 state=${STATE:-target/campaign}
+case $state in /*) ;; *) state=$PWD/$state ;; esac
 cargo=${CARGO:-cargo}
 lines=docs/campaigns.tsv
 
-# Name, package, tests.
+# Name, crate, test targets.
 plays() {
     cat <<'PLAYS'
-cuts/sealed lacuna-sealed crash
-cuts/deniable lacuna-deniable crash
-cuts/oblivious lacuna-oblivious crash
-cuts/flash lacuna-flash crash
-cuts/vault lacuna-vault store_crash vault_crash
-lies/sealed lacuna-sealed lies
-lies/objects lacuna-sealed-objects lies
-lies/deniable lacuna-deniable lies
-lies/oblivious lacuna-oblivious lies
-lies/flash lacuna-flash lies
-lies/header lacuna-header lies
-lies/vault lacuna-vault vault_lies
+cuts/header header crash
+cuts/sealed sealed crash
+cuts/objects sealed-objects model
+cuts/deniable deniable crash
+cuts/oblivious oblivious crash
+cuts/flash flash crash
+cuts/vault vault store_crash vault_crash
+lies/header header lies
+lies/sealed sealed lies
+lies/objects sealed-objects lies
+lies/deniable deniable lies
+lies/oblivious oblivious lies
+lies/flash flash lies
+lies/vault vault vault_lies
+games/integrity integrity game
+games/vault vault vault_game
 PLAYS
 }
 
-commit=$(git rev-parse --short=12 HEAD)
-# The lines of earlier runs are no change of what is played.
-if [ -n "$(git status --porcelain -- . ":!$lines")" ]; then
-    echo "the tree has changes that are not committed: everything is played, and nothing is noted" >&2
-    commit=
-fi
-
-# The digest of what comes in: of the lines with digests, in any order.
-digest_of() {
-    grep -o '[^.]*digest [0-9a-f]\{16\}' | sed 's/^ *//' | sort | sha256sum | cut -c 1-16
+# The part of a line of output that says a digest. Tests with threads, which no seed gives again, say none.
+digests() {
+    grep -o '[^.]*digest [0-9a-f]\{16\}' | sed 's/^ *//' | sort
 }
 
-# One range: its log is kept if it fails.
-play_range() {
-    name=$1 package=$2 tests=$3 first=$4 count=$5
-    note=$state/${commit:-changed}/$name/$first-$count
-    if [ -n "$commit" ] && [ -s "$note" ]; then
-        cat "$note"
+sum() {
+    sha256sum | cut -c 1-16
+}
+
+# One range, unless it was played: the log is kept if it fails.
+range() { # DIR NAME CRATE FIRST COUNT TARGET...
+    dir=$1 name=$2 crate=$3 first=$4 count=$5
+    shift 5
+    note=$dir/$name/$first-$count
+    if [ -s "$note" ]; then
+        echo "$name, seed $first: $count, digest $(cat "$note"), played before"
         return
     fi
     mkdir -p "$(dirname "$note")"
     log=$note.log
-    # shellcheck disable=SC2086 # the list is meant to be split
-    # Some tests count on from the seed.
-    if ! LACUNA_CUTS=$count LACUNA_LIES=$count LACUNA_SEED=$((first * 1000)) \
-        $cargo test --release -p "$package" $tests -- --nocapture >"$log" 2>&1; then
-        tail -n 40 "$log" >&2
-        echo "$name, seed $first: FAILED; the log is $log" >&2
+    : >"$log"
+    began=$(date +%s)
+    for target in "$@"; do
+        # In the folder of the crate, as under cargo. Some tests count on from the seed.
+        if ! (cd "crates/$crate" && LACUNA_CUTS=$count LACUNA_LIES=$count LACUNA_GAMES=$count LACUNA_SEED=$((first * 1000)) \
+            "$dir/programs/$crate-$target" --nocapture) >>"$log" 2>&1; then
+            tail -n 40 "$log" >&2
+            echo "$name, seed $first: $target FAILED; the log is $log" >&2
+            return 1
+        fi
+    done
+    if [ -z "$(digests <"$log")" ]; then
+        echo "$name, seed $first: FAILED, no test says a digest; the log is $log" >&2
         return 1
     fi
-    digest_of <"$log" >"$note.new"
+    digests <"$log" | sum >"$note.new"
     mv "$note.new" "$note"
     rm "$log"
-    cat "$note"
+    echo "$name, seed $first: $count, digest $(cat "$note"), $(($(date +%s) - began)) s"
 }
 
-play() {
-    name=$1 package=$2
-    shift 2
-    tests=
-    for test in "$@"; do tests="$tests --test $test"; done
-    case $name in
+# The range of seeds, and the cuts, openings or runs in each.
+last=$((seed + ranges - 1))
+count_of() { # NAME
+    case $1 in
     cuts/*) total=$cuts ;;
-    *) total=$lies ;;
+    lies/*) total=$lies ;;
+    games/*) total=$games ;;
     esac
-    count=$(((total + ranges - 1) / ranges))
-    last=$((seed + ranges - 1))
+    echo $(((total + ranges - 1) / ranges))
+}
+
+# Builds the programs of all plays with the features of the whole workspace, as `make test-long` has them, and copies them.
+build() { # DIR
+    programs=$1/programs
+    # Another campaign of the same code may be building them.
+    exec 9>"$1/building"
+    flock 9
+    [ ! -e "$programs/all" ] || return 0
+    rm -rf "$programs"
+    mkdir -p "$programs"
+    targets=$(plays | cut -d ' ' -f 3- | tr ' ' '\n' | sort -u | sed 's/^/--test /')
+    # shellcheck disable=SC2086 # the list is meant to be split
+    $cargo test --release --workspace --no-run --message-format=json-render-diagnostics $targets >"$programs/built"
+    plays | while read -r _ crate wanted; do
+        for target in $wanted; do
+            program=$(sed -n "/crates\/$crate\/Cargo.toml\"/s/.*\"name\":\"$target\".*\"executable\":\"\([^\"]*\)\".*/\1/p" "$programs/built")
+            cp "$program" "$programs/$crate-$target"
+        done
+    done
+    rm "$programs/built"
+    touch "$programs/all"
+}
+
+# A line for each range of a play.
+ranges_of() { # DIR NAME CRATE TARGET...
+    dir=$1 name=$2 crate=$3
+    shift 3
+    at=$seed
+    while [ "$at" -le "$last" ]; do
+        echo "$dir $name $crate $at $(count_of "$name") $*"
+        at=$((at + 1))
+    done
+}
+
+# Says what became of a play whose ranges were all played, and notes it.
+end() { # DIR COMMIT NAME
+    dir=$1 commit=$2 name=$3
+    count=$(count_of "$name")
     all=
     at=$seed
     while [ "$at" -le "$last" ]; do
-        one=$(play_range "$name" "$package" "$tests" "$at" "$count") || return 1
-        echo "$name, seed $at: $count, digest $one"
+        one=$(cat "$dir/$name/$at-$count" 2>/dev/null) || return 1
         all="$all$one
 "
         at=$((at + 1))
     done
-    digest=$(printf %s "$all" | sha256sum | cut -c 1-16)
+    digest=$(printf %s "$all" | sum)
     echo "$name, seeds $seed to $last: $((count * ranges)), digest $digest"
     line=$(printf '%s\t%s\t%s-%s\t%s\t%s' "$commit" "$name" "$seed" "$last" "$((count * ranges))" "$digest")
     if [ -n "$commit" ] && ! grep -qxF "$line" "$lines"; then
@@ -105,17 +156,50 @@ play() {
     fi
 }
 
-if [ "${1:-}" = list ]; then
+case ${1:-} in
+list)
     plays | cut -d ' ' -f 1
     exit
-fi
-status=0
-for wanted in ${*:-$(plays | cut -d ' ' -f 1)}; do
-    found=$(plays | grep "^$wanted ") || {
-        echo "there is no play $wanted; \`scripts/campaign.sh list\` names them" >&2
+    ;;
+range) # A range of a run, which calls this script for it.
+    shift
+    range "$@"
+    exit
+    ;;
+esac
+
+wanted=${*:-$(plays | cut -d ' ' -f 1)}
+for name in $wanted; do
+    plays | grep -q "^$name " || {
+        echo "there is no play $name; \`scripts/campaign.sh list\` names them" >&2
         exit 1
     }
-    # shellcheck disable=SC2086 # the fields of the line
-    play $found || status=1
+done
+
+code="crates Cargo.toml Cargo.lock"
+# shellcheck disable=SC2086 # the list is meant to be split
+if [ -n "$(git status --porcelain -- $code)" ]; then
+    echo "the code has changes that are not committed: everything is played, and nothing is noted" >&2
+    dir=$state/changed
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    commit=
+else
+    # Commits that change documents alone leave what was played.
+    dir=$state/$(for path in $code; do git rev-parse "HEAD:$path"; done | sum)
+    mkdir -p "$dir"
+    [ -s "$dir/commit" ] || git rev-parse --short=12 HEAD >"$dir/commit"
+    commit=$(cat "$dir/commit")
+fi
+build "$dir"
+exec 9>&-
+
+status=0
+for name in $wanted; do
+    # shellcheck disable=SC2046
+    ranges_of "$dir" $(plays | grep "^$name ")
+done | xargs -P "$jobs" -L 1 scripts/campaign.sh range || status=1
+for name in $wanted; do
+    end "$dir" "$commit" "$name" || status=1
 done
 exit $status

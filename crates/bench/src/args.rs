@@ -83,6 +83,9 @@ pub(crate) struct CompareArgs {
     /// How often both servers are started anew
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(11..=999))]
     pub sessions: u32,
+    /// Slices of each server at each job, each time; few of them tell little [default: 24]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=999))]
+    pub slices: Option<u64>,
     /// Directory for the disks, on the file system to measure
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub dir: PathBuf,

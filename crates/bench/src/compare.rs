@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 const DISK: u64 = 128 << 20;
 /// Sessions in which the same disks are used.
 const SESSIONS_OF_A_DISK: u32 = 4;
-/// Slices of each server at each job in a session.
-const SLICES: u64 = 24;
+/// Slices of each server at each job in a session, unless it is told otherwise.
+pub(crate) const SLICES: u64 = 24;
 
 /// What both do.
 const JOBS: [Job; 5] = [MAIN[0], MAIN[1], MAIN[2], MAIN[3], SYNCED[0]];
@@ -60,7 +60,8 @@ pub(crate) fn run(args: &CompareArgs) -> Result<bool> {
     let interrupt = Interrupt::install()?;
     let programs = [program(&args.one, &interrupt)?, program(&args.other, &interrupt)?];
     let subjects = if args.only.is_empty() { vec![SUBJECTS[0]] } else { args.only.clone() };
-    let comparison = compare(&programs, args.sessions, &args.dir, &subjects, &interrupt)?;
+    let sessions = (args.sessions, args.slices.unwrap_or(SLICES));
+    let comparison = compare(&programs, sessions, &args.dir, &subjects, &interrupt)?;
     println!("{}", comparison.text(&args.one, &args.other));
     Ok(comparison.verdict() != Verdict::More)
 }
@@ -74,10 +75,10 @@ fn program(name: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     commits::program_of(&commits::resolve(name)?, interrupt)
 }
 
-/// Compares two programs in some sessions on disks in a directory.
+/// Compares two programs in sessions, each with this number of slices of each server at each job, on disks in a directory.
 pub(crate) fn compare(
     programs: &[PathBuf; 2],
-    sessions: u32,
+    (sessions, slices): (u32, u64),
     dir: &Path,
     subjects: &[(&'static str, Subject)],
     interrupt: &Interrupt,
@@ -95,7 +96,7 @@ pub(crate) fn compare(
             if session % SESSIONS_OF_A_DISK == 0 {
                 make_disks(&sides, subject, session / SESSIONS_OF_A_DISK)?;
             }
-            let ratios = hold_session(&sides, subject, u64::from(session))?;
+            let ratios = hold_session(&sides, subject, u64::from(session), slices)?;
             ratios.iter().zip(&mut by_job).for_each(|(ratio, sessions)| sessions.push(*ratio));
             all.push([0, 1].map(|kind| geometric_mean(ratios.iter().map(|pair| pair[kind]))));
         }
@@ -156,12 +157,12 @@ impl Side {
 
 /// Starts both servers, has them do all jobs in turns, and ends them: the ratios of the processor times at each job,
 /// by the lower quartile and by the sum of the slices.
-fn hold_session(sides: &[Side; 2], subject: Subject, number: u64) -> Result<Vec<[f64; 2]>> {
+fn hold_session(sides: &[Side; 2], subject: Subject, number: u64, slices: u64) -> Result<Vec<[f64; 2]>> {
     // Each is started first in half of the sessions.
     let first = (number % 2) as usize;
     let mut servers = [(first, sides[first].start(subject)?), (1 - first, sides[1 - first].start(subject)?)];
     servers.sort_by_key(|(side, _)| *side);
-    let session = Session { jobs: &JOBS, slices: SLICES, disk: DISK, number };
+    let session = Session { jobs: &JOBS, slices, disk: DISK, number };
     let spent = session.hold(&sides[0].work, &servers.each_ref().map(|(_, server)| server))?;
     for (_, server) in servers {
         server.stop()?;

@@ -3,7 +3,7 @@
 
 use crate::args::SelfTestArgs;
 use crate::commits;
-use crate::compare::compare;
+use crate::compare::{SLICES, compare};
 use crate::compared::SUBJECTS;
 use crate::confidence::Verdict;
 use crate::interrupt::Interrupt;
@@ -60,7 +60,8 @@ pub(crate) fn run(args: &SelfTestArgs) -> Result<bool> {
         for run in 0..args.runs {
             eprintln!("self-test: {name}, run {} of {}", run + 1, args.runs);
             let programs = [program.clone(), other.clone()];
-            let comparison = compare(&programs, args.sessions, &args.dir, &SUBJECTS[..1], &interrupt)?;
+            let comparison =
+                compare(&programs, (args.sessions, SLICES), &args.dir, &SUBJECTS[..1], &interrupt)?;
             // An unchanged commit is found different in either direction, a slower one in one.
             let verdict = comparison.verdict();
             let differs = if wanted > 0.0 { verdict == Verdict::More } else { verdict != Verdict::Same };

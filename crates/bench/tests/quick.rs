@@ -129,7 +129,7 @@ fn a_program_is_compared_with_itself() {
     let dir = tempfile::tempdir().unwrap();
     let lacuna = lacuna.to_str().unwrap();
     let done = Command::new(BENCH)
-        .args(["compare", lacuna, lacuna, "--sessions", "11", "--dir"])
+        .args(["compare", lacuna, lacuna, "--sessions", "11", "--slices", "2", "--dir"])
         .arg(dir.path())
         .output()
         .unwrap();
