@@ -1,7 +1,7 @@
 //! The cover of a closing: the server of a disk with levels writes it while this process closes what is open of the disk.
 //!
 //! Deniability contract: it is asked for before anything is closed, whatever is mounted, and level 0 is closed after it. What hidden
-//! levels have pending then is lost, unless somebody chose to wait; a terminal alone hears of that.
+//! levels have pending then is lost, unless the user chose to wait; a terminal alone hears of that.
 
 use crate::attendant::{CLOSING, FLUSH, GIVE_UP};
 use crate::console::{self, Console};
