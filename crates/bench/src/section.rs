@@ -3,7 +3,7 @@
 use crate::measured::Measured;
 use crate::workspace::Workspace;
 use crate::{
-    disks_report, false_accept_report, flash_report, hctr2, integrity_report, levels, media, memory, models,
+    ciphers, disks_report, false_accept_report, flash_report, integrity_report, levels, media, memory, models,
     mounted_report, phone_report, rados_report, stash_report, vault_report,
 };
 use lacuna_core::Result;
@@ -36,7 +36,7 @@ pub(crate) const SECTIONS: [Section; 14] = [
     product("media", "On a modelled hard disk and stick", media::measure),
     product("mounted", "Mounted disks", mounted_report::measure),
     product("vaults", "Vaults", vault_report::measure),
-    product("hctr2", "Ciphers", hctr2::measure),
+    product("ciphers", "Ciphers", ciphers::measure),
     product("memory", "Memory and opening", memory::measure),
     product("flash", "On flash", flash_report::measure),
     product("rados", "On Ceph", rados_report::measure),
