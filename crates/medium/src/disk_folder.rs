@@ -1,5 +1,6 @@
 //! A folder that is a real directory.
 
+use crate::opening::patiently;
 use crate::quota::within_quotas;
 use crate::{Access, Folder, FolderFile, Space, check_name};
 use lacuna_core::{Error, Kind, Result};
@@ -198,7 +199,8 @@ fn named_limit(error: Error, e: Errno) -> Error {
 fn lock(path: &Path, top: &OwnedFd, read_only: bool) -> Result<Option<OwnedFd>> {
     let how = |fd: &OwnedFd| {
         let exclusive = FlockOperation::NonBlockingLockExclusive;
-        fs::flock(fd, if read_only { FlockOperation::NonBlockingLockShared } else { exclusive })
+        let how = if read_only { FlockOperation::NonBlockingLockShared } else { exclusive };
+        patiently(|| fs::flock(fd, how), |e| *e == Errno::WOULDBLOCK)
     };
     let what = || format!("cannot lock {}", path.display());
     let busy = || {
