@@ -332,7 +332,11 @@ fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Res
         Some(_) => ", with the file system that was there already".to_owned(),
         None => String::new(),
     };
-    let word = shell_word(mountpoint);
+    // Of several levels, a mount point would close one alone.
+    let word = match args.mountpoints.as_slice() {
+        [_] => shell_word(mountpoint),
+        _ => shell_word(Path::new(&args.location.to_string())),
+    };
     console.done(&format!("opened {} at {shown}{file_system}; `lacuna close {word}` ends it", args.location))
 }
 
