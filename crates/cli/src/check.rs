@@ -229,7 +229,7 @@ fn remedy(hidden: bool, uncounted: bool) -> String {
             .to_owned();
     }
     let restore = "restore what lies there from a backup: a block that is written anew is good again; all other blocks \
-        can be read";
+        can be read, and `lacuna rescue` copies them to an image";
     // Elsewhere it would tell a log that there are hidden levels (deniability contract).
     if hidden && console::is_watched() { format!("{restore}; {OVERWRITTEN}") } else { restore.to_owned() }
 }

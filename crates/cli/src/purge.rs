@@ -7,6 +7,7 @@ use crate::online;
 use crate::size::budget;
 use crate::status;
 use crate::unlock;
+use crate::vault::many;
 use crate::working;
 use lacuna::{Access, ClusterOptions, Disk, Error, Holder, Kind, Location, Opening, Result, Uuid};
 use serde_json::{Value, json};
@@ -162,11 +163,6 @@ fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -
     let closed = disk.close().map_err(|e| e.context(location));
     let done = console::both(purged, closed)?;
     Ok(done.items.iter().map(|item| json!(item)).collect())
-}
-
-/// So many of something, in words.
-fn many(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 #[cfg(test)]
