@@ -70,6 +70,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
         }
     }
     for round in 0..work.scale.rounds {
+        vaults.schemes.hold_session(work)?;
         for subject in &subjects {
             let name = subject.name();
             work.goes_on(&format!("vaults: round {} of {}, {name}", round + 1, work.scale.rounds))?;

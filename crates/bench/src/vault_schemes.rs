@@ -9,7 +9,7 @@ use crate::table::{Table, head};
 use crate::vault_act::{Act, BARE, CONTENTS, Content, LARGE, PROTECTED, SMALL, piece};
 use crate::vault_bed::{FILE, VaultBed};
 use crate::vault_reach::{Reached, Way};
-use crate::vault_steady::{self, Steady};
+use crate::vault_steady::Steady;
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 use lacuna_integrity::{Choice, Scheme};
@@ -25,6 +25,9 @@ struct Figures {
     rates: Samples,
     processor: Samples,
 }
+
+/// Rounds after each session on one processor.
+const ROUNDS_OF_A_SESSION: u32 = 3;
 
 /// The figures of all.
 pub(crate) struct Schemes {
@@ -44,9 +47,12 @@ struct Case {
 
 /// Measures on a file of so many bytes, with so many random requests.
 pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Schemes> {
-    let mut schemes = Schemes { figures: HashMap::new(), steady: vault_steady::measure(work)? };
+    let mut schemes = Schemes { figures: HashMap::new(), steady: Steady::default() };
     let mut order: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
     for round in 0..work.scale.rounds {
+        if round % ROUNDS_OF_A_SESSION == 0 {
+            schemes.hold_session(work)?;
+        }
         work.goes_on(&format!("vaults: schemes, round {} of {}", round + 1, work.scale.rounds))?;
         for (way, content) in
             [Way::Direct, Way::Mounted].into_iter().flat_map(|way| CONTENTS.map(|c| (way, c.0)))
@@ -65,6 +71,11 @@ pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Sc
 }
 
 impl Schemes {
+    /// Compares the schemes on one processor in a session more.
+    pub(crate) fn hold_session(&mut self, work: &Workspace) -> Result<()> {
+        self.steady.measure(work)
+    }
+
     fn turn(&mut self, work: &Workspace, bed: &VaultBed, case: Case) -> Result<()> {
         for act in [Act::Write, Act::ReadCold, Act::ReadCached, Act::RandomRead, Act::RandomWrite] {
             if act == Act::ReadCold {

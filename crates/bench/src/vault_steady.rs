@@ -1,5 +1,6 @@
 //! Processor times of the schemes of paper 002 that two runs on one commit agree on: vaults that are open together in this process do
-//! short slices of the same act in turns, on one processor, as the servers of `side_by_side` do.
+//! short slices of the same act in turns, on one processor, as the servers of `side_by_side` do. The host of a machine can slow one kind of
+//! work for minutes, so the sessions are spread over the time that the section takes.
 
 use crate::measured::Stable;
 use crate::pin;
@@ -14,8 +15,6 @@ use lacuna_core::Result;
 use lacuna_integrity::Choice;
 use lacuna_sim::Rng;
 
-/// Sessions, for each of which all vaults are made anew.
-const SESSIONS: u32 = 12;
 /// Slices of each vault at each act in a session.
 const SLICES: u32 = 20;
 /// Pieces of [`LARGE`] bytes of a slice.
@@ -27,23 +26,24 @@ const ACTS: [Act; 4] = [Act::Write, Act::ReadCached, Act::RandomRead, Act::Rando
 
 /// Of each scheme, content and act the ratios of the sessions to a vault without integrity.
 #[derive(Default)]
-pub(crate) struct Steady(Vec<(Choice, Content, Act, Samples)>);
-
-/// Measures.
-pub(crate) fn measure(work: &Workspace) -> Result<Steady> {
-    let mut steady = Steady::default();
-    let (sessions, slices) = if work.scale.quick { (1, 2) } else { (SESSIONS, SLICES) };
-    for number in 0..sessions {
-        work.goes_on(&format!("vaults: session {} of {sessions} on one processor", number + 1))?;
-        for (content, _) in CONTENTS {
-            steady.hold(work, content, number as usize, slices)?;
-            work.settle()?;
-        }
-    }
-    Ok(steady)
+pub(crate) struct Steady {
+    ratios: Vec<(Choice, Content, Act, Samples)>,
+    sessions: usize,
 }
 
 impl Steady {
+    /// Holds a session more, for which all vaults are made anew.
+    pub(crate) fn measure(&mut self, work: &Workspace) -> Result<()> {
+        let slices = if work.scale.quick { 2 } else { SLICES };
+        work.goes_on(&format!("vaults: session {} on one processor", self.sessions + 1))?;
+        for (content, _) in CONTENTS {
+            self.hold(work, content, self.sessions, slices)?;
+            work.settle()?;
+        }
+        self.sessions += 1;
+        Ok(())
+    }
+
     /// A session: all acts, on vaults of its own.
     fn hold(&mut self, work: &Workspace, content: Content, number: usize, slices: u32) -> Result<()> {
         let choices: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
@@ -78,14 +78,14 @@ impl Steady {
     }
 
     fn push(&mut self, (choice, content, act): (Choice, Content, Act), ratio: f64) {
-        match self.0.iter_mut().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act)) {
+        match self.ratios.iter_mut().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act)) {
             Some((.., ratios)) => ratios.push(ratio),
-            None => self.0.push((choice, content, act, std::iter::once(ratio).collect())),
+            None => self.ratios.push((choice, content, act, std::iter::once(ratio).collect())),
         }
     }
 
     fn samples(&self, choice: Choice, content: Content, act: Act) -> Option<&Samples> {
-        let cell = self.0.iter().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act));
+        let cell = self.ratios.iter().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act));
         cell.map(|(.., ratios)| ratios)
     }
 
@@ -125,7 +125,7 @@ impl Steady {
             ),
             value: ratios.median(),
         };
-        self.0.iter().map(of).collect()
+        self.ratios.iter().map(of).collect()
     }
 }
 
