@@ -3,7 +3,7 @@
 //! Deniability contract: all hidden slots of a stripe are read, and each is tried once with the key of the level that owns
 //! it, which is a throwaway key if the level is not open: these reads and the ciphering are the same whatever levels exist.
 //! What an open level reads beside them is leaves of its map that are not in memory (threat model, Work).
-//! Public slots are read if one of them is live. (On a disk of version 1, whose levels share slots, the ciphering differs.)
+//! Public slots are read if one of them is live.
 //!
 //! Invariant: a block that cannot be read any more, after retries, is listed as lost, and goes on as lost; a page or a record
 //! is dropped, for its reader finds that out.

@@ -107,14 +107,11 @@ impl Closed {
             seal_root(root, &stripe_keys[usize::from(level)], level, out);
         }
         let (entries, echo) = listed.split_at_mut(plain.slots() * HIDDEN_ENTRY);
-        // An empty slot is its owner's.
-        let key_of = |slot: Slot, level: u8, entry: Entry| {
-            let owner = if entry == Entry::Empty { keys.owner(slot) } else { level };
-            &stripe_keys[usize::from(owner)]
-        };
+        // A slot is its owner's, full or empty.
+        let key_of = |slot: Slot| &stripe_keys[usize::from(keys.owner(slot))];
         let slots = plain.to_encrypt().zip(slots.chunks_exact_mut(BLOCK_SIZE));
-        for (((slot, level, entry, src), dst), listed) in slots.zip(entries.chunks_exact_mut(HIDDEN_ENTRY)) {
-            let key = key_of(slot, level, entry);
+        for (((slot, _, entry, src), dst), listed) in slots.zip(entries.chunks_exact_mut(HIDDEN_ENTRY)) {
+            let key = key_of(slot);
             let tag = seal_slot(key, seq, slot, entry, src, dst);
             let cover = key.cover(domain::ENTRY, slot.0, entry);
             if entry != Entry::Empty {
@@ -123,8 +120,8 @@ impl Closed {
             }
         }
         let echoed = Slot::all(self.hidden.echo.len()).zip(&self.hidden.echo);
-        for ((slot, (level, entry)), out) in echoed.zip(echo.chunks_exact_mut(HIDDEN_ECHO)) {
-            let cover = key_of(slot, *level, *entry).cover(domain::ECHO, slot.0, *entry);
+        for ((slot, (_, entry)), out) in echoed.zip(echo.chunks_exact_mut(HIDDEN_ECHO)) {
+            let cover = key_of(slot).cover(domain::ECHO, slot.0, *entry);
             if *entry != Entry::Empty {
                 out.copy_from_slice(&cover);
             }

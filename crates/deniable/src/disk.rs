@@ -30,9 +30,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Slots that hidden levels leave to records of discards.
-const RESERVE: u64 = 16;
-
 /// A deniable disk, open.
 pub struct Deniable {
     medium: Arc<dyn Medium>,
@@ -151,10 +148,9 @@ impl Deniable {
         let mut trees = trees.into_iter();
         let public = trees.next().expect("level 0 is always there");
         let view = Arc::new(View::new(log.clone(), health.clone(), public));
-        let shared = params.shared_slots().map(|slots| slots.saturating_sub(RESERVE));
         let mode = Mode::of(options);
         let levels = trees.map(HiddenLevel::new).collect();
-        let levels = HiddenLevels::new(levels, end.head.0, quarter, shared);
+        let levels = HiddenLevels::new(levels, end.head.0, quarter);
         let echo = recovery::hidden_echo(&log, end.head);
         let hidden = Hidden::new(levels, log.clone(), progress.clone(), health.clone(), mode, echo);
         let pipeline = Pipeline::new(

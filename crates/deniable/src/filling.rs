@@ -1,18 +1,17 @@
 //! The hidden slots of one stripe: what they carry on, and what they take in (Table 1 of the paper: existing, then new,
 //! then dummy).
 //!
-//! Each level has slots of its own, so what one level does is nothing to another (deniability contract); on a disk of
-//! version 1 all levels share all slots.
+//! Each level has slots of its own, so what one level does is nothing to another (deniability contract).
 
 use crate::carried::Carried;
 use crate::log::Log;
-use crate::params::{Params, Version};
+use crate::params::Params;
 use crate::place::{Place, Seq, Slot};
 use crate::plain::Plain;
 use crate::source::Source;
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, FailStop, Result};
-use lacuna_levels::{Entry, HiddenLevel, HiddenLevels, HiddenState, MapState};
+use lacuna_levels::{Entry, HiddenLevel, HiddenLevels, MapState};
 
 /// A stripe whose hidden slots are being filled.
 pub(crate) struct Filling<'a> {
@@ -39,31 +38,15 @@ impl<'a> Filling<'a> {
     pub(crate) fn fill(mut self) -> Result<(Plain, Vec<MapState>)> {
         let levels = 1..=self.levels.count() as u8;
         let mut roots = Vec::new();
-        if let Version::Shared { .. } = self.params().version {
-            // What any level carries on goes before what any takes in.
-            let mut all = self.levels.lock_all(self.health);
-            for (level, state) in levels.clone().zip(&mut all) {
-                self.carried.drop_stale(level, &mut state.level.tree, self.log)?;
-            }
-            for (level, state) in levels.zip(&mut all) {
-                roots.push(self.finish(level, state)?);
-            }
-        } else {
-            // One after another: no level waits for another's map.
-            for level in levels {
-                let mut state = self.levels.lock(self.health, level);
-                self.carried.drop_stale(level, &mut state.level.tree, self.log)?;
-                roots.push(self.finish(level, &mut state)?);
-            }
+        // One after another: no level waits for another's map.
+        for level in levels {
+            let mut state = self.levels.lock(self.health, level);
+            self.carried.drop_stale(level, &mut state.level.tree, self.log)?;
+            self.take(level, &mut state.level)?;
+            self.levels.passed(level, &mut state, self.seq.0);
+            roots.push(state.level.tree.state());
         }
         Ok((self.carried.hidden, roots))
-    }
-
-    /// Takes what a level has, and tells those who wait for that. Returns the state of its map.
-    fn finish(&mut self, level: u8, state: &mut HiddenState) -> Result<MapState> {
-        self.take(level, &mut state.level)?;
-        self.levels.passed(level, state, self.seq.0);
-        Ok(state.level.tree.state())
     }
 
     fn params(&self) -> &'a Params {
@@ -159,8 +142,8 @@ impl<'a> Filling<'a> {
                 return Ok(());
             }
             tree.set(addr, self.place(slot), &self.source(level))?;
-            let waiting = queue.pop().expect("it was just seen");
-            self.plain().put(level, slot, Entry::Data(addr)).copy_from_slice(&waiting.block);
+            let block = queue.pop().expect("it was just seen");
+            self.plain().put(level, slot, Entry::Data(addr)).copy_from_slice(&block);
             occupied += usize::from(held.is_none());
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! Deniability contract: there is a key for every level that the disk can have, drawn at random for those that are not open,
 //! so that a stripe takes the same ciphering whatever levels exist.
 
-use crate::params::{Params, Version};
+use crate::params::Params;
 use crate::place::{Seq, Slot};
 use lacuna_core::{BLOCK_SIZE, RecordMut, Result, Secret};
 use lacuna_crypto::{HedgedNonce, RandomSource, derive, random_secret};
@@ -29,7 +29,7 @@ pub(crate) struct LevelKeys {
     /// slots that belong to no level.
     keys: Vec<Secret<32>>,
     open: usize,
-    /// The number of the key for each hidden slot that holds nothing.
+    /// The number of the key for each hidden slot.
     owners: Vec<u8>,
     /// Hedges salts: under level 0's key, which is always there.
     salts: HedgedNonce,
@@ -41,19 +41,13 @@ impl LevelKeys {
         let mut keys: Vec<Secret<32>> =
             masters.keys.iter().map(|master| level_key(master, masters.uuid)).collect();
         let open = keys.len();
-        let possible = match params.version {
-            Version::Shared { .. } => open,
-            Version::Dealt => 1 + usize::from(params.hidden_levels()),
-        };
+        let possible = 1 + usize::from(params.hidden_levels());
         // As many are drawn whatever is open.
-        let throwaway: Vec<Secret<32>> = (0..=possible).map(|_| random_secret(filler)).collect();
-        keys.extend(throwaway.into_iter().skip(open));
-        let nobody = keys.len() as u8 - 1;
-        let owner = |slot: usize| match params.version {
-            Version::Shared { .. } => nobody,
-            Version::Dealt => {
-                (1..nobody).find(|level| params.slots(*level).contains(&slot)).unwrap_or(nobody)
-            }
+        let drawn: Vec<Secret<32>> = (0..=possible).map(|_| random_secret(filler)).collect();
+        keys.extend(drawn.into_iter().skip(open));
+        let throwaway = keys.len() as u8 - 1;
+        let owner = |slot: usize| {
+            (1..throwaway).find(|level| params.slots(*level).contains(&slot)).unwrap_or(throwaway)
         };
         let owners = (0..params.hidden_slots()).map(owner).collect();
         let salts = HedgedNonce::derive(&keys[0], "deniable salt", &[]);
@@ -85,8 +79,8 @@ impl LevelKeys {
         self.keys.iter().map(|key| stripe_key(key, salt)).collect()
     }
 
-    /// The number, among the keys of a stripe, of the key for a hidden slot that holds nothing: that of the level that owns
-    /// the slot, or of the throwaway key if no single level does.
+    /// The number, among the keys of a stripe, of the key for a hidden slot: that of the level that owns the slot, or of the
+    /// throwaway key if no level does.
     pub(crate) fn owner(&self, slot: Slot) -> u8 {
         self.owners[slot.at()]
     }

@@ -83,4 +83,4 @@ pub use disk::Deniable;
 pub use fuzz::fuzz_open;
 pub use geometry::Geometry;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions};
-pub use params::{Params, Version};
+pub use params::{Params, VERSION};

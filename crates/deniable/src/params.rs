@@ -8,6 +8,8 @@ use lacuna_crypto::derive;
 use lacuna_levels::{ClosingCover, MOST_BLOCKS, SLACK, largest_level};
 use std::ops::Range;
 
+/// The version of the format.
+pub const VERSION: u16 = 1;
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
 /// Where the two checkpoints lie, one block each.
@@ -27,34 +29,9 @@ const MOST_CYCLE: u64 = 4096;
 const LENGTH_SPREAD: u64 = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// How the hidden slots of a stripe are dealt out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// All hidden levels share all hidden slots. The header has the length of the levels.
-    Shared {
-        /// Length of every hidden level in blocks.
-        hidden_blocks: u64,
-    },
-    /// Each hidden level has slots of its own: three quarters of what the levels below it left. The length of a level is
-    /// known to its key alone.
-    Dealt,
-}
-
-impl Version {
-    /// As it stands on the medium.
-    pub fn number(self) -> u16 {
-        match self {
-            Version::Shared { .. } => 1,
-            Version::Dealt => 2,
-        }
-    }
-}
-
 /// The public parameters of a deniable disk, kept in the volume header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// How hidden slots are dealt out. New disks have [`Version::Dealt`].
-    pub version: Version,
     /// How a stripe is divided.
     pub geometry: Geometry,
     /// The spare factor ρ of the paper, in thousandths of the live slots.
@@ -92,16 +69,8 @@ impl Params {
         let stripe = geometry.blocks() * BLOCK;
         let stripes = (room.saturating_sub(LOG_START) / stripe).min(MOST_BLOCKS);
         let gap = (GAP_BYTES / stripe).min(stripes / 16).max(4) / 2 * 2;
-        let mut params = Params {
-            version: Version::Dealt,
-            geometry,
-            spare_permille,
-            gap: gap as u32,
-            cycle: 0,
-            stripes,
-            blocks: 0,
-            cover_millis,
-        };
+        let mut params =
+            Params { geometry, spare_permille, gap: gap as u32, cycle: 0, stripes, blocks: 0, cover_millis };
         if stripes >= LEAST_STRIPES {
             params.cycle = (params.stride() / 4).clamp(4, MOST_CYCLE) as u32;
             params.blocks = largest_level(params.usable(params.public_slots()));
@@ -123,12 +92,9 @@ impl Params {
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let mut record = RecordMut(&mut out);
-        record.u16(0, self.version.number()).put(2, &[self.geometry.public, self.geometry.hidden]);
+        record.u16(0, VERSION).put(2, &[self.geometry.public, self.geometry.hidden]);
         record.u16(4, self.spare_permille).u32(8, self.gap).u32(12, self.cycle);
         record.u64(16, self.stripes).u64(24, self.blocks).u32(40, self.cover_millis);
-        if let Version::Shared { hidden_blocks } = self.version {
-            record.u64(32, hidden_blocks);
-        }
         out
     }
 
@@ -136,13 +102,11 @@ impl Params {
     /// not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let record = Parameters::of_len("deniable", bytes, PARAMS_LEN)?;
-        let version = match record.u16(0) {
-            1 => Version::Shared { hidden_blocks: record.u64(32) },
-            2 => Version::Dealt,
-            other => return Err(record.refused(format!("version {other}"), "version 1 or 2")),
-        };
+        let version = record.u16(0);
+        if version != VERSION {
+            return Err(record.refused(format!("version {version}"), format!("version {VERSION}")));
+        }
         let params = Params {
-            version,
             geometry: Geometry { public: bytes[2], hidden: bytes[3] },
             spare_permille: record.u16(4),
             gap: record.u32(8),
@@ -151,8 +115,7 @@ impl Params {
             blocks: record.u64(24),
             cover_millis: record.u32(40),
         };
-        let dealt = version == Version::Dealt;
-        let zero = record.is_zero(6..8) && record.is_zero(44..) && (!dealt || record.is_zero(32..40));
+        let zero = record.is_zero(6..8) && record.is_zero(32..40) && record.is_zero(44..);
         if zero && params.sane() {
             Ok(params)
         } else {
@@ -170,53 +133,32 @@ impl Params {
             && self.cycle >= 4
             && u64::from(self.cycle) <= self.stride() / 2
             && (1..=largest_level(self.usable(self.public_slots()))).contains(&self.blocks)
-            && match self.version {
-                Version::Shared { hidden_blocks } => {
-                    (1..=largest_level(self.usable(self.hidden_slots()))).contains(&hidden_blocks)
-                }
-                Version::Dealt => self.most_blocks(1) > 0,
-            }
+            && self.most_blocks(1) > 0
     }
 
     /// How many hidden levels there can be. The same for all disks of a geometry, whether or not any exists.
     pub fn hidden_levels(&self) -> u8 {
-        match self.version {
-            Version::Shared { .. } => HIDDEN_LEVELS as u8,
-            Version::Dealt => {
-                (1..=HIDDEN_LEVELS as u8).take_while(|level| self.most_blocks(*level) > 0).count() as u8
-            }
-        }
+        (1..=HIDDEN_LEVELS as u8).take_while(|level| self.most_blocks(*level) > 0).count() as u8
     }
 
     /// The most blocks that a hidden level can have, by what the header says: a level is up to a sixteenth shorter. 0 for a
     /// level that has no slots.
     pub fn most_blocks(&self, level: u8) -> u64 {
-        match self.version {
-            Version::Shared { hidden_blocks } => hidden_blocks,
-            Version::Dealt => largest_level(self.usable(self.slots(level).len())),
-        }
+        largest_level(self.usable(self.slots(level).len()))
     }
 
-    /// Length of a hidden level in blocks: on a disk of version 2 drawn with its key, so that no public number implies it.
-    /// `level_key` is the key of the level on this disk.
+    /// Length of a hidden level in blocks: drawn with its key, so that no public number implies it. `level_key` is the key of
+    /// the level on this disk.
     pub(crate) fn hidden_blocks(&self, level: u8, level_key: &Secret<32>) -> u64 {
         let most = self.most_blocks(level);
-        match self.version {
-            Version::Shared { .. } => most,
-            Version::Dealt => {
-                let drawn: Secret<8> = derive(level_key, "deniable length", &[]);
-                most - u64::from_le_bytes(*drawn.expose()) % (most / LENGTH_SPREAD + 1)
-            }
-        }
+        let drawn: Secret<8> = derive(level_key, "deniable length", &[]);
+        most - u64::from_le_bytes(*drawn.expose()) % (most / LENGTH_SPREAD + 1)
     }
 
-    /// The hidden slots of a stripe that belong to a hidden level. On a disk of version 2 each level has three quarters of
-    /// what those below it left, rounded down, and level 1 at least one: what is left at the end belongs to no level.
+    /// The hidden slots of a stripe that belong to a hidden level. Each level has three quarters of the slots that the levels
+    /// below it left, rounded down, and level 1 at least one: the slots that are left at the end belong to no level.
     pub fn slots(&self, level: u8) -> Range<usize> {
         let all = self.hidden_slots();
-        if let Version::Shared { .. } = self.version {
-            return 0..all;
-        }
         let share = |level: u8, left: usize| (left * 3 / 4).max(usize::from(level == 1 && left > 0));
         let first = (1..level).fold(0, |first, below| first + share(below, all - first));
         first..first + share(level, all - first)
@@ -255,11 +197,6 @@ impl Params {
     fn usable(&self, slots: usize) -> u64 {
         let live = self.stride() * slots as u64;
         live - live.saturating_mul(u64::from(self.spare_permille)) / 1000
-    }
-
-    /// Slots that data and maps of all hidden levels together may fill, if they share them.
-    pub(crate) fn shared_slots(&self) -> Option<u64> {
-        matches!(self.version, Version::Shared { .. }).then(|| self.usable(self.hidden_slots()))
     }
 
     /// How many public slots of a stripe the first write of a block may fill. Half of the spare stays spread over all
@@ -365,9 +302,6 @@ mod tests {
         let (least, most) = lengths.fold((u64::MAX, 0), |(least, most), l| (least.min(l), most.max(l)));
         assert!(most <= p.most_blocks(2) && most > p.most_blocks(2) * 99 / 100);
         assert!(least >= p.most_blocks(2) * 15 / 16 - 1 && least < p.most_blocks(2) * 96 / 100);
-        let shared = Params { version: Version::Shared { hidden_blocks: 1000 }, ..p };
-        assert_eq!(Params::parse(&shared.encode()).unwrap(), shared);
-        assert_eq!((shared.slots(3), shared.hidden_levels(), shared.most_blocks(3)), (0..31, 7, 1000));
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn constants_and_parameters() {
     let encoded = p.encode();
     let field = fields("Parameters");
     let value = |name: &str| field.number(&encoded, name);
-    assert_eq!(value("version"), 2);
+    assert_eq!(value("version"), 1);
     assert_eq!(value("public slots"), u64::from(p.geometry.public));
     assert_eq!(value("hidden slots"), u64::from(p.geometry.hidden));
     assert_eq!(value("spare"), u64::from(p.spare_permille));

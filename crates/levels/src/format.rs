@@ -1,8 +1,8 @@
 //! What a format with levels lets others do: lay disks on media, and open them.
 
-use crate::{Levels, OpenOptions};
+use crate::disk::{Levels, OpenOptions};
+use crate::randomness::Randomness;
 use lacuna_core::{Result, Secret};
-use lacuna_crypto::RandomSource;
 use lacuna_medium::Medium;
 use std::sync::Arc;
 
@@ -13,22 +13,6 @@ pub struct Masters<'a> {
     pub keys: &'a [Secret<32>],
     /// The identity of the disk, from its header.
     pub uuid: &'a [u8; 16],
-}
-
-/// Where the random bytes of a disk come from.
-#[derive(Clone)]
-pub struct Randomness {
-    /// Of what everybody with the key of level 0 can see.
-    pub public: Arc<dyn RandomSource>,
-    /// Of everything else.
-    pub filler: Arc<dyn RandomSource>,
-}
-
-impl Randomness {
-    /// Both from one source.
-    pub fn of(source: Arc<dyn RandomSource>) -> Self {
-        Randomness { public: Arc::clone(&source), filler: source }
-    }
 }
 
 /// A format with levels: the parameters of a disk, which say how it lies on its medium.

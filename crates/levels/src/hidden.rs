@@ -4,11 +4,11 @@
 //! or the paced clock caused passes by and is filled by the format; threads that wait for that are woken.
 
 use crate::OpenOptions;
-use crate::queue::{Queue, Waiting};
+use crate::queue::Queue;
 use crate::tree::{PageSource, Tree};
 use crate::warm::warm;
 use lacuna_core::{Advice, BLOCK_SIZE, Error, FailStop, Kind, Result, Setting, StatusItem, defect};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,11 +86,6 @@ impl HiddenState {
         (self.level.queue.len() * BLOCK_SIZE) as u64
     }
 
-    /// Slots that data and map take up, or will.
-    fn used(&self) -> u64 {
-        self.level.tree.used().saturating_add(self.level.queue.first_writes())
-    }
-
     fn waiters(&mut self, awaited: Awaited) -> &mut usize {
         match awaited {
             Awaited::Passing => &mut self.watchers,
@@ -156,8 +151,6 @@ struct Shared {
     room: Condvar,
     /// Bytes that may be queued before writers wait.
     most_waiting: u64,
-    /// Slots in use when the lock was last released, for disks whose levels share their slots.
-    used: AtomicU64,
     /// Whether nothing of it waits for cover any more.
     gives_up: AtomicBool,
     /// Whether its user was told, at an end, that something of it is lost.
@@ -167,18 +160,13 @@ struct Shared {
 /// The hidden levels of an open disk, shared by its clients and the thread that fills stripes or batches.
 pub struct HiddenLevels {
     levels: Vec<Shared>,
-    /// Slots that data and maps of all levels together may fill, on disks of version 1, whose levels share them. Levels
-    /// with slots of their own always fit.
-    shared_slots: Option<u64>,
 }
 
 impl HiddenLevels {
     /// Levels 1 and up of a disk whose last stripe or batch is `head`. The queue of level *l* holds `memory` bytes divided
-    /// by 2 to the power of *l* before writers wait, however many levels are open. `shared_slots` is how many slots all of
-    /// them may fill together, on disks of version 1.
-    pub fn new(levels: Vec<HiddenLevel>, head: u64, memory: u64, shared_slots: Option<u64>) -> HiddenLevels {
+    /// by 2 to the power of *l* before writers wait, however many levels are open.
+    pub fn new(levels: Vec<HiddenLevel>, head: u64, memory: u64) -> HiddenLevels {
         let shared = |(number, level): (u32, HiddenLevel)| Shared {
-            used: AtomicU64::new(level.tree.used()),
             gives_up: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             state: Mutex::new(HiddenState { level, filled: head, watchers: 0, writers: 0 }),
@@ -186,7 +174,7 @@ impl HiddenLevels {
             room: Condvar::new(),
             most_waiting: memory >> number,
         };
-        HiddenLevels { levels: (1..).zip(levels).map(shared).collect(), shared_slots }
+        HiddenLevels { levels: (1..).zip(levels).map(shared).collect() }
     }
 
     /// How many levels are open, level 0 apart.
@@ -207,9 +195,8 @@ impl HiddenLevels {
         })
     }
 
-    /// What all levels know, from level 1 up: where levels share slots (deniable disks of version 1), and where all maps change
-    /// with one batch (oblivious disks).
-    pub fn lock_all(&self, health: &FailStop) -> Vec<MutexGuard<'_, HiddenState>> {
+    /// Locks all levels, from level 1 up: what they know is of one moment.
+    fn lock_all(&self, health: &FailStop) -> Vec<MutexGuard<'_, HiddenState>> {
         (1..=self.levels.len() as u8).map(|level| self.lock(health, level)).collect()
     }
 
@@ -217,7 +204,6 @@ impl HiddenLevels {
     pub fn passed(&self, level: u8, state: &mut HiddenState, seq: u64) {
         let shared = self.shared(level);
         state.filled = seq;
-        shared.used.store(state.used(), Ordering::Relaxed);
         if state.watchers > 0 {
             shared.moved.notify_all();
         }
@@ -259,7 +245,7 @@ impl HiddenLevels {
 
     /// Queues blocks of a level. Waits while too much is queued.
     ///
-    /// Errors: [`Kind::NoSpace`], [`Kind::NoCover`], the standing refusal, and what `source` reports.
+    /// Errors: [`Kind::NoCover`] and the standing refusal.
     pub fn write(
         &self,
         wait: &Wait<'_>,
@@ -277,59 +263,15 @@ impl HiddenLevels {
         let mut state = self.wait(wait, level, "cannot take a hidden write in", Awaited::Room, |state| {
             state.waiting() < shared.most_waiting
         })?;
-        let mut blocks = (first..).zip(blocks);
-        let queued =
-            blocks.try_for_each(|(addr, block)| self.queue_block(&mut state, level, addr, block, source));
-        shared.used.store(state.used(), Ordering::Relaxed);
-        shared.wake_writer(&state);
-        queued
-    }
-
-    fn queue_block(
-        &self,
-        state: &mut HiddenState,
-        level: u8,
-        addr: u64,
-        block: Box<[u8]>,
-        source: &dyn PageSource,
-    ) -> Result<()> {
-        if let Some(waiting) = state.level.queue.get_mut(addr) {
-            *waiting = block;
-            return Ok(());
-        }
-        let first_write = match self.shared_slots {
-            Some(usable) => {
-                let first_write = state.level.tree.get(addr, source)? == 0;
-                if first_write {
-                    self.check_shared_slots(usable, level, state)?;
-                }
-                first_write
+        let queue = &mut state.level.queue;
+        for (addr, block) in (first..).zip(blocks) {
+            match queue.get_mut(addr) {
+                Some(pending) => *pending = block,
+                None => queue.put(addr, block),
             }
-            None => false,
-        };
-        state.level.queue.put(addr, Waiting { block, first_write });
+        }
+        shared.wake_writer(&state);
         Ok(())
-    }
-
-    /// Refuses a block that no level has room for, on a disk whose levels share their slots.
-    fn check_shared_slots(&self, usable: u64, level: u8, state: &HiddenState) -> Result<()> {
-        // A single hidden level fits whole, as it was planned to.
-        if self.levels.len() == 1 {
-            return Ok(());
-        }
-        let others = (1u8..).zip(&self.levels).filter(|(other, _)| *other != level);
-        let used = others
-            .fold(state.used(), |used, (_, other)| used.saturating_add(other.used.load(Ordering::Relaxed)));
-        // Levels below must not learn of the deepest from a lack of room: it leaves them some.
-        let deepest = usize::from(level) == self.levels.len();
-        let most = if deepest { usable - usable / 16 } else { usable };
-        if used < most {
-            return Ok(());
-        }
-        Err(Error::new(Kind::NoSpace, "the hidden levels are full")
-            .found(format!("{used} blocks in use"))
-            .expected(format!("fewer than {most}"))
-            .remedy("delete something on a hidden level and trim it"))
     }
 
     /// Loads the leaves that say where blocks of a level are, without the lock: the thread that fills stripes or batches
@@ -361,7 +303,6 @@ impl HiddenLevels {
         if written {
             queue.trim(first, count);
         }
-        shared.used.store(state.used(), Ordering::Relaxed);
         shared.wake_writer(&state);
         Ok(())
     }

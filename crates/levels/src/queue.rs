@@ -4,18 +4,10 @@
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// A block that waits.
-pub struct Waiting {
-    /// What it is to hold.
-    pub block: Box<[u8]>,
-    /// Whether the level has not written it before.
-    pub first_write: bool,
-}
-
 /// Blocks that wait for a stripe, oldest first, and ranges that were discarded before them.
 #[derive(Default)]
 pub struct Queue {
-    blocks: FxHashMap<u64, Waiting>,
+    blocks: FxHashMap<u64, Box<[u8]>>,
     /// Turns, each with its number and its block.
     order: VecDeque<(u64, u64)>,
     trims: Vec<(u64, u64)>,
@@ -23,8 +15,6 @@ pub struct Queue {
     given: u64,
     trims_given: u64,
     trims_taken: u64,
-    /// Blocks in it that the level has not written before.
-    first_writes: u64,
 }
 
 /// How far a queue had come: what was given up to then.
@@ -45,11 +35,6 @@ impl Queue {
         self.blocks.is_empty()
     }
 
-    /// Those of them that the level has not written before.
-    pub(crate) fn first_writes(&self) -> u64 {
-        self.first_writes
-    }
-
     /// Ranges that wait, the oldest first.
     pub fn trims(&self) -> &[(u64, u64)] {
         &self.trims
@@ -57,12 +42,12 @@ impl Queue {
 
     /// The block that waits to be written at `addr`.
     pub fn get(&self, addr: u64) -> Option<&[u8]> {
-        self.blocks.get(&addr).map(|waiting| &*waiting.block)
+        self.blocks.get(&addr).map(|block| &**block)
     }
 
     /// The same, to be changed.
     pub fn get_mut(&mut self, addr: u64) -> Option<&mut Box<[u8]>> {
-        self.blocks.get_mut(&addr).map(|waiting| &mut waiting.block)
+        self.blocks.get_mut(&addr)
     }
 
     /// The blocks that wait, and where they belong, in their order.
@@ -76,9 +61,8 @@ impl Queue {
     }
 
     /// Adds a block, whose turn comes last. One for this address must not wait already: it is changed in its place.
-    pub fn put(&mut self, addr: u64, waiting: Waiting) {
-        self.first_writes += u64::from(waiting.first_write);
-        self.blocks.insert(addr, waiting);
+    pub fn put(&mut self, addr: u64, block: Box<[u8]>) {
+        self.blocks.insert(addr, block);
         self.given += 1;
         self.order.push_back((self.given, addr));
     }
@@ -89,28 +73,19 @@ impl Queue {
     }
 
     /// Takes out the block whose turn it is.
-    pub fn pop(&mut self) -> Option<Waiting> {
-        let addr = self.front()?;
-        self.order.pop_front();
-        self.remove(addr)
-    }
-
-    /// Takes a block out, without its turn.
-    fn remove(&mut self, addr: u64) -> Option<Waiting> {
-        let waiting = self.blocks.remove(&addr)?;
-        self.first_writes -= u64::from(waiting.first_write);
-        Some(waiting)
+    pub fn pop(&mut self) -> Option<Box<[u8]>> {
+        let (_, addr) = self.order.pop_front()?;
+        self.blocks.remove(&addr)
     }
 
     /// Drops the blocks of a range.
     pub fn discard(&mut self, first: u64, count: u64) {
-        let within: Vec<u64> = if count < self.blocks.len() as u64 {
-            (first..first + count).collect()
-        } else {
-            self.blocks.keys().copied().filter(|addr| (first..first + count).contains(addr)).collect()
-        };
         let before = self.blocks.len();
-        within.into_iter().for_each(|addr| drop(self.remove(addr)));
+        if count < before as u64 {
+            (first..first + count).for_each(|addr| drop(self.blocks.remove(&addr)));
+        } else {
+            self.blocks.retain(|addr, _| !(first..first + count).contains(addr));
+        }
         // Their turns go with them: a block that is put again must not come before others that wait.
         if self.blocks.len() < before {
             let blocks = &self.blocks;
@@ -153,8 +128,8 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn waiting() -> Waiting {
-        Waiting { block: Box::new([1]), first_write: true }
+    fn block() -> Box<[u8]> {
+        Box::new([1])
     }
 
     #[test]
@@ -170,33 +145,33 @@ mod tests {
     #[test]
     fn a_ticket_has_passed_when_everything_before_it_was_taken() {
         let mut queue = Queue::default();
-        queue.put(7, waiting());
-        queue.put(3, waiting());
+        queue.put(7, block());
+        queue.put(3, block());
         queue.trim(9, 1);
         let ticket = queue.ticket();
-        queue.put(8, waiting());
+        queue.put(8, block());
         assert!(queue.front() == Some(7) && queue.pop().is_some());
         queue.discard(3, 1);
         assert!(!queue.has_passed(ticket));
         assert_eq!(queue.front(), Some(8));
         assert!(!queue.has_passed(ticket), "a discard still waits");
         assert_eq!(queue.pop_trims(1).collect::<Vec<_>>(), [(9, 1)]);
-        assert!(queue.has_passed(ticket) && queue.len() == 1 && queue.first_writes() == 1);
+        assert!(queue.has_passed(ticket) && queue.len() == 1);
     }
 
     #[test]
     fn turns_go_with_their_blocks() {
         let mut queue = Queue::default();
         for addr in 0..1000 {
-            queue.put(addr, waiting());
+            queue.put(addr, block());
             queue.discard(addr, 1);
         }
         assert!(queue.order.is_empty() && queue.front().is_none() && queue.has_passed(queue.ticket()));
-        queue.put(7, waiting());
-        queue.put(8, waiting());
+        queue.put(7, block());
+        queue.put(8, block());
         let ticket = queue.ticket();
         queue.discard(7, 1);
-        queue.put(7, waiting());
+        queue.put(7, block());
         assert_eq!(queue.waiting().map(|(addr, _)| addr).collect::<Vec<_>>(), [8, 7]);
         assert!(!queue.has_passed(ticket), "a block before it still waits");
         assert!(queue.pop().is_some() && queue.front() == Some(7) && queue.has_passed(ticket));

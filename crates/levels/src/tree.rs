@@ -90,11 +90,6 @@ impl Tree {
         MapState { root: self.pages[self.depths() - 1][0], ..self.state }
     }
 
-    /// Blocks and pages of the level that take up slots.
-    pub fn used(&self) -> u64 {
-        self.state.data.saturating_add(self.state.pages)
-    }
-
     /// Its counters: blocks of data, and pages that wait to be written.
     pub fn status(&self) -> [StatusItem; 2] {
         let (data, waiting) = (self.state.data, self.write_out.waiting());

@@ -116,7 +116,7 @@ fn what_is_given_up_is_lost_if_it_was_refused() {
     let block = [7; BLOCK_SIZE];
     for full in [false, true] {
         // The queue of level 1 has half of the memory: many blocks, or one.
-        let hidden = levels(1, if full { 2 * BLOCK_SIZE as u64 } else { 1 << 20 }, 100);
+        let hidden = levels(1, if full { 2 * BLOCK_SIZE as u64 } else { 1 << 20 });
         hidden.write(&wait, 1, 5, &block, &NoPages).unwrap();
         hidden.give_up(1, true);
         assert_eq!(hidden.wait_passed(&wait, 1).unwrap_err().kind(), Kind::NoCover);
@@ -147,14 +147,14 @@ impl PageSource for NoPages {
     }
 }
 
-fn levels(count: usize, memory: u64, shared_slots: u64) -> HiddenLevels {
+fn levels(count: usize, memory: u64) -> HiddenLevels {
     let level = |_| HiddenLevel::new(Tree::new(1000, 8, 16));
-    HiddenLevels::new((0..count).map(level).collect(), 4, memory, Some(shared_slots))
+    HiddenLevels::new((0..count).map(level).collect(), 4, memory)
 }
 
 #[test]
 fn pending_blocks_are_read_and_written_in_turn() {
-    let (hidden, health) = (levels(1, 1 << 20, 100), FailStop::default());
+    let (hidden, health) = (levels(1, 1 << 20), FailStop::default());
     let wait = Wait { health: &health, patience: Some(Duration::ZERO) };
     assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 4);
     hidden.write(&wait, 1, 5, &[7; 2 * BLOCK_SIZE], &NoPages).unwrap();
@@ -174,8 +174,8 @@ fn pending_blocks_are_read_and_written_in_turn() {
 }
 
 #[test]
-fn writers_wait_for_room_and_for_slots() {
-    let (hidden, health) = (levels(2, 2 * BLOCK_SIZE as u64, 16), FailStop::default());
+fn writers_wait_for_room() {
+    let (hidden, health) = (levels(2, 2 * BLOCK_SIZE as u64), FailStop::default());
     let now = Wait { health: &health, patience: Some(Duration::ZERO) };
     hidden.write(&now, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap();
     assert_eq!(hidden.write(&now, 1, 6, &[7; BLOCK_SIZE], &NoPages).unwrap_err().kind(), Kind::NoCover);
@@ -197,19 +197,11 @@ fn writers_wait_for_room_and_for_slots() {
         writer.join().unwrap().unwrap();
         assert!(flusher.join().unwrap().unwrap() >= 5);
     });
-    // The deepest level leaves the others a sixteenth, here one slot.
-    let (hidden, data) = (levels(2, 1 << 30, 16), [7; 16 * BLOCK_SIZE]);
-    assert_eq!(hidden.write(&now, 2, 0, &data, &NoPages).unwrap_err().kind(), Kind::NoSpace);
-    assert_eq!(hidden.lock(&health, 2).waiting(), 15 * BLOCK_SIZE as u64);
-    hidden.write(&now, 1, 0, &data[..BLOCK_SIZE], &NoPages).unwrap();
-    assert_eq!(hidden.write(&now, 1, 1, &data[..BLOCK_SIZE], &NoPages).unwrap_err().kind(), Kind::NoSpace);
 }
 
 #[test]
 fn a_level_that_is_starved_takes_nothing_from_another() {
-    let health = FailStop::default();
-    let level = |_| HiddenLevel::new(Tree::new(1000, 8, 16));
-    let hidden = HiddenLevels::new((0..3).map(level).collect(), 4, 16 * BLOCK_SIZE as u64, None);
+    let (hidden, health) = (levels(3, 16 * BLOCK_SIZE as u64), FailStop::default());
     let now = Wait { health: &health, patience: Some(Duration::ZERO) };
     // Blocks go in until the queue is full: 8, 4 and 2 of them.
     for (level, most) in [(3, 2), (2, 4), (1, 8)] {
@@ -223,7 +215,7 @@ fn a_level_that_is_starved_takes_nothing_from_another() {
 
 #[test]
 fn a_failure_ends_all_waiting() {
-    let (hidden, health) = (levels(1, 1 << 20, 100), FailStop::default());
+    let (hidden, health) = (levels(1, 1 << 20), FailStop::default());
     let forever = Wait { health: &health, patience: None };
     hidden.write(&forever, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap();
     std::thread::scope(|scope| {
