@@ -7,7 +7,7 @@ use crate::cell::{FILLER_AT, NONCE_AT};
 use crate::head::{Draft, LevelRecord, PublicPart, batch_key};
 use crate::keys::Keys;
 use crate::level_cells::LevelCells;
-use crate::limits::{MOST_TRIMS, STASH_SLOTS};
+use crate::limits::{CELL_LEN, MOST_TRIMS, STASH_SLOTS};
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell, Place, StashSlot};
 use crate::prepared::Prepared;
@@ -196,7 +196,7 @@ impl<'a> Batch<'a> {
             let Some(slot) = self.free(level) else { return Ok(()) };
             tree.set(addr, self.place(slot).word(), &cells.held())?;
             let pending = queue.pop().expect("it was just seen");
-            self.put(level, slot, Entry::Data(addr), pending.block, cells);
+            self.put(level, slot, Entry::Data(addr), pending, cells);
         }
         Ok(())
     }
@@ -216,9 +216,8 @@ impl<'a> Batch<'a> {
     /// Encrypts everything: cells and stash into `record`, and the head.
     pub(crate) fn seal(mut self, previous: [u8; 16], claims: Claims, record: &mut Vec<u8>) -> Result<Sealed> {
         record.resize(self.params.record_len() as usize, 0);
-        let (len, count) = (self.params.cell_len(), self.holds.len());
-        let (cells, rest) = record.split_at_mut(count * len);
-        for (slot, out) in cells.chunks_exact_mut(len).enumerate() {
+        let (cells, rest) = record.split_at_mut(self.holds.len() * CELL_LEN);
+        for (slot, out) in cells.chunks_exact_mut(CELL_LEN).enumerate() {
             let (key, place, entry) = match self.holds[slot] {
                 Holds::Filler => (self.keys.throwaway(), Place::of_word(0), Entry::Empty),
                 Holds::Kept(level, entry, place) => (&self.keys.level(level).cells, place, entry),
@@ -227,7 +226,8 @@ impl<'a> Batch<'a> {
             key.seal(place, entry, self.drawn.block(slot), self.filler, out)?;
         }
         self.filler.fill(rest);
-        for (slot, ((entry, block), out)) in self.stashed.iter().zip(rest.chunks_exact_mut(len)).enumerate() {
+        let slots = self.stashed.iter().zip(rest.chunks_exact_mut(CELL_LEN));
+        for (slot, ((entry, block), out)) in slots.enumerate() {
             let place = Place::in_stash(self.seq, StashSlot(slot));
             self.keys.level(0).cells.seal(place, *entry, block, self.filler, out)?;
         }
@@ -250,7 +250,7 @@ impl<'a> Batch<'a> {
     /// nothing (deniability contract). Nonces of cells stand for the cells, whose content they depend on.
     fn hedged_salt(&self, public: &PublicPart, record: &[u8]) -> [u8; SALT_LEN] {
         let mut content = self.block.to_vec();
-        for cell in record.chunks_exact(self.params.cell_len()) {
+        for cell in record.chunks_exact(CELL_LEN) {
             content.extend_from_slice(&cell[NONCE_AT..FILLER_AT]);
         }
         for Told { level, entries, stashed, record } in &self.told {

@@ -9,7 +9,7 @@ use crate::ahead::{Ahead, DEPTH};
 use crate::batch::{Batch, Sealed, Shares};
 use crate::durability::Durability;
 use crate::keys::Keys;
-use crate::limits::STASH_SLOTS;
+use crate::limits::{CELL_LEN, STASH_SLOTS};
 use crate::open_levels::OpenLevels;
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell};
@@ -191,13 +191,12 @@ impl BatchWriter {
 
     /// Replaces the cells that other batches rewrote since they were read for this one.
     fn take_again(&self, drawn: &mut Prepared) -> Result<()> {
-        let len = self.params.cell_len();
         for slot in 0..drawn.cells.len() {
             let cell = drawn.cells[slot];
             let mut since = self.recent.iter().rev().take_while(|recent| recent.seq > drawn.as_of);
             let again = since.find_map(|recent| Some((*recent.slots.get(&cell)?, recent)));
             if let Some((at, recent)) = again {
-                drawn.replace(slot, &recent.record[at * len..(at + 1) * len])?;
+                drawn.replace(slot, &recent.record[at * CELL_LEN..(at + 1) * CELL_LEN])?;
             }
         }
         Ok(())

@@ -21,7 +21,7 @@
 //! The format has *g* = 8, *k* = 2 with *f* = 2/3, whose y is ((1 − f) / f)² = 1/4, and *k* of 3 or more with *f* = 1/2, whose y is
 //! √5 − 2 at most. More than [`crate::limits::STASH_SLOTS`] blocks wait with a probability of at most 4^(−49/8) = 2^−12.25
 //! after a batch, for steps that are independent of each other, if neighbours are always free together. They are not: by simulation
-//! at full load (`tests/world.rs`) one batch in 100,000 leaves more if blocks are written in order, and random writes none. Then another batch follows at once, which depends on level 0 alone; a pending block is never in memory alone after a
+//! at full load (`papers/hive/tests/world.rs`) one batch in 100,000 leaves more if blocks are written in order, and random writes none. Then another batch follows at once, which depends on level 0 alone; a pending block is never in memory alone after a
 //! flush. Blocks of hidden levels need no stash: until a cell takes them they are not durable, and their old versions stay.
 
 /// The base of the exponential that bounds the tail of the length of a stash: the probability of *m* blocks or more is at

@@ -4,9 +4,9 @@
 //! ```text
 //!    0  block   4096  encrypted (XAES-256-GCM)
 //! 4096  nonce     24  random, hedged
-//! 4120  cover     16  the entry and the place (in version 1 zeros), under a pad that belongs to the nonce
+//! 4120  cover     16  the entry and the place, under a pad that belongs to the nonce
 //! 4136  tag       16  of the block, over place and entry as well
-//! 4152  filler     8  random (456 in version 1)
+//! 4152  filler     8  random
 //! ```
 //!
 //! In memory and in the ring a cell is one piece; in place the block has a page to itself, and the rest, its metadata, stands
@@ -80,8 +80,7 @@ impl CellKey {
         Ok(())
     }
 
-    /// What a cell claims to hold of this level, and in which place it was put; in version 1 zeros stand for that. Of a cell
-    /// that is not of this level, random bytes.
+    /// What a cell claims to hold of this level, and in which place it was put. Of a cell that is not of this level, random bytes.
     pub(crate) fn claim(&self, cell: &[u8]) -> (Option<Entry>, Place) {
         let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
         let mut plain = self.pad(&nonce);
@@ -114,7 +113,7 @@ fn associated(place: Place, entry: Entry) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::META_LEN;
+    use crate::limits::CELL_LEN;
     use crate::place::{BatchSeq, Cell, StashSlot};
     use lacuna_crypto::SeededRandom;
 
@@ -123,7 +122,7 @@ mod tests {
         let (filler, block) = (SeededRandom::new(1), [7; BLOCK_SIZE]);
         let [key, other] = [[1; 32], [2; 32]].map(|bytes| CellKey::new(&Secret::copy_from(&bytes)));
         let at = |seq, cell| Place::new(BatchSeq(seq), Cell(cell));
-        let (mut cell, entry) = ([0; BLOCK_SIZE + META_LEN], Entry::Data(77));
+        let (mut cell, entry) = ([0; CELL_LEN], Entry::Data(77));
         key.seal(at(9, 5), entry, &block, &filler, &mut cell).unwrap();
         assert_eq!((key.claim(&cell), other.claim(&cell).0), ((Some(entry), at(9, 5)), None));
         let stashed = Place::in_stash(BatchSeq(9), StashSlot(6));

@@ -3,7 +3,7 @@
 //! Invariant: a cell that `in_flight` names is read from the ring and never in place, so no cell is read while it is written.
 
 use crate::journal::COPIES;
-use crate::limits::META_LEN;
+use crate::limits::{CELL_LEN, GROUP, META_LEN};
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell};
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
@@ -44,14 +44,14 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Where a cell is in the ring, if it is, with groups of so many cells.
-    fn cell(&self, cell: Cell, group: u64) -> Option<InRing> {
-        let first = self.groups.get(&(cell.0 / group))?;
-        Some(InRing { slot: first.slot + (cell.0 % group) as u8, ..*first })
+    /// Where a cell is in the ring, if it is.
+    fn cell(&self, cell: Cell) -> Option<InRing> {
+        let first = self.groups.get(&(cell.0 / GROUP))?;
+        Some(InRing { slot: first.slot + (cell.0 % GROUP) as u8, ..*first })
     }
 
-    fn all(&self, cells: &[Cell], group: u64) -> Vec<Option<InRing>> {
-        cells.iter().map(|cell| self.cell(*cell, group)).collect()
+    fn all(&self, cells: &[Cell]) -> Vec<Option<InRing>> {
+        cells.iter().map(|cell| self.cell(*cell)).collect()
     }
 }
 
@@ -72,7 +72,7 @@ impl CellStore {
     /// Where cells are in the ring, if they are, and how often writing in place was begun.
     fn whereabouts(&self, cells: &[Cell]) -> (Vec<Option<InRing>>, u64) {
         let in_flight = self.in_flight.read();
-        (in_flight.all(cells, self.params.group()), in_flight.rounds)
+        (in_flight.all(cells), in_flight.rounds)
     }
 
     /// Reads cells, one after another, into `out`, for a level.
@@ -88,18 +88,17 @@ impl CellStore {
             }
         }
         let in_flight = self.in_flight.read();
-        self.read_from(level, cells, &in_flight.all(cells, self.params.group()), out)
+        self.read_from(level, cells, &in_flight.all(cells), out)
     }
 
     fn read_from(&self, level: u8, cells: &[Cell], places: &[Option<InRing>], out: &mut [u8]) -> Result<()> {
         // In place the blocks of a group lie side by side, and then its metadata.
-        let group = self.params.group();
         let mut batch: Vec<ReadExtent<'_>> = Vec::with_capacity(2 * cells.len());
         let mut metadata: Vec<ReadExtent<'_>> = Vec::new();
         let mut last = None;
-        let bufs = out.chunks_exact_mut(self.params.cell_len());
+        let bufs = out.chunks_exact_mut(CELL_LEN);
         for ((cell, place), buf) in cells.iter().zip(places).zip(bufs) {
-            if last.replace(cell.0 / group) != Some(cell.0 / group) {
+            if last.replace(cell.0 / GROUP) != Some(cell.0 / GROUP) {
                 batch.append(&mut metadata);
             }
             if let Some(at) = place {
@@ -160,7 +159,7 @@ impl CellStore {
     pub(crate) fn read_last(&self, cells: &[Cell], out: &mut [u8]) -> Result<()> {
         let Err(e) = self.patiently(|| self.read(0, cells, out)) else { return Ok(()) };
         let mut given = false;
-        for (cell, out) in cells.iter().zip(out.chunks_exact_mut(self.params.cell_len())) {
+        for (cell, out) in cells.iter().zip(out.chunks_exact_mut(CELL_LEN)) {
             match again(|| self.read(0, &[*cell], out)) {
                 Ok(()) => given = true,
                 // What is there cannot be read for the moment, and is not lost.
@@ -174,9 +173,8 @@ impl CellStore {
     /// From now on these cells, whole groups, are read from batch `seq` in the ring.
     pub(crate) fn submit(&self, seq: BatchSeq, cells: &[Cell]) {
         let mut in_flight = self.in_flight.write();
-        let group = self.params.group();
-        for (slot, first) in (0u8..).zip(cells).step_by(group as usize) {
-            in_flight.groups.insert(first.0 / group, InRing { seq, slot });
+        for (slot, first) in (0u8..).zip(cells).step_by(GROUP as usize) {
+            in_flight.groups.insert(first.0 / GROUP, InRing { seq, slot });
         }
     }
 
@@ -188,8 +186,7 @@ impl CellStore {
     /// Writes in place, in the order of their numbers, the cells whose latest version is in a batch from `first` to `last`,
     /// which are durable. `records` is memory for what the ring has of them.
     pub(crate) fn destage(&self, first: BatchSeq, last: BatchSeq, records: &mut Vec<u8>) -> Result<()> {
-        let (len, group) = (self.params.cell_len(), self.params.group());
-        let each = self.params.batch_cells() * len;
+        let each = self.params.batch_cells() * CELL_LEN;
         let mut groups: Vec<(u64, InRing)> = {
             let in_flight = self.in_flight.read();
             let latest = in_flight.groups.iter().filter(|(_, at)| (first..=last).contains(&at.seq));
@@ -203,24 +200,24 @@ impl CellStore {
             .map(|(seq, buf)| ReadExtent { offset: self.params.record_offset(BatchSeq(seq)), buf })
             .collect();
         let whole = self.medium.read(&mut reads).is_ok();
-        let within = |at: &InRing| (at.seq.0 - first.0) as usize * each + usize::from(at.slot) * len;
+        let within = |at: &InRing| (at.seq.0 - first.0) as usize * each + usize::from(at.slot) * CELL_LEN;
         for groups in groups.chunks(AT_ONCE) {
-            let cells = groups.iter().flat_map(move |(number, at)| {
+            let cells = groups.iter().flat_map(|(number, at)| {
                 let cell =
-                    move |n: u64| (Cell(number * group + n), InRing { slot: at.slot + n as u8, ..*at });
-                (0..group).map(cell)
+                    move |n: u64| (Cell(number * GROUP + n), InRing { slot: at.slot + n as u8, ..*at });
+                (0..GROUP).map(cell)
             });
             // What the ring does not give any more stays as it was: what lay there does not verify in the place of what is
             // lost.
-            let mut given: Vec<(Cell, InRing)> = Vec::with_capacity(groups.len() * group as usize);
+            let mut given: Vec<(Cell, InRing)> = Vec::with_capacity(groups.len() * GROUP as usize);
             for (cell, at) in cells {
                 let from = self.params.ring_offset(at.seq, usize::from(at.slot));
-                let buf = &mut records[within(&at)..within(&at) + len];
+                let buf = &mut records[within(&at)..within(&at) + CELL_LEN];
                 if whole || self.has_given(self.patiently(|| self.medium.read_at(from, buf)))? {
                     given.push((cell, at));
                 }
             }
-            let bytes = |(cell, at): &(Cell, InRing)| (*cell, &records[within(at)..within(at) + len]);
+            let bytes = |(cell, at): &(Cell, InRing)| (*cell, &records[within(at)..within(at) + CELL_LEN]);
             self.put_in_place(&given.iter().map(bytes).collect::<Vec<_>>())?;
             self.complete(groups);
         }
@@ -239,7 +236,7 @@ impl CellStore {
 
     /// Writes cells, given in the order of their numbers, in place: of each group the blocks, then their metadata.
     fn put_in_place(&self, cells: &[(Cell, &[u8])]) -> Result<()> {
-        let groups = cells.chunk_by(|(a, _), (b, _)| a.0 / self.params.group() == b.0 / self.params.group());
+        let groups = cells.chunk_by(|(a, _), (b, _)| a.0 / GROUP == b.0 / GROUP);
         let writes = groups.flat_map(|group| self.part_of(group, 0).chain(self.part_of(group, 1)));
         let Err(e) = self.medium.write(&writes.collect::<Vec<_>>()) else { return Ok(()) };
         // A system that writes pages must read the rest of one, and cannot where a sector is bad: whole pages it need not read.

@@ -64,25 +64,14 @@ impl LevelFormat for Params {
     /// Writes the first batch. The cells are left as they are: which of them batches rewrote is public.
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
         check_length(medium.len(), self.medium_len(), Kind::NoSpace)?;
-        if !self.is_writable() {
-            return Err(
-                Error::new(Kind::Usage, "cannot create an oblivious disk of version 1").expected("version 2")
-            );
-        }
-        check_levels(self, masters.keys)?;
+        check_levels(masters.keys)?;
         let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
         Oblivious::build(Arc::clone(medium), *self, masters, &options).public.finish()
     }
 
-    fn open(
-        &self,
-        medium: Arc<dyn Medium>,
-        masters: Masters<'_>,
-        mut options: OpenOptions,
-    ) -> Result<Oblivious> {
+    fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions) -> Result<Oblivious> {
         medium.forget_cached()?;
-        options.read_only |= !self.is_writable();
-        check_levels(self, masters.keys)?;
+        check_levels(masters.keys)?;
         check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
         let disk = Oblivious::build(medium, *self, masters, &options);
         disk.recover()?;
@@ -202,16 +191,6 @@ impl Oblivious {
         Ok(())
     }
 
-    fn check_writable(&self) -> Result<()> {
-        if self.params.is_writable() {
-            return Ok(());
-        }
-        Err(Error::new(Kind::Permission, "cannot write to an oblivious disk of version 1")
-            .found("a disk that an earlier lacuna made, which this one reads")
-            .expected("version 2")
-            .remedy("create a new disk and copy everything to it"))
-    }
-
     fn stop(&self) {
         let threads = self.threads.lock().take();
         drop(threads);
@@ -227,9 +206,9 @@ impl Drop for Oblivious {
     }
 }
 
-/// Refuses more levels than the disk can have.
-fn check_levels(params: &Params, masters: &[Secret<32>]) -> Result<()> {
-    let most = usize::from(params.hidden_levels()) + 1;
+/// Refuses more levels than a disk can have.
+fn check_levels(masters: &[Secret<32>]) -> Result<()> {
+    let most = usize::from(Params::HIDDEN_LEVELS) + 1;
     if masters.len() <= most {
         return Ok(());
     }
@@ -251,7 +230,7 @@ fn empty_levels(params: &Params, lengths: &[u64], budget: Budget) -> (HiddenLeve
     // The share of level 0 does not depend on what else is open, nor does that of a hidden level on those above it (deniability
     // contract).
     let hidden = (0..).zip(lengths).skip(1).map(|(level, blocks)| empty(*blocks, quarter >> level));
-    (empty(lengths[0], quarter), HiddenLevels::new(hidden.collect(), 0, quarter, None))
+    (empty(lengths[0], quarter), HiddenLevels::new(hidden.collect(), 0, quarter))
 }
 
 impl Levels for Oblivious {
@@ -278,7 +257,6 @@ impl Levels for Oblivious {
     }
 
     fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
-        self.check_writable()?;
         if level == 0 {
             return self.public.write(BlockAddr(first), data);
         }
@@ -287,7 +265,6 @@ impl Levels for Oblivious {
     }
 
     fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
-        self.check_writable()?;
         if level == 0 {
             return self.public.discard(BlockAddr(first), count);
         }

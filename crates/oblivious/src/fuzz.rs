@@ -3,6 +3,7 @@
 use crate::disk::Oblivious;
 use crate::head::{Draft, LevelRecord, PublicPart, batch_key};
 use crate::keys::LevelKey;
+use crate::limits::CELL_LEN;
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell, Place, StashSlot};
 use crate::plan::Plan;
@@ -108,9 +109,9 @@ fn forge(
     let block: Vec<u8> = made_up.iter().copied().cycle().take(BLOCK_SIZE).collect();
     let mut record = vec![0; params.record_len() as usize];
     let mut draft = Draft::new(salt(at.0), Box::new([0; BLOCK_SIZE]));
-    let (key, len) = (&keys[usize::from(level)], params.cell_len());
+    let key = &keys[usize::from(level)];
     for (slot, &(cell, entry)) in slots.clone().zip(&filled) {
-        let out = &mut record[slot * len..(slot + 1) * len];
+        let out = &mut record[slot * CELL_LEN..(slot + 1) * CELL_LEN];
         key.cells.seal(Place::new(public.seq, Cell(cell.0 % (1 << 39))), entry, &block, &random, out)?;
         if cell.0 < params.cells {
             for (offset, data) in
@@ -122,9 +123,9 @@ fn forge(
     }
     let stashed = if flag(4) { vec![filled[0].1] } else { Vec::new() };
     if flag(4) {
-        let from = params.batch_cells() * len;
+        let from = params.batch_cells() * CELL_LEN;
         let place = Place::in_stash(public.seq, StashSlot(0));
-        key.cells.seal(place, filled[0].1, &block, &random, &mut record[from..from + len])?;
+        key.cells.seal(place, filled[0].1, &block, &random, &mut record[from..from + CELL_LEN])?;
     }
     for told in 0..=level {
         let slots = params.slots(told);

@@ -12,14 +12,10 @@
 //! ```
 //!
 //! What a level put into cells is covered by a key stream; the tag of what the level says of itself is over it too. A cell
-//! that stays what it was, or that nobody owns, is listed as empty. The public part numbers groups of cells. Heads of version
-//! 1 have more levels, covers of 16 bytes that tell by themselves whether they are of a level, and numbers of single cells.
+//! that stays what it was, or that no level has anything in, is listed as empty. The public part numbers groups of cells.
 
-use crate::limits::{
-    CELL_BITS, GROUP, HIDDEN_LEVELS, JOURNAL_START, MOST_CELLS, MOST_CELLS_V1, MOST_LEVELS_V1, MOST_TRIMS,
-    STASH_SLOTS, STASH_SLOTS_V1,
-};
-use crate::params::{Params, Version};
+use crate::limits::{CELL_BITS, GROUP, HIDDEN_LEVELS, JOURNAL_START, MOST_CELLS, MOST_TRIMS, STASH_SLOTS};
+use crate::params::Params;
 use crate::place::{BatchSeq, Cell, StashSlot};
 use crate::progress::Claims;
 use lacuna_core::{BLOCK_SIZE, Record, Result, Secret};
@@ -37,46 +33,29 @@ const RECORD_LEN: usize = RECORD_PLAIN + TAG_LEN;
 const TAG_AT: usize = SALT_LEN;
 const DIGEST_AT: usize = TAG_AT + TAG_LEN;
 const LEVELS_AT: usize = DIGEST_AT + TAG_LEN;
-/// Bytes of the public part before its cells.
+/// Bytes of what covers an entry.
+const COVER_LEN: usize = 8;
+const COVERS_AT: usize = LEVELS_AT + MOST_LEVELS * RECORD_LEN;
+const STASH_AT: usize = COVERS_AT + MOST_CELLS * COVER_LEN;
+const PUBLIC_AT: usize = STASH_AT + STASH_SLOTS * COVER_LEN;
+/// Bytes of the public part before its groups.
 const PUBLIC_FIXED: usize = 40;
 /// Bytes of the number of a group of cells.
-const CELL_NUMBER: usize = CELL_BITS as usize / 8;
-/// Marks, in version 1, the number of a page that was displaced; no map has so many.
-const MOVED: u64 = 1 << 47;
+const GROUP_NUMBER: usize = CELL_BITS as usize / 8;
 /// A batch that no disk lives to see.
 const MOST_SEQ: u64 = (1 << 48) - 1;
 
-/// Where things stand in a head, and how long covers and numbers of cells are.
-#[derive(Clone, Copy)]
-struct Shape {
-    cells_at: usize,
-    stash_at: usize,
-    public_at: usize,
-    cover: usize,
-    number: usize,
-    /// Cells that a number stands for.
-    group: u64,
+const _: () = assert!(PUBLIC_AT + PUBLIC_FIXED + MOST_CELLS / GROUP as usize * GROUP_NUMBER <= BLOCK_SIZE);
+const _: () = assert!(JOURNAL_START.is_multiple_of(BLOCK_SIZE as u64));
+
+/// Where the cover of a cell of the batch stands.
+fn cell_cover_at(slot: usize) -> usize {
+    COVERS_AT + slot * COVER_LEN
 }
 
-const fn shape(levels: usize, cells: usize, stash: usize, cover: usize, number: usize, group: u64) -> Shape {
-    let cells_at = LEVELS_AT + levels * RECORD_LEN;
-    let stash_at = cells_at + cells * cover;
-    Shape { cells_at, stash_at, public_at: stash_at + stash * cover, cover, number, group }
-}
-
-const NOW: Shape = shape(MOST_LEVELS, MOST_CELLS, STASH_SLOTS, 8, CELL_NUMBER, GROUP);
-const FIRST: Shape = shape(MOST_LEVELS_V1, MOST_CELLS_V1, STASH_SLOTS_V1, 16, 8, 1);
-const _: () = assert!(NOW.public_at + PUBLIC_FIXED + MOST_CELLS / GROUP as usize * CELL_NUMBER <= BLOCK_SIZE);
-const _: () = assert!(FIRST.public_at == 3072 && JOURNAL_START.is_multiple_of(BLOCK_SIZE as u64));
-
-impl Shape {
-    fn of(params: &Params) -> Shape {
-        if params.version == Version::Two { NOW } else { FIRST }
-    }
-
-    fn covers(&self, slots: Range<usize>) -> Range<usize> {
-        self.cells_at + slots.start * self.cover..self.cells_at + slots.end * self.cover
-    }
+/// Where the cover of a slot of the stash stands.
+fn stash_cover_at(slot: usize) -> usize {
+    STASH_AT + slot * COVER_LEN
 }
 
 /// What is encrypted under one key, so that nonces differ.
@@ -108,31 +87,31 @@ pub(crate) struct PublicPart {
 }
 
 impl PublicPart {
-    fn encode(&self, shape: &Shape, out: &mut [u8]) {
+    fn encode(&self, out: &mut [u8]) {
         out.fill(0);
         out[0..8].copy_from_slice(&self.seq.0.to_le_bytes());
         out[8..24].copy_from_slice(&self.previous);
         out[24..32].copy_from_slice(&self.claims.synced.0.to_le_bytes());
         out[32..40].copy_from_slice(&self.claims.applied.0.to_le_bytes());
-        let firsts = self.cells.iter().step_by(shape.group as usize);
-        for (out, cell) in out[PUBLIC_FIXED..].chunks_exact_mut(shape.number).zip(firsts) {
-            out.copy_from_slice(&(cell.0 / shape.group).to_le_bytes()[..shape.number]);
+        let firsts = self.cells.iter().step_by(GROUP as usize);
+        for (out, cell) in out[PUBLIC_FIXED..].chunks_exact_mut(GROUP_NUMBER).zip(firsts) {
+            out.copy_from_slice(&(cell.0 / GROUP).to_le_bytes()[..GROUP_NUMBER]);
         }
     }
 
-    fn decode(bytes: &[u8], shape: &Shape, params: &Params) -> Option<PublicPart> {
+    fn decode(bytes: &[u8], params: &Params) -> Option<PublicPart> {
         let number =
             |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
         let word = |at: usize| number(&bytes[at..at + 8]);
-        let numbers = bytes[PUBLIC_FIXED..].chunks_exact(shape.number);
+        let numbers = bytes[PUBLIC_FIXED..].chunks_exact(GROUP_NUMBER);
         let part = PublicPart {
             seq: BatchSeq(word(0)),
             previous: bytes[8..24].try_into().ok()?,
             claims: Claims { synced: BatchSeq(word(24)), applied: BatchSeq(word(32)) },
             cells: numbers
-                .take(params.batch_cells() / shape.group as usize)
-                .map(|bytes| number(bytes).saturating_mul(shape.group))
-                .flat_map(|first| (0..shape.group).map(move |cell| Cell(first.saturating_add(cell))))
+                .take(params.batch_cells() / GROUP as usize)
+                .map(|bytes| number(bytes) * GROUP)
+                .flat_map(|first| (first..first + GROUP).map(Cell))
                 .collect(),
         };
         let sane = (1..=MOST_SEQ).contains(&part.seq.0)
@@ -144,9 +123,6 @@ impl PublicPart {
 
     /// Whether every cell is one of the region that the batch takes it from.
     fn has_cells_of(&self, params: &Params) -> bool {
-        if params.version != Version::Two {
-            return self.cells.iter().all(|cell| cell.0 < params.cells);
-        }
         let mut cells = self.cells.iter();
         params.regions().iter().all(|region| cells.by_ref().take(region.drawn).all(|cell| region.has(*cell)))
     }
@@ -200,7 +176,7 @@ impl Draft {
 
     fn cover(&mut self, key: &WriteKey, domain: Domain, at: usize, slot: usize, entry: Entry) {
         let cover = key.cover(domain as u8, slot as u8, entry);
-        self.block[at..at + NOW.cover].copy_from_slice(&cover[..NOW.cover]);
+        self.block[at..at + COVER_LEN].copy_from_slice(&cover[..COVER_LEN]);
     }
 
     /// A level says what it put into its cells, and what it left in the stash if it is level 0, and then of itself.
@@ -215,16 +191,16 @@ impl Draft {
     ) {
         debug_assert!(slots.len() == entries.len() && (level == 0 || stashed.is_empty()));
         for (slot, entry) in slots.clone().zip(entries) {
-            self.cover(key, Domain::Cell, NOW.covers(slot..slot + 1).start, slot, *entry);
+            self.cover(key, Domain::Cell, cell_cover_at(slot), slot, *entry);
         }
         if level == 0 {
             for slot in 0..STASH_SLOTS {
                 let entry = stashed.get(slot).copied().unwrap_or(Entry::Empty);
-                self.cover(key, Domain::Stash, NOW.stash_at + slot * NOW.cover, slot, entry);
+                self.cover(key, Domain::Stash, stash_cover_at(slot), slot, entry);
             }
         }
         let at = LEVELS_AT + usize::from(level) * RECORD_LEN;
-        let bound = bound_to_level(&self.block, &NOW, level, slots);
+        let bound = bound_to_level(&self.block, level, slots);
         let (body, tag) = self.block[at..at + RECORD_LEN].split_at_mut(RECORD_PLAIN);
         tag.copy_from_slice(&key.seal(Domain::Level as u8, level, &bound, &record.encode(), body));
     }
@@ -236,10 +212,10 @@ impl Draft {
         public: &PublicPart,
         record: &[u8],
     ) -> Box<[u8; BLOCK_SIZE]> {
-        let mut plain = [0; BLOCK_SIZE - NOW.public_at];
-        public.encode(&NOW, &mut plain);
+        let mut plain = [0; BLOCK_SIZE - PUBLIC_AT];
+        public.encode(&mut plain);
         self.block[DIGEST_AT..LEVELS_AT].copy_from_slice(&key.digest(Domain::Digest as u8, record));
-        let (clear, body) = self.block.split_at_mut(NOW.public_at);
+        let (clear, body) = self.block.split_at_mut(PUBLIC_AT);
         let tag = key.seal(Domain::Public as u8, 0, &clear[DIGEST_AT..], &plain, body);
         clear[TAG_AT..DIGEST_AT].copy_from_slice(&tag);
         self.block
@@ -247,9 +223,9 @@ impl Draft {
 }
 
 /// What the tag of a level is over beside what the level says of itself: its covers, as they stand.
-fn bound_to_level(block: &[u8; BLOCK_SIZE], shape: &Shape, level: u8, slots: Range<usize>) -> Vec<u8> {
-    let stash = if level == 0 { shape.stash_at..shape.public_at } else { 0..0 };
-    [&block[shape.covers(slots)], &block[stash]].concat()
+fn bound_to_level(block: &[u8; BLOCK_SIZE], level: u8, slots: Range<usize>) -> Vec<u8> {
+    let stash = if level == 0 { STASH_AT..PUBLIC_AT } else { 0..0 };
+    [&block[cell_cover_at(slots.start)..cell_cover_at(slots.end)], &block[stash]].concat()
 }
 
 /// A head that verified under the key of level 0.
@@ -267,16 +243,15 @@ impl Head {
         level0: &Secret<32>,
         block: &[u8; BLOCK_SIZE],
     ) -> Result<Option<Head>> {
-        let shape = Shape::of(params);
         let salt = block[..SALT_LEN].try_into().expect("the salt");
         let key = batch_key(level0, &salt)?;
-        let mut plain = block[shape.public_at..].to_vec();
+        let mut plain = block[PUBLIC_AT..].to_vec();
         let tag = block[TAG_AT..DIGEST_AT].try_into().expect("the tag");
-        let clear = &block[DIGEST_AT..shape.public_at];
+        let clear = &block[DIGEST_AT..PUBLIC_AT];
         if key.open(Domain::Public as u8, 0, clear, &mut plain, &tag).is_err() {
             return Ok(None);
         }
-        let public = PublicPart::decode(&plain, &shape, params);
+        let public = PublicPart::decode(&plain, params);
         Ok(public.map(|public| Head { salt, public, key, block: Box::new(*block) }))
     }
 
@@ -296,62 +271,37 @@ impl Head {
         let at = LEVELS_AT + usize::from(level) * RECORD_LEN;
         let (body, tag) = self.block[at..at + RECORD_LEN].split_at(RECORD_PLAIN);
         let mut body: [u8; RECORD_PLAIN] = body.try_into().ok()?;
-        let bound = match params.version {
-            Version::One { .. } => Vec::new(),
-            Version::Two => bound_to_level(&self.block, &NOW, level, params.slots(level)),
-        };
+        let bound = bound_to_level(&self.block, level, params.slots(level));
         key.open(Domain::Level as u8, level, &bound, &mut body, &tag.try_into().ok()?).ok()?;
         let seq = self.public.seq;
         let sane = |record: &LevelRecord| record.state.covered < seq.0 && record.cycle <= seq;
         Some(LevelRecord::decode(&body)).filter(sane)
     }
 
-    /// What a cover says; of version 2, only once the level's record verified.
-    fn uncover(
-        &self,
-        shape: &Shape,
-        key: &WriteKey,
-        domain: Domain,
-        at: usize,
-        slot: usize,
-    ) -> Option<Entry> {
-        let cover = &self.block[at..at + shape.cover];
-        if shape.cover == 16 {
-            return key.uncover(domain as u8, slot as u8, cover);
-        }
+    /// What a cover says, once the level's record verified; nothing for [`Entry::Empty`].
+    fn uncover(&self, key: &WriteKey, domain: Domain, at: usize, slot: usize) -> Option<Entry> {
+        let cover = &self.block[at..at + COVER_LEN];
         // The pad of zeros is the pad.
         let pad = key.cover(domain as u8, slot as u8, Entry::Empty);
         let plain = cover.iter().zip(&pad).rev().fold(0, |plain, (a, b)| plain << 8 | u64::from(a ^ b));
         Entry::unpack(plain).filter(|entry| *entry != Entry::Empty)
     }
 
-    /// What a level put into cells: for each its number, and whether it is a page that says no more than before. The level's
-    /// record verified.
-    pub(crate) fn entries(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(Cell, Entry, bool)> {
-        let shape = Shape::of(params);
+    /// What a level put into cells. The level's record verified.
+    pub(crate) fn entries(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(Cell, Entry)> {
         let listed = |slot: usize| {
-            let at = shape.covers(slot..slot + 1).start;
-            let cell = self.public.cells[slot];
-            Some(match self.uncover(&shape, key, Domain::Cell, at, slot)? {
-                Entry::Page { depth, index } if index & MOVED != 0 => {
-                    (cell, Entry::Page { depth, index: index & !MOVED }, true)
-                }
-                entry => (cell, entry, false),
-            })
+            let entry = self.uncover(key, Domain::Cell, cell_cover_at(slot), slot)?;
+            Some((self.public.cells[slot], entry))
         };
         params.slots(level).filter_map(listed).collect()
     }
 
-    /// What a level left in the stash: slots, and what is in them. The level's record verified.
-    pub(crate) fn stash(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(StashSlot, Entry)> {
-        let shape = Shape::of(params);
-        if level > 0 && params.version == Version::Two {
-            return Vec::new();
-        }
+    /// What level 0 left in the stash: slots, and what is in them. `key` is that of level 0, whose record verified.
+    pub(crate) fn stash(&self, key: &WriteKey) -> Vec<(StashSlot, Entry)> {
         let listed = |slot: usize| {
-            let at = shape.stash_at + slot * shape.cover;
-            Some((StashSlot(slot), self.uncover(&shape, key, Domain::Stash, at, slot)?))
+            let entry = self.uncover(key, Domain::Stash, stash_cover_at(slot), slot)?;
+            Some((StashSlot(slot), entry))
         };
-        (0..params.stash_slots()).filter_map(listed).collect()
+        (0..STASH_SLOTS).filter_map(listed).collect()
     }
 }

@@ -9,16 +9,14 @@
 use crate::cell::Opened;
 use crate::cell_store::CellStore;
 use crate::keys::Keys;
+use crate::limits::CELL_LEN;
 use crate::params::Params;
 use crate::place::{Cell, Place};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
 use lacuna_levels::{Entry, PageSource, again, corrupt};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, OnceLock};
-
-/// Blocks of one level of a disk of version 1 that lower levels displaced from their cells, by their packed entries.
-pub(crate) type Displaced = FxHashMap<u64, Box<[u8]>>;
+use std::sync::Arc;
 
 /// Blocks and pages in memory, by their places.
 type InFlight = FxHashMap<Place, (Entry, Box<[u8]>)>;
@@ -31,18 +29,11 @@ pub(crate) struct LevelCells {
     cells: Arc<CellStore>,
     /// What the batch in flight puts into cells.
     in_flight: RwLock<InFlight>,
-    /// Set once, while the disk is opened.
-    displaced: OnceLock<Displaced>,
 }
 
 impl LevelCells {
     pub(crate) fn new(level: u8, params: Params, keys: Arc<Keys>, cells: Arc<CellStore>) -> LevelCells {
-        LevelCells { level, params, keys, cells, in_flight: RwLock::default(), displaced: OnceLock::new() }
-    }
-
-    /// Takes over what lower levels displaced.
-    pub(crate) fn set_displaced(&self, displaced: Displaced) {
-        let _again = self.displaced.set(displaced);
+        LevelCells { level, params, keys, cells, in_flight: RwLock::default() }
     }
 
     /// Whether a read gave something ([`CellStore::has_given`]).
@@ -71,10 +62,9 @@ impl LevelCells {
             }
         }
         let cells: Vec<Cell> = rest.iter().map(|(cell, ..)| *cell).collect();
-        let len = self.params.cell_len();
-        let mut read = vec![0; cells.len() * len];
+        let mut read = vec![0; cells.len() * CELL_LEN];
         self.cells.read(self.level, &cells, &mut read)?;
-        for ((_, place, entry, block), found) in rest.into_iter().zip(read.chunks_exact_mut(len)) {
+        for ((_, place, entry, block), found) in rest.into_iter().zip(read.chunks_exact_mut(CELL_LEN)) {
             self.open(place, entry, found)?;
             block.copy_from_slice(&found[..BLOCK_SIZE]);
         }
@@ -83,12 +73,9 @@ impl LevelCells {
 
     /// Copies a block that is in memory. Returns whether it is.
     fn copy_from_memory(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> bool {
-        if let Some((_, held)) = self.in_flight.read().get(&place).filter(|(held, _)| *held == entry) {
-            block.copy_from_slice(held);
-            return true;
-        }
-        let displaced = self.displaced.get().and_then(|displaced| displaced.get(&entry.pack()));
-        displaced.inspect(|held| block.copy_from_slice(held)).is_some()
+        let in_flight = self.in_flight.read();
+        let held = in_flight.get(&place).filter(|(submitted, _)| *submitted == entry);
+        held.inspect(|(_, bytes)| block.copy_from_slice(bytes)).is_some()
     }
 
     /// The cell of what `entry` names, if the map told the truth.
@@ -100,9 +87,8 @@ impl LevelCells {
     /// Decrypts a cell, or a slot of the stash, that was read where it lies.
     pub(crate) fn open(&self, place: Place, entry: Entry, buf: &mut [u8]) -> Result<()> {
         let key = &self.keys.level(self.level).cells;
-        let told = if self.params.is_writable() { place } else { Place::of_word(0) };
         let opened =
-            key.claim(buf) == (Some(entry), told) && key.open(place, entry, buf)? == Opened::Verified;
+            key.claim(buf) == (Some(entry), place) && key.open(place, entry, buf)? == Opened::Verified;
         if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
     }
 
@@ -112,7 +98,7 @@ impl LevelCells {
     }
 
     fn read_page(&self, place: Place, entry: Entry, page: &mut [u8; BLOCK_SIZE]) -> Result<()> {
-        let mut buf = vec![0; self.params.cell_len()];
+        let mut buf = [0; CELL_LEN];
         self.cells.read(self.level, &[self.cell_of(place, entry)?], &mut buf)?;
         self.open(place, entry, &mut buf)?;
         page.copy_from_slice(&buf[..BLOCK_SIZE]);

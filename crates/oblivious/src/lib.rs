@@ -12,8 +12,6 @@
 //! The map of a level is a tree whose pages are blocks of the same ORAM (the recursion of the paper); the heads of the last
 //! batches say what pages do not yet. So an operation needs no operations on maps, only a constant share of them for pages.
 //!
-//! Disks of version 1, whose levels share all cells (`docs/format/oblivious-v1.md`), can be read.
-//!
 //! The parts of an open disk, each in the file of its name. Each calls only those below it:
 //!
 //! - `disk`: [`Oblivious`] creates, recovers (`recovery`) and closes a disk, and has its levels as front ends see them.
@@ -88,7 +86,7 @@ pub use disk::Oblivious;
 #[doc(hidden)]
 pub use fuzz::fuzz_open;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions, Randomness};
-pub use params::Params;
+pub use params::{Params, VERSION};
 pub use plan::{Hiding, Plan};
 #[cfg(any(test, feature = "simulator"))]
 pub use world::World;

@@ -16,6 +16,8 @@ pub(crate) const CELL_BITS: u32 = 40;
 pub(crate) const GROUP: u64 = 8;
 /// Bytes of a cell beside its block, in memory, in the ring and in the page of metadata.
 pub(crate) const META_LEN: usize = 64;
+/// Bytes of a cell in memory and in the ring.
+pub(crate) const CELL_LEN: usize = BLOCK_SIZE + META_LEN;
 /// Bytes of a group in place.
 pub(crate) const GROUP_LEN: u64 = (GROUP + 1) * BLOCK;
 /// Parts of the ring. Heads of a part call durable what ended two parts ago, and in place what ended four parts ago; so
@@ -31,12 +33,5 @@ pub(crate) const STASH_SLOTS: usize = 48;
 pub(crate) const MOST_TRIMS: usize = 4;
 /// Hidden levels that a disk has room for.
 pub(crate) const HIDDEN_LEVELS: usize = 3;
-
-/// Bytes of a cell of version 1 beside its block.
-pub(crate) const META_LEN_V1: usize = 512;
-/// The most cells that a batch of version 1 rewrites, slots of its stash, and levels that its head has room for.
-pub(crate) const MOST_CELLS_V1: usize = 96;
-pub(crate) const STASH_SLOTS_V1: usize = 32;
-pub(crate) const MOST_LEVELS_V1: usize = 8;
 
 const _: () = assert!(BLOCK_SIZE == 4096 && GROUP * META_LEN as u64 <= BLOCK);

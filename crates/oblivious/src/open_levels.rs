@@ -10,7 +10,7 @@ use crate::durability::Durability;
 use crate::level_cells::LevelCells;
 use crate::place::BatchSeq;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, FailStop, Kind, OnPanic, Result, StatusItem, defect};
-use lacuna_levels::{HiddenLevel, HiddenLevels, Mode, Tree, Wait, Waiting, no_sync, warm};
+use lacuna_levels::{HiddenLevel, HiddenLevels, Mode, Tree, Wait, no_sync, warm};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ impl OpenLevels {
             for (addr, block) in (first.0..).zip(data.chunks_exact(BLOCK_SIZE)) {
                 match level0.queue.get_mut(addr) {
                     Some(pending) => pending.copy_from_slice(block),
-                    None => level0.queue.put(addr, Waiting { block: block.into(), first_write: false }),
+                    None => level0.queue.put(addr, block.into()),
                 }
             }
         });

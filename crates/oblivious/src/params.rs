@@ -1,16 +1,19 @@
-//! Where everything lies on the medium, and the public parameters from which that follows. The byte-exact pages are
-//! `docs/format/oblivious.md` and, for version 1, `docs/format/oblivious-v1.md`; tests keep them and this together.
+//! Where everything lies on the medium, and the public parameters from which that follows. The byte-exact page is
+//! `docs/format/oblivious.md`; a test keeps it and this together.
 
 use crate::limits::{
-    BLOCK, CELL_BITS, GROUP, GROUP_LEN, HIDDEN_LEVELS, JOURNAL_START, META_LEN, META_LEN_V1, MOST_CELLS,
-    MOST_CELLS_V1, MOST_LEVELS_V1, MOST_OPERATIONS, PARTS, STASH_SLOTS, STASH_SLOTS_V1,
+    BLOCK, CELL_BITS, CELL_LEN, GROUP, GROUP_LEN, HIDDEN_LEVELS, JOURNAL_START, META_LEN, MOST_CELLS,
+    MOST_OPERATIONS, PARTS, STASH_SLOTS,
 };
 use crate::place::{BatchSeq, Cell, StashSlot};
 use crate::plan::{Hiding, Plan};
 use crate::regions::{self, REGIONS, Region};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret};
+use lacuna_core::{Error, Kind, Parameters, RecordMut, Result, Secret};
 use lacuna_levels::ClosingCover;
 use std::ops::Range;
+
+/// The version of the format, as it stands on the medium.
+pub const VERSION: u16 = 1;
 
 /// Length of the encoded parameters.
 const PARAMS_LEN: usize = 64;
@@ -24,18 +27,6 @@ const RING: std::ops::RangeInclusive<u64> = 2 * PARTS..=64 * PARTS;
 const MOST_JOURNAL: u64 = 16384;
 /// Cells that an operation may rewrite, the paper's *k*.
 pub(crate) const PER_WRITE: std::ops::RangeInclusive<u8> = 2..=16;
-
-/// The version of the format of a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
-    /// All levels share all cells. Such disks can be read.
-    One {
-        /// Length of every hidden level in blocks.
-        hidden_blocks: u64,
-    },
-    /// Every level has a region of cells of its own.
-    Two,
-}
 
 /// The public parameters of an oblivious disk, kept in the volume header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +45,11 @@ pub struct Params {
     pub cells: u64,
     /// Length of level 0 in blocks.
     pub blocks: u64,
-    pub(crate) version: Version,
 }
 
 impl Params {
-    /// The version of the format, as it stands on the medium.
-    pub fn format_version(&self) -> u16 {
-        match self.version {
-            Version::One { .. } => 1,
-            Version::Two => 2,
-        }
-    }
+    /// The most hidden levels that a disk can have.
+    pub const HIDDEN_LEVELS: u8 = HIDDEN_LEVELS as u8;
 
     /// Plans the largest disk for a medium of `room` bytes.
     ///
@@ -85,16 +70,7 @@ impl Params {
             plan.operations -= 1;
         }
         let cells = room / GROUP_LEN * GROUP;
-        let mut params = Params {
-            plan,
-            page_writes: 1,
-            ring: 0,
-            journal: 0,
-            cycle: 0,
-            cells,
-            blocks: 0,
-            version: Version::Two,
-        };
+        let mut params = Params { plan, page_writes: 1, ring: 0, journal: 0, cycle: 0, cells, blocks: 0 };
         let ring = (room / 8 / params.record_len()).clamp(*RING.start(), *RING.end());
         params.ring = (ring / PARTS * PARTS) as u32;
         params.journal = (cells / 256).clamp(u64::from(params.ring) * 4, MOST_JOURNAL) as u32 / 4 * 4;
@@ -116,30 +92,24 @@ impl Params {
     /// The parameters as they stand in the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        let version: u16 = if self.version == Version::Two { 2 } else { 1 };
         let hiding = match self.plan.hiding {
             Hiding::Plausible => 1,
             Hiding::Opportunistic => 2,
         };
         let mut record = RecordMut(&mut out);
-        record.u16(0, version).put(2, &[hiding, self.plan.per_write, self.plan.operations, self.page_writes]);
+        record.u16(0, VERSION).put(2, &[hiding, self.plan.per_write, self.plan.operations, self.page_writes]);
         record.u32(8, self.plan.cover_millis).u32(12, self.ring).u32(16, self.journal).u32(20, self.cycle);
         record.u64(24, self.cells).u64(32, self.blocks);
-        if let Version::One { hidden_blocks } = self.version {
-            record.u64(40, hidden_blocks);
-        }
         out
     }
 
-    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that neither this version nor version 1
-    /// could have written.
+    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that it could not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let record = Parameters::of_len("oblivious", bytes, PARAMS_LEN)?;
-        let version = match record.u16(0) {
-            1 => Version::One { hidden_blocks: record.u64(40) },
-            2 => Version::Two,
-            other => return Err(record.refused(format!("version {other}"), "version 1 or 2")),
-        };
+        let version = record.u16(0);
+        if version != VERSION {
+            return Err(record.refused(format!("version {version}"), format!("version {VERSION}")));
+        }
         let hiding = match bytes[2] {
             1 => Hiding::Plausible,
             2 => Hiding::Opportunistic,
@@ -154,10 +124,8 @@ impl Params {
             cycle: record.u32(20),
             cells: record.u64(24),
             blocks: record.u64(32),
-            version,
         };
-        let zeros_from = if version == Version::Two { 40 } else { 48 };
-        let zero = record.is_zero(6..8) && record.is_zero(zeros_from..);
+        let zero = record.is_zero(6..8) && record.is_zero(40..);
         if zero && params.sane() {
             Ok(params)
         } else {
@@ -168,73 +136,42 @@ impl Params {
     fn sane(&self) -> bool {
         let Plan { per_write, operations, .. } = self.plan;
         let ring = u64::from(self.ring);
-        let in_common = (4..=MOST_OPERATIONS as u8).contains(&operations)
-            && (1..operations).contains(&self.page_writes)
+        (4..=MOST_OPERATIONS as u8).contains(&operations)
+            && PER_WRITE.contains(&per_write)
+            && self.batch_cells() <= MOST_CELLS
+            && RING.contains(&ring)
+            && ring.is_multiple_of(PARTS)
             && u64::from(self.journal) <= MOST_JOURNAL
             && u64::from(self.journal) >= 4 * ring
             && self.cycle >= 4
             && self.cycle <= self.journal / 4
-            && (LEAST_CELLS..=MOST_CELL_COUNT).contains(&self.cells);
-        in_common
-            && match self.version {
-                Version::One { hidden_blocks } => {
-                    (3..=16).contains(&per_write)
-                        && usize::from(per_write) * usize::from(operations) <= MOST_CELLS_V1
-                        && (8..=256).contains(&ring)
-                        && ring.is_multiple_of(4)
-                        && (1..=self.most_blocks(0)).contains(&self.blocks)
-                        && (1..=self.most_blocks(1)).contains(&hidden_blocks)
-                }
-                Version::Two => {
-                    PER_WRITE.contains(&per_write)
-                        && RING.contains(&ring)
-                        && ring.is_multiple_of(PARTS)
-                        && self.batch_cells() <= MOST_CELLS
-                        && self.cells.is_multiple_of(GROUP)
-                        && self.has_cells_to_draw()
-                        && (1..=self.most_blocks(0)).contains(&self.blocks)
-                        && usize::from(self.page_writes) >= self.page_share(0)
-                }
-            }
+            && (LEAST_CELLS..=MOST_CELL_COUNT).contains(&self.cells)
+            && self.cells.is_multiple_of(GROUP)
+            && self.has_cells_to_draw()
+            && (1..=self.most_blocks(0)).contains(&self.blocks)
+            && (1..operations).contains(&self.page_writes)
+            && usize::from(self.page_writes) >= self.page_share(0)
     }
 
     fn has_cells_to_draw(&self) -> bool {
         self.regions().iter().all(|region| region.drawn as u64 <= region.cells)
     }
 
-    /// Whether the disk can be written: one of version 1 can be read.
-    pub fn is_writable(&self) -> bool {
-        self.version == Version::Two
-    }
-
-    /// The most hidden levels that a disk of these parameters can have.
-    pub fn hidden_levels(&self) -> u8 {
-        match self.version {
-            Version::One { .. } => MOST_LEVELS_V1 as u8 - 1,
-            Version::Two => HIDDEN_LEVELS as u8,
-        }
-    }
-
     /// The most blocks that a level can have, by the public parameters. Of a hidden level it has up to a sixteenth less,
     /// which its key says.
     pub fn most_blocks(&self, level: u8) -> u64 {
-        match self.version {
-            Version::One { .. } => lacuna_levels::largest_level(self.cells / 4),
-            Version::Two if level > self.hidden_levels() => 0,
-            Version::Two => regions::most_blocks(self.region(level).cells, &self.plan),
+        if level > Params::HIDDEN_LEVELS {
+            return 0;
         }
+        regions::most_blocks(self.region(level).cells, &self.plan)
     }
 
     /// Length of a level in blocks. `key` is that of the level.
     pub(crate) fn length(&self, level: u8, key: &Secret<32>) -> u64 {
-        match (self.version, level) {
-            (_, 0) => self.blocks,
-            (Version::One { hidden_blocks }, _) => hidden_blocks,
-            (Version::Two, _) => regions::hidden_length(key, self.most_blocks(level)),
-        }
+        if level == 0 { self.blocks } else { regions::hidden_length(key, self.most_blocks(level)) }
     }
 
-    /// The regions: of level 0, of the hidden levels, and the rest. A disk of version 1 has none.
+    /// The regions: of level 0, of the hidden levels, and the rest.
     pub(crate) fn regions(&self) -> [Region; REGIONS] {
         regions::deal(self.cells, &self.plan)
     }
@@ -245,14 +182,9 @@ impl Params {
 
     /// The cells of a batch that may hold something of a level, by their number in the batch.
     pub(crate) fn slots(&self, level: u8) -> Range<usize> {
-        match self.version {
-            Version::One { .. } => 0..self.batch_cells(),
-            Version::Two => {
-                let at = usize::from(level);
-                let first = regions::drawn(&self.plan)[..at].iter().sum();
-                first..first + regions::drawn(&self.plan)[at]
-            }
-        }
+        let (drawn, at) = (regions::drawn(&self.plan), usize::from(level));
+        let first: usize = drawn[..at].iter().sum();
+        first..first + drawn[at]
     }
 
     /// Pages of the map of a level that a batch takes before any data: enough for every page in half a cycle; or one more
@@ -282,10 +214,7 @@ impl Params {
 
     /// Bytes of the whole medium.
     pub fn medium_len(&self) -> u64 {
-        match self.version {
-            Version::One { .. } => self.cells_start() + self.cells * self.cell_len() as u64,
-            Version::Two => self.cells_start() + self.cells / GROUP * GROUP_LEN,
-        }
+        self.cells_start() + self.cells / GROUP * GROUP_LEN
     }
 
     /// The batches of cover that closing writes before the last ones: an eighth of the journal at most.
@@ -295,18 +224,7 @@ impl Params {
 
     /// Cells that a batch rewrites.
     pub fn batch_cells(&self) -> usize {
-        match self.version {
-            Version::One { .. } => usize::from(self.plan.per_write) * usize::from(self.plan.operations),
-            Version::Two => regions::drawn(&self.plan).iter().sum(),
-        }
-    }
-
-    /// Neighbouring cells that are drawn together, and stand together in a batch.
-    pub(crate) fn group(&self) -> u64 {
-        match self.version {
-            Version::One { .. } => 1,
-            Version::Two => GROUP,
-        }
+        regions::drawn(&self.plan).iter().sum()
     }
 
     /// Blocks of level 0 that a batch takes in.
@@ -316,32 +234,12 @@ impl Params {
 
     /// Bytes that a batch writes to the medium: its head twice, its record, and its cells once more in place.
     pub fn batch_bytes(&self) -> u64 {
-        2 * BLOCK + self.record_len() + (self.batch_cells() * self.cell_len()) as u64
+        2 * BLOCK + self.record_len() + (self.batch_cells() * CELL_LEN) as u64
     }
 
-    /// Slots of the stash in the record of a batch.
-    pub(crate) fn stash_slots(&self) -> usize {
-        match self.version {
-            Version::One { .. } => STASH_SLOTS_V1,
-            Version::Two => STASH_SLOTS,
-        }
-    }
-
-    /// Bytes of a cell in memory and in the ring.
-    pub(crate) fn cell_len(&self) -> usize {
-        match self.version {
-            Version::One { .. } => BLOCK_SIZE + META_LEN_V1,
-            Version::Two => BLOCK_SIZE + META_LEN,
-        }
-    }
-
-    /// Bytes of a batch in the ring: its cells, then the slots of the stash.
+    /// Bytes of a batch in the ring: its cells, then the slots of the stash, up to a whole block.
     pub(crate) fn record_len(&self) -> u64 {
-        let len = (self.batch_cells() + self.stash_slots()) * self.cell_len();
-        match self.version {
-            Version::One { .. } => len as u64,
-            Version::Two => (len as u64).next_multiple_of(BLOCK),
-        }
+        (((self.batch_cells() + STASH_SLOTS) * CELL_LEN) as u64).next_multiple_of(BLOCK)
     }
 
     /// Where the head of batch `seq` lies, in the first or the second copy of the journal.
@@ -365,7 +263,7 @@ impl Params {
 
     /// Where a cell of batch `seq` lies in the ring, by its number in the batch.
     pub(crate) fn ring_offset(&self, seq: BatchSeq, slot: usize) -> u64 {
-        self.record_offset(seq) + (slot * self.cell_len()) as u64
+        self.record_offset(seq) + (slot * CELL_LEN) as u64
     }
 
     /// Where a slot of the stash of batch `seq` lies in the ring: the stash follows the cells.
@@ -375,16 +273,8 @@ impl Params {
 
     /// Where the block of a cell lies, and where the rest of it does.
     pub(crate) fn cell_offsets(&self, cell: Cell) -> [u64; 2] {
-        match self.version {
-            Version::One { .. } => {
-                let at = self.cells_start() + cell.0 * self.cell_len() as u64;
-                [at, at + BLOCK]
-            }
-            Version::Two => {
-                let (page, at) = self.meta_page(cell);
-                [page - (GROUP - cell.0 % GROUP) * BLOCK, page + at as u64]
-            }
-        }
+        let (page, at) = self.meta_page(cell);
+        [page - (GROUP - cell.0 % GROUP) * BLOCK, page + at as u64]
     }
 
     /// Where the page with the metadata of a cell lies, and where in it these are.
@@ -428,6 +318,9 @@ mod tests {
             break_it(&mut params);
             assert_eq!(Params::parse(&params.encode()).unwrap_err().kind(), Kind::Corrupt, "{params:?}");
         }
+        let mut of_another_version = good.encode();
+        RecordMut(&mut of_another_version).u16(0, VERSION + 1);
+        assert_eq!(Params::parse(&of_another_version).unwrap_err().kind(), Kind::Corrupt);
         assert_eq!(Params::plan(4 << 20, Plan::DEFAULT).unwrap_err().kind(), Kind::Usage);
         let one = Plan { per_write: 1, ..Plan::DEFAULT };
         assert_eq!(Params::plan(1 << 30, one).unwrap_err().kind(), Kind::Usage);
@@ -440,7 +333,7 @@ mod tests {
             let part = |level| (params.most_blocks(level) * BLOCK) as f64 / room as f64;
             assert!(part(0) >= 0.14 && part(1) * 15.0 / 16.0 >= 0.065, "{} and {}", part(0), part(1));
             assert!(part(2) > 0.015 && part(3) > 0.004, "{} and {}", part(2), part(3));
-            assert_eq!((params.hidden_levels(), params.most_blocks(4)), (3, 0));
+            assert_eq!((Params::HIDDEN_LEVELS, params.most_blocks(4)), (3, 0));
         }
     }
 
@@ -451,7 +344,7 @@ mod tests {
             for (per_write, operations) in [(2, 32), (2, 4), (3, 32), (3, 6), (16, 4)] {
                 let plan = Plan { per_write, operations, ..Plan::DEFAULT };
                 let Ok(params) = Params::plan(room, plan) else { continue };
-                for level in 0..=params.hidden_levels() {
+                for level in 0..=Params::HIDDEN_LEVELS {
                     let (pages, taken) = (params.page_share(level), params.most_taken(level));
                     let whole = pages as u64 * u64::from(params.cycle / 2);
                     let map = lacuna_levels::pages_of(params.most_blocks(level));

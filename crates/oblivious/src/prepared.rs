@@ -9,7 +9,7 @@ use crate::cell_store::CellStore;
 use crate::draw::draw_cells;
 use crate::durability::Durability;
 use crate::keys::Keys;
-use crate::limits::GROUP;
+use crate::limits::{CELL_LEN, GROUP};
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell, Place};
 use crate::regions::REGIONS;
@@ -53,7 +53,7 @@ impl Preparer {
             cells.extend(firsts.flat_map(|first| first..first + GROUP).map(Cell));
         }
         let as_of = self.durability.progress().written;
-        old.resize(cells.len() * self.params.cell_len(), 0);
+        old.resize(cells.len() * CELL_LEN, 0);
         while let Err(e) = self.cells.read_last(&cells, &mut old) {
             if !e.kind().is_refusal() {
                 return Err(e);
@@ -94,8 +94,7 @@ impl Prepared {
     fn open(&mut self, slot: usize) -> Result<()> {
         let level = (0..REGIONS as u8).find(|level| self.params.slots(*level).contains(&slot));
         let key = self.keys.of_region(level);
-        let len = self.params.cell_len();
-        let cell = &mut self.old[slot * len..(slot + 1) * len];
+        let cell = &mut self.old[slot * CELL_LEN..(slot + 1) * CELL_LEN];
         let (entry, place) = key.claim(cell);
         let claimed = entry.filter(|_| place.cell() == Some(self.cells[slot]));
         let (key, entry) = claimed.map_or((self.keys.throwaway(), Entry::Empty), |entry| (key, entry));
@@ -106,15 +105,13 @@ impl Prepared {
 
     /// A later batch has put `cell` into this one of the cells.
     pub(crate) fn replace(&mut self, slot: usize, cell: &[u8]) -> Result<()> {
-        let len = cell.len();
-        self.old[slot * len..(slot + 1) * len].copy_from_slice(cell);
+        self.old[slot * CELL_LEN..(slot + 1) * CELL_LEN].copy_from_slice(cell);
         self.open(slot)
     }
 
     /// The block of a cell.
     pub(crate) fn block(&mut self, slot: usize) -> &mut [u8] {
-        let len = self.params.cell_len();
-        &mut self.old[slot * len..slot * len + BLOCK_SIZE]
+        &mut self.old[slot * CELL_LEN..slot * CELL_LEN + BLOCK_SIZE]
     }
 
     /// Addresses of the blocks of every open level that were found.

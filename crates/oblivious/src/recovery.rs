@@ -8,11 +8,12 @@
 use crate::head::{Head, LevelRecord, PublicPart, batch_key};
 use crate::journal::{COPIES, Journal};
 use crate::keys::Keys;
-use crate::level_cells::{Displaced, LevelCells};
+use crate::level_cells::LevelCells;
+use crate::limits::CELL_LEN;
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell, Place};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
-use lacuna_levels::{Entry, FANOUT, HiddenLevel, LOST, Tree, Waiting, corrupt};
+use lacuna_levels::{Entry, FANOUT, HiddenLevel, LOST, Tree, corrupt};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -147,19 +148,14 @@ impl Recovery<'_> {
         if said.state.covered + u64::from(self.params.journal) <= end.0 {
             return Err(not_open_for_long(level, end.0 - last.public.seq.0));
         }
-        let stashed = self.stash_of(level, last, state, cells)?;
-        if level > 0 {
-            // Pages above the leaves may be among it. What a hidden level lost is found out by the reader of its cell.
-            let displaced = stashed.into_iter().filter_map(|(entry, block)| Some((entry.pack(), block?)));
-            cells.set_displaced(displaced.collect::<Displaced>());
-            return self.replay(level, last, &said, &mut state.tree, cells);
-        }
+        // A hidden level has no stash.
+        let stashed = if level == 0 { self.stash_of(last, state, cells)? } else { Vec::new() };
         self.replay(level, last, &said, &mut state.tree, cells)?;
         // It is later than what the map says.
         for (entry, block) in stashed {
             match (entry, block) {
                 (Entry::Data(addr), Some(block)) => {
-                    state.queue.put(addr, Waiting { block, first_write: false });
+                    state.queue.put(addr, block);
                 }
                 (Entry::Data(addr), None) => state.tree.replay(addr, LOST),
                 _ => {}
@@ -211,19 +207,13 @@ impl Recovery<'_> {
         Ok(None)
     }
 
-    /// What the slots of the stash of a batch hold of a level.
-    fn stash_of(
-        &self,
-        level: u8,
-        last: &Head,
-        state: &HiddenLevel,
-        cells: &LevelCells,
-    ) -> Result<Vec<Stashed>> {
-        let key = batch_key(&self.keys.level(level).level, &last.salt)?;
+    /// What level 0 left in the slots of the stash of a batch. `state` and `cells` are those of level 0.
+    fn stash_of(&self, last: &Head, state: &HiddenLevel, cells: &LevelCells) -> Result<Vec<Stashed>> {
+        let key = batch_key(self.level0(), &last.salt)?;
         let seq = last.public.seq;
         let mut found = Vec::new();
-        for (slot, entry) in last.stash(self.params, &key, level) {
-            let mut buf = vec![0; self.params.cell_len()];
+        for (slot, entry) in last.stash(&key) {
+            let mut buf = vec![0; CELL_LEN];
             let read = cells.has_given(self.journal.read_stash(seq, slot, &mut buf))?;
             let opened = read && cells.has_given(cells.open(Place::in_stash(seq, slot), entry, &mut buf))?;
             buf.truncate(BLOCK_SIZE);
@@ -285,13 +275,13 @@ impl Changes {
         // While the level was not open it put nothing anywhere.
         let Some(said) = head.level(params, &key, level) else { return Ok(()) };
         let seq = head.public.seq;
-        for (cell, entry, as_before) in head.entries(params, &key, level).into_iter().rev() {
+        for (cell, entry) in head.entries(params, &key, level).into_iter().rev() {
             let place = Place::new(seq, cell);
             match entry {
                 Entry::Data(addr) => self.newest_first.push((seq, Change::Put(addr, place))),
                 Entry::Page { depth, index } => {
                     self.moved.entry((depth, index)).or_insert(place.word());
-                    if depth == 0 && !as_before {
+                    if depth == 0 {
                         self.written.entry(index).or_insert(seq);
                     }
                 }

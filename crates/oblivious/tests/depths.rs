@@ -148,7 +148,7 @@ fn a_level_that_streams_leaves_the_maps_of_others_their_cells() {
 /// close or a power cut.
 #[test]
 fn all_levels_are_full_and_busy() {
-    let levels = usize::from(Params::plan(24 << 20, Plan::DEFAULT).unwrap().hidden_levels()) + 1;
+    let levels = usize::from(Params::HIDDEN_LEVELS) + 1;
     let mut disks = Disks::new(24 << 20, levels);
     let mut rng = Rng::new(1);
     let mut stamps: Vec<Vec<u64>> = Vec::new();

@@ -7,7 +7,7 @@ use fixture::{UUID, create, fill, flush_hidden, masters, open, params, stamp_of}
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Secret};
 use lacuna_crypto::{AesBlock, GcmKey, derive};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{Levels, Params};
+use lacuna_oblivious::{Levels, Params, VERSION};
 use lacuna_sim::format_page::{Fields, FormatPage, number};
 use lacuna_sim::levels::{Fresh, fresh};
 use std::collections::HashMap;
@@ -230,7 +230,7 @@ fn constants_and_parameters() {
     let encoded = p.encode();
     let field = fields("Parameters", encoded.len());
     let value = |name: &str| number(&encoded[field[name].clone()]);
-    assert_eq!(value("version"), 2);
+    assert_eq!(value("version"), u64::from(VERSION));
     assert_eq!(value("hiding"), 2);
     assert_eq!(value("per write"), u64::from(p.plan.per_write));
     assert_eq!(value("operations"), u64::from(p.plan.operations));
@@ -257,7 +257,7 @@ fn constants_and_parameters() {
     let record = constant("trims") * 16 + 32 + 8 + 16;
     assert_eq!(fields("Head", 4096)["level records"].len() as u64, constant("levels") * record);
     fields("Level record", record as usize - 16);
-    assert_eq!(u64::from(p.hidden_levels()) + 1, constant("levels"));
+    assert_eq!(u64::from(Params::HIDDEN_LEVELS) + 1, constant("levels"));
 }
 
 /// The regions, and the lengths of hidden levels, as the page says them.
