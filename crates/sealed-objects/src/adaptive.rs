@@ -1,5 +1,5 @@
-//! The layout `adaptive`: data as in the layouts that keep none between it, and the entries of 128 blocks each as
-//! one *page* under a key of the object.
+//! The layout `adaptive` where no seal binds entries: data as in the layouts that keep none between it, and the entries of
+//! 128 blocks each as one *page* under a key of the object.
 //!
 //! Pages are remembered. A small write to a page in memory rewrites its *amendment*: one more key, with what is newer
 //! than the page; once that has become too much, the page takes it in. So a transaction sets one key for each page
@@ -13,7 +13,7 @@
 //! change in one transaction.
 
 use crate::chain::Tails;
-use crate::change::{Change, LOST, can_refuse};
+use crate::change::Change;
 use crate::chunks::{
     CHUNK_BLOCKS, Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick,
     picked,
@@ -123,30 +123,24 @@ impl Adaptive {
             match key.as_slice() {
                 [b'p', chunk] if page_of(*chunk) => {
                     let page = page_mut(&mut learned, *chunk);
-                    if value.len() == page_len(self.meta) {
-                        page.entries.copy_from_slice(value);
-                    } else {
-                        self.refuse_page(page, key, value)?;
+                    if value.len() != page_len(self.meta) {
+                        return Err(strange_key(key, value));
                     }
+                    page.entries.copy_from_slice(value);
                 }
                 // Keys are sorted: the page came first, and what is apart comes last.
                 [b'p', chunk, b'a'] if page_of(*chunk) => {
                     let page = page_mut(&mut learned, *chunk);
-                    if self.amend(page, value).is_none() {
-                        self.refuse_page(page, key, value)?;
-                    }
+                    self.amend(page, value).ok_or_else(|| strange_key(key, value))?;
                 }
                 [b'p', chunk, b'd', index] if page_of(*chunk) && u64::from(*index) < CHUNK_BLOCKS => {
                     let page = page_mut(&mut learned, *chunk);
                     let at = usize::from(*index) * self.meta;
                     let entry = &mut page.entries[at..at + self.meta];
-                    if value.len() == self.meta {
-                        entry.copy_from_slice(value);
-                    } else if can_refuse(self.meta) {
-                        entry.fill(LOST);
-                    } else {
+                    if value.len() != self.meta {
                         return Err(strange_key(key, value));
                     }
+                    entry.copy_from_slice(value);
                     page.apart |= 1 << index;
                 }
                 // Keys of other pages, and such as mean nothing.
@@ -154,17 +148,6 @@ impl Adaptive {
             }
         }
         Ok(learned)
-    }
-
-    /// What stands under the key of a page or of its amendment is neither: none of the blocks can be believed, until
-    /// they are written. The next write of any of them sets the whole page.
-    fn refuse_page(&self, page: &mut Page, key: &[u8], value: &[u8]) -> Result<()> {
-        if !can_refuse(self.meta) {
-            return Err(strange_key(key, value));
-        }
-        page.entries.fill(LOST);
-        page.amended = u128::MAX;
-        Ok(())
     }
 }
 

@@ -178,8 +178,8 @@ impl ObjectDisk {
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         let writer = self.writer("change of snapshots")?;
         writer.freeze(|| {
-            let add = |ledger| {
-                let new = NewSnapshot { name, time: now(), blocks: self.params.blocks, ledger };
+            let add = |heads| {
+                let new = NewSnapshot { name, time: now(), blocks: self.params.blocks, heads };
                 self.snapshots.add(&new, |e| writer.fail(e))
             };
             let number = match &self.version_table {

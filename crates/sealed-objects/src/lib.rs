@@ -64,6 +64,7 @@ mod segment_end;
 mod snapshot_mark;
 mod snapshot_table;
 mod snapshots;
+mod stores;
 mod transactor;
 mod version_book;
 mod version_page;
@@ -75,23 +76,12 @@ mod writer;
 mod writers;
 
 pub use disk::{ObjectDisk, ObjectOptions};
-pub use params::{ObjectLayout, ObjectParams};
+pub use params::{ObjectLayout, ObjectParams, VERSION};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use snapshot_table::fuzz_parse as fuzz_parse_snapshots;
 pub use snapshot_table::{SnapshotRecord, SnapshotState};
 pub use snapshots::list_snapshots;
+pub use stores::Stores;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use version_page::fuzz_parse as fuzz_parse_version_page;
 pub use version_page::is_of_version_table;
-
-use lacuna_medium::ObjectStore;
-use std::sync::Arc;
-
-/// The two families of objects that a disk lives on.
-#[derive(Clone)]
-pub struct Stores {
-    /// Segments: object `n` holds the blocks from `1024 * n` on.
-    pub data: Arc<dyn ObjectStore>,
-    /// The table of snapshots and the version table.
-    pub book: Arc<dyn ObjectStore>,
-}

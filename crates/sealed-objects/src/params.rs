@@ -7,10 +7,8 @@ use lacuna_medium::ObjectStore;
 
 /// Length of the encoded parameters.
 const PARAMS_LEN: usize = 32;
-/// Of disks whose seals bind no entries.
-const VERSION_PLAIN: u16 = 1;
-/// Of disks whose seals bind all entries of their objects.
-const VERSION_BINDING: u16 = 2;
+/// The version of the format.
+pub const VERSION: u16 = 1;
 /// The largest disk: 16 TiB.
 const MAX_BLOCKS: u64 = 1 << 32;
 /// What an object of any layout fits into.
@@ -60,24 +58,11 @@ pub struct ObjectParams {
     pub layout: ObjectLayout,
     /// Length of the disk in blocks.
     pub blocks: u64,
-    version: u16,
 }
 
 impl ObjectParams {
-    /// Plans a disk of `blocks` blocks, in the newest version. Errors: [`Kind::Usage`] for a size out of bounds.
+    /// Plans a disk of `blocks` blocks. Errors: [`Kind::Usage`] for a size out of bounds.
     pub fn plan(cipher: Cipher, layout: ObjectLayout, blocks: u64) -> Result<ObjectParams> {
-        let is_binding = cipher.authenticates() && layout == ObjectLayout::Adaptive;
-        let version = if is_binding { VERSION_BINDING } else { VERSION_PLAIN };
-        ObjectParams::of_version(version, cipher, layout, blocks)
-    }
-
-    /// The same in version 1, as earlier programs made all disks.
-    #[doc(hidden)]
-    pub fn plan_version_1(cipher: Cipher, layout: ObjectLayout, blocks: u64) -> Result<ObjectParams> {
-        ObjectParams::of_version(VERSION_PLAIN, cipher, layout, blocks)
-    }
-
-    fn of_version(version: u16, cipher: Cipher, layout: ObjectLayout, blocks: u64) -> Result<ObjectParams> {
         if blocks == 0 || blocks > MAX_BLOCKS {
             return Err(Error::new(Kind::Usage, "cannot lay out a disk of this size")
                 .found(format!("{blocks} blocks of 4096 bytes"))
@@ -85,22 +70,17 @@ impl ObjectParams {
                 .remedy("choose a size in that range"));
         }
         let layout = if cipher.meta_size() == 0 { ObjectLayout::SegmentEnd } else { layout };
-        Ok(ObjectParams { cipher, layout, blocks, version })
+        Ok(ObjectParams { cipher, layout, blocks })
     }
 
     /// The same disk of another length. Errors: [`Kind::Usage`] for a size out of bounds.
     pub(crate) fn with_blocks(&self, blocks: u64) -> Result<ObjectParams> {
-        ObjectParams::of_version(self.version, self.cipher, self.layout, blocks)
-    }
-
-    /// The version of the format.
-    pub fn format_version(&self) -> u16 {
-        self.version
+        ObjectParams::plan(self.cipher, self.layout, blocks)
     }
 
     /// Whether the seal of an object binds all its entries.
     pub fn binds_entries(&self) -> bool {
-        self.version == VERSION_BINDING
+        self.cipher.authenticates() && self.layout == ObjectLayout::Adaptive
     }
 
     /// The same disk with more blocks. Errors: [`Kind::Usage`] for fewer, or more than any disk may have.
@@ -147,7 +127,7 @@ impl ObjectParams {
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let mut record = RecordMut(&mut out);
-        record.u16(0, self.version).put(2, &[self.cipher.code(), self.layout as u8]).u64(8, self.blocks);
+        record.u16(0, VERSION).put(2, &[self.cipher.code(), self.layout as u8]).u64(8, self.blocks);
         out
     }
 
@@ -156,8 +136,8 @@ impl ObjectParams {
     pub fn parse(bytes: &[u8]) -> Result<ObjectParams> {
         let record = Parameters::of_len("sealed (on objects)", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
-        if ![VERSION_PLAIN, VERSION_BINDING].contains(&version) {
-            return Err(record.refused(format!("version {version}"), "version 1 or 2"));
+        if version != VERSION {
+            return Err(record.refused(format!("version {version}"), format!("version {VERSION}")));
         }
         let params = ObjectParams {
             cipher: Cipher::from_code(bytes[2])
@@ -167,11 +147,9 @@ impl ObjectParams {
                 .find(|layout| *layout as u8 == bytes[3])
                 .ok_or_else(|| record.refused(format!("layout {}", bytes[3]), "0 to 3"))?,
             blocks: record.u64(8),
-            version,
         };
-        let may_bind = ObjectParams::plan(params.cipher, params.layout, 1)?.binds_entries();
-        let planned = params.with_blocks(params.blocks).ok().filter(|p| may_bind || !p.binds_entries());
-        if planned.is_some_and(|planned| planned.encode() == *bytes) {
+        let planned = params.with_blocks(params.blocks);
+        if planned.is_ok_and(|planned| planned.encode() == *bytes) {
             Ok(params)
         } else {
             Err(record.refused(format!("{params:?}"), "values within the format's limits"))

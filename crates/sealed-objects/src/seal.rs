@@ -99,8 +99,7 @@ pub(crate) struct SealKey {
 impl SealKey {
     /// The seals of a disk bind the entries of their objects, or do not.
     pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16], binds: bool) -> SealKey {
-        let label = if binds { "sealed objects seal 2" } else { "sealed objects seal" };
-        SealKey { key: derive(master, label, uuid), binds }
+        SealKey { key: derive(master, "sealed objects seal", uuid), binds }
     }
 
     /// Whether seals bind entries.

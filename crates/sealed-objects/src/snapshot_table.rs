@@ -18,8 +18,8 @@ const HEAD: usize = 64;
 /// The head's bytes before the tag.
 const SIGNED: usize = 32;
 const RECORD: usize = 128;
-const LEDGER_AT: usize = 40;
-const NAME_AT: usize = LEDGER_AT + HEADS_TAG_LEN;
+const HEADS_AT: usize = 40;
+const NAME_AT: usize = HEADS_AT + HEADS_TAG_LEN;
 /// Longest name in bytes.
 const NAME_MAX: usize = 64;
 
@@ -88,7 +88,7 @@ pub struct SnapshotRecord {
     /// What is happening to it.
     pub state: SnapshotState,
     /// What stands for the version table at that time; zeros where there is none.
-    pub(crate) ledger: HeadsTag,
+    pub(crate) heads: HeadsTag,
 }
 
 impl SnapshotRecord {
@@ -143,7 +143,7 @@ impl SnapshotTable {
             let (mut out, name) = (RecordMut(out), record.name.as_bytes());
             out.u32(0, record.number).put(4, &[record.state as u8, name.len() as u8]);
             out.u64(8, record.time).u64(16, record.blocks).u64(24, record.data_id).u64(32, record.book_id);
-            out.put(LEDGER_AT, &record.ledger).put(NAME_AT, name);
+            out.put(HEADS_AT, &record.heads).put(NAME_AT, name);
         }
         let tag = keyed_hash(key, &[&bytes[..SIGNED], &bytes[HEAD..]]);
         bytes[SIGNED..HEAD].copy_from_slice(&tag);
@@ -218,7 +218,7 @@ fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
         data_id: Record(bytes).u64(24),
         book_id: Record(bytes).u64(32),
         state,
-        ledger: *bytes[LEDGER_AT..].first_chunk().expect("a record is longer"),
+        heads: *bytes[HEADS_AT..].first_chunk().expect("a record is longer"),
     })
 }
 
@@ -245,7 +245,7 @@ mod tests {
             data_id: 77,
             book_id: 78,
             state: SnapshotState::Ready,
-            ledger: [number as u8; HEADS_TAG_LEN],
+            heads: [number as u8; HEADS_TAG_LEN],
         }
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct NewSnapshot<'a> {
     /// Length of the disk in blocks.
     pub(crate) blocks: u64,
     /// What stands for the version table; zeros where there is none.
-    pub(crate) ledger: HeadsTag,
+    pub(crate) heads: HeadsTag,
 }
 
 /// The table as it stands in the book.
@@ -167,7 +167,7 @@ impl Snapshots {
     /// `fail`: nothing may be written then.
     pub(crate) fn add(&self, new: &NewSnapshot<'_>, fail: impl Fn(Error) -> Error) -> Result<SnapshotNumber> {
         let mut held = self.held.lock();
-        let &NewSnapshot { name, time, blocks, ledger } = new;
+        let &NewSnapshot { name, time, blocks, heads } = new;
         let number = may_add(&held.table, name)?;
         Mark(&self.key).begin(&*self.stores.data, number)?;
         let data_id = self.stores.data.create_snapshot()?;
@@ -176,7 +176,7 @@ impl Snapshots {
             drop(self.stores.data.remove_snapshot(data_id));
         })?;
         let (name, state) = (name.into(), SnapshotState::Ready);
-        let record = SnapshotRecord { number: number.0, name, time, blocks, data_id, book_id, state, ledger };
+        let record = SnapshotRecord { number: number.0, name, time, blocks, data_id, book_id, state, heads };
         let mut table = held.table.clone();
         table.newest = number;
         table.records.push(record.clone());

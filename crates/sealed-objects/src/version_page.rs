@@ -9,7 +9,7 @@ pub(crate) const PAGE_LEN: usize = 4096;
 /// Numbers of a page.
 pub(crate) const PAGE_ENTRIES: usize = 504;
 
-const MAGIC: &[u8; 8] = b"LACLEDG1";
+const MAGIC: &[u8; 8] = b"LACVERS1";
 /// The head's bytes before the tag.
 const SIGNED: usize = 32;
 const HEAD: usize = 64;
@@ -87,7 +87,7 @@ pub(crate) struct PageKey(Secret<32>);
 
 impl PageKey {
     pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16]) -> PageKey {
-        PageKey(derive(master, "sealed objects ledger", uuid))
+        PageKey(derive(master, "sealed objects version table", uuid))
     }
 
     /// The bytes of a page.

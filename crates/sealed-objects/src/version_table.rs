@@ -137,7 +137,7 @@ impl VersionTable {
     /// [`Kind::Corrupt`].
     pub(crate) fn check_time(&self, record: &SnapshotRecord) -> Result<()> {
         let heads = self.objects.pages.heads_tag(record.segments());
-        if constant_time_eq(&heads, &record.ledger) {
+        if constant_time_eq(&heads, &record.heads) {
             return Ok(());
         }
         Err(lost(&record.name, "the version table of another time"))

@@ -28,11 +28,11 @@ const SHARE: u64 = 37;
 
 /// Each way to keep metadata, with version table and without.
 const SORTS: [Sort; 5] = [
-    (Cipher::Xts, ObjectLayout::SegmentEnd, false),
-    (Cipher::XtsRandom, ObjectLayout::Interleaved, false),
-    (Cipher::Gcm, ObjectLayout::Adaptive, false),
-    (Cipher::Gcm, ObjectLayout::Kv, false),
-    (Cipher::Gcm, ObjectLayout::SegmentEnd, false),
+    (Cipher::Xts, ObjectLayout::SegmentEnd),
+    (Cipher::XtsRandom, ObjectLayout::Interleaved),
+    (Cipher::Gcm, ObjectLayout::Adaptive),
+    (Cipher::Gcm, ObjectLayout::Kv),
+    (Cipher::Gcm, ObjectLayout::SegmentEnd),
 ];
 
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@
 mod adversary;
 mod fixture;
 
-use adversary::{Act, Attack, Family, LEDGER, Moment, Place, Pool, WATCHED};
+use adversary::{Act, Attack, Family, Moment, Place, Pool, VERSION_TABLE, WATCHED};
 use fixture::*;
 use lacuna_core::{BlockAddr, Disk, Result};
 use lacuna_crypto::{Cipher, SeededRandom};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Attacks on each kind of disk.
 const ATTACKS: usize = 600;
 /// The version table.
-const LEDGER_NOW: Place = Place { family: Family::Book, object: LEDGER, snapshot: None };
+const TABLE_NOW: Place = Place { family: Family::Book, object: VERSION_TABLE, snapshot: None };
 /// The stamp of what is written after an attack.
 const AFTER: u64 = 9;
 
@@ -68,7 +68,7 @@ impl Judge<'_> {
             !betrayed && pool.moments.iter().filter(session).any(|m| m.stamps[at] == stamp)
         };
         self.attack.iter().any(|(place, act)| match act {
-            Act::PutBack(number) => *place == LEDGER_NOW && older(*number),
+            Act::PutBack(number) => *place == TABLE_NOW && older(*number),
             // Under the present seal, where it binds no entries.
             act if act.is_partial() && !pool.scene.params.binds_entries() => {
                 let known = pool.moments.iter().any(|moment| moment.stamps[at] == stamp);
@@ -187,13 +187,13 @@ fn play(pool: &Pool, attack: &Attack, nth: usize) -> Shown {
 /// All single acts on objects, and a sample of those on parts and of pairs.
 fn attacks(pool: &Pool, most: usize, rng: &mut Rng) -> Vec<Attack> {
     let (mut objects, mut parts) = (pool.acts_on_objects(), pool.acts_on_parts());
-    let ledgers: Vec<_> = objects.iter().filter(|(place, _)| *place == LEDGER_NOW).cloned().collect();
+    let tables: Vec<_> = objects.iter().filter(|(place, _)| *place == TABLE_NOW).cloned().collect();
     rng.shuffle(&mut objects);
     rng.shuffle(&mut parts);
     let all: Vec<_> = objects.iter().chain(&parts).cloned().collect();
     let pair = || {
         // Half of them with the version table.
-        let first = if rng.chance(1, 2) { rng.pick(&ledgers) } else { rng.pick(&all) };
+        let first = if rng.chance(1, 2) { rng.pick(&tables) } else { rng.pick(&all) };
         vec![first.clone(), rng.pick(&all).clone()]
     };
     let pairs: Vec<Attack> =

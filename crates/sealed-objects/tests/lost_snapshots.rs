@@ -79,11 +79,11 @@ impl ObjectStore for Obliging {
 /// What is there of a disk at a moment: its data objects, and the first object of its version table.
 struct Moment {
     data: Vec<Option<MemoryObject>>,
-    ledger: Option<MemoryObject>,
+    table: Option<MemoryObject>,
 }
 
 fn moment(scene: &Scene) -> Moment {
-    Moment { data: (0..3).map(|n| scene.data.object(n)).collect(), ledger: scene.book.object(1) }
+    Moment { data: (0..3).map(|n| scene.data.object(n)).collect(), table: scene.book.object(1) }
 }
 
 /// A disk whose blocks have stamp 3, with a snapshot `first` where they had 1 and `second` where they had 2; and what
@@ -219,7 +219,7 @@ fn one_snapshot_does_not_pass_for_another() {
                 for (object, state) in (0..).zip(&other.data).take(count) {
                     left.data.replace_at(object, record.data_id, state.clone());
                 }
-                left.book.replace_at(1, record.book_id, other.ledger.clone());
+                left.book.replace_at(1, record.book_id, other.table.clone());
                 let what = format!("{layout:?}: {name}, {count} objects");
                 assert_lost(&left, || left.stores(), name, &what);
             }

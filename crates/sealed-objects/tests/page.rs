@@ -7,7 +7,7 @@ use fixture::*;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, derive, keyed_hash};
 use lacuna_medium::{Keys, MemoryObject, MemoryObjects, ObjectStore, Query, ReadExtent, StripedMedium};
-use lacuna_sealed_objects::{ObjectLayout, ObjectParams, list_snapshots};
+use lacuna_sealed_objects::{ObjectLayout, ObjectParams, VERSION, list_snapshots};
 use lacuna_sim::format_page::{Fields, FormatPage, Rows, SealedBlock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -225,6 +225,7 @@ fn scene(cipher: Cipher, layout: ObjectLayout) -> Scene {
 fn constants_and_parameters() {
     assert_eq!(constant("block"), BLOCK_SIZE as u64);
     assert_eq!(constant("segment blocks"), SEGMENT_BLOCKS);
+    assert_eq!(rows("Parameters")[0][3], VERSION.to_string());
     let fields = fields_of("Parameters", 32);
     for (c, cipher) in (0..).zip(Cipher::ALL) {
         assert!(rows("Parameters")[1][3].contains(&format!("{c} = {}", cipher.name())));
@@ -236,8 +237,8 @@ fn constants_and_parameters() {
             for blocks in [1, 70_000, 1 << 32] {
                 let bytes = ObjectParams::plan(cipher, layout, blocks).unwrap().encode();
                 let number = |name| fields.number(&bytes, name);
-                let version = if (cipher, layout) == (Cipher::Gcm, ObjectLayout::Adaptive) { 2 } else { 1 };
-                assert_eq!((number("version"), number("cipher"), number("blocks")), (version, c, blocks));
+                let found = (number("version"), number("cipher"), number("blocks"));
+                assert_eq!(found, (u64::from(VERSION), c, blocks));
                 assert_eq!(number("layout"), if cipher.meta_size() > 0 { l } else { 1 });
                 fields.assert_zeros(&bytes);
             }
@@ -287,12 +288,8 @@ fn seals_lie_where_the_page_says() {
         let scene = scene(Cipher::Gcm, layout);
         let page = Page::of(scene.params);
         let fields = fields_of("Seal", 168);
-        let (label, len) = if scene.params.binds_entries() {
-            ("sealed objects seal 2", 168)
-        } else {
-            ("sealed objects seal", 32)
-        };
-        let key: Secret<32> = derive(&master(), label, &UUID);
+        let len = if scene.params.binds_entries() { 168 } else { 32 };
+        let key: Secret<32> = derive(&master(), "sealed objects seal", &UUID);
         for (number, least) in [(0u64, 3), (1, 2), (2, 1)] {
             let object = scene.data.object(number).unwrap();
             let seal = page.seal(&object);
@@ -314,20 +311,20 @@ fn seals_lie_where_the_page_says() {
 
 /// A page of the version table by its number, verified.
 fn version_page(scene: &Scene, number: u64) -> Vec<u8> {
-    let (at, len) = (number * constant("ledger page"), constant("ledger page"));
-    let object = constant("ledger object");
+    let (at, len) = (number * constant("version page"), constant("version page"));
+    let object = constant("version object");
     let page = scene.book.object(object).unwrap().bytes()[at as usize..(at + len) as usize].to_vec();
-    let fields = fields_of("The ledger", 4096);
-    assert_eq!(fields.get(&page, "magic"), b"LACLEDG1");
+    let fields = fields_of("Version table", 4096);
+    assert_eq!(fields.get(&page, "magic"), b"LACVERS1");
     assert_eq!((fields.number(&page, "object"), fields.number(&page, "page")), (object, number));
-    let key: Secret<32> = derive(&master(), "sealed objects ledger", &UUID);
+    let key: Secret<32> = derive(&master(), "sealed objects version table", &UUID);
     assert_eq!(fields.get(&page, "tag"), keyed_hash(&key, &[&page[..32], &page[64..]]));
     page
 }
 
 /// A number of a page of the version table.
 fn entry(page: &[u8], number: u64) -> u64 {
-    let counters = fields_of("The ledger", 4096).get(page, "counters").to_vec();
+    let counters = fields_of("Version table", 4096).get(page, "counters").to_vec();
     u64::from_le_bytes(counters[number as usize * 8..][..8].try_into().unwrap())
 }
 
@@ -341,7 +338,7 @@ fn version_counter(scene: &Scene, segment: u64) -> u64 {
     if generation == 0 {
         return 0;
     }
-    let fields = fields_of("The ledger", 4096);
+    let fields = fields_of("Version table", 4096);
     let page = version_page(scene, number);
     assert_eq!(fields.number(&page, "generation"), generation);
     assert!(fields.number(&head, "generation") >= generation);
@@ -354,10 +351,10 @@ fn the_version_table_lies_where_the_page_says() {
     // A disk of a little more than one object's worth of segments, written at its ends.
     let segments = constant("page counters") * constant("object pages") + 1;
     let scene = Scene::new(Cipher::Gcm, ObjectLayout::SegmentEnd, segments * SEGMENT_BLOCKS);
-    let objects = || scene.book.object(constant("ledger object") + 1);
+    let objects = || scene.book.object(constant("version object") + 1);
     assert_eq!(entry(&version_page(&scene, 0), constant("object pages")), 2);
     assert!(objects().is_some() && scene.book.object(3).is_none());
-    let fields = fields_of("The ledger", 4096);
+    let fields = fields_of("Version table", 4096);
     assert_eq!(fields.number(&version_page(&scene, 0), "generation"), 1);
     let last_page = (constant("object pages") - 1) * constant("page counters");
     for segment in [0, 503, 504, last_page, last_page + 503] {
@@ -370,9 +367,9 @@ fn the_version_table_lies_where_the_page_says() {
         }
     }
     let before = objects().unwrap().bytes();
-    assert_eq!(before.len() as u64, constant("ledger page"));
+    assert_eq!(before.len() as u64, constant("version page"));
     scene.write((segments - 1) * 1024, 1, 1);
-    assert_eq!(objects().unwrap().bytes().len() as u64, 2 * constant("ledger page"));
+    assert_eq!(objects().unwrap().bytes().len() as u64, 2 * constant("version page"));
     // While the disk is open, so is the page.
     let disk = scene.open();
     write(&disk, 0, 1, 3);
@@ -386,14 +383,15 @@ fn the_version_table_lies_where_the_page_says() {
 fn the_table_of_snapshots_lies_where_the_page_says() {
     for (cipher, layout) in all_kinds() {
         let scene = scene(cipher, layout);
-        let mut ledger = vec![0; 24];
+        let mut heads = vec![0; 24];
         scene.session(|disk| {
             disk.create_snapshot("x").unwrap();
             disk.create_snapshot("2nd:a-b_c.d").unwrap();
             if cipher.authenticates() {
-                let key: Secret<32> = derive(&master(), "sealed objects ledger", &UUID);
+                let key: Secret<32> = derive(&master(), "sealed objects version table", &UUID);
                 let head = version_page(&scene, 0);
-                ledger = keyed_hash(&key, &[fields_of("The ledger", 4096).get(&head, "tag")])[..24].to_vec();
+                heads =
+                    keyed_hash(&key, &[fields_of("Version table", 4096).get(&head, "tag")])[..24].to_vec();
             }
             write(disk, 7, 1, 7);
             disk.remove_snapshot("x").unwrap();
@@ -423,7 +421,7 @@ fn the_table_of_snapshots_lies_where_the_page_says() {
             assert_eq!((listed.number, listed.name.as_str()), (number as u32, name));
             record.assert_zeros(bytes);
             if number == 3 {
-                assert_eq!(record.get(bytes, "ledger"), ledger);
+                assert_eq!(record.get(bytes, "heads"), heads);
             }
             assert_eq!(marked(&*scene.data.at_snapshot(listed.data_id).unwrap()), number);
         }
@@ -453,12 +451,12 @@ fn what_a_tebibyte_costs() {
     let heads = pages.div_ceil(constant("object pages"));
     assert_eq!(costs["metadata of xts-random in the store"], 16 * blocks);
     assert_eq!(costs["metadata of gcm in the store"], 32 * blocks);
-    assert_eq!(costs["seals of version 1 in the store"], 32 * segments);
-    assert_eq!(costs["seals of version 2 in the store"], 168 * segments);
-    assert_eq!(costs["ledger in the store"], (pages + heads) * constant("ledger page"));
+    assert_eq!(costs["seals of adaptive in the store"], 168 * segments);
+    assert_eq!(costs["seals of the other layouts in the store"], 32 * segments);
+    assert_eq!(costs["version table in the store"], (pages + heads) * constant("version page"));
     assert_eq!(costs["what is known of objects, in memory"], segments / 8);
     assert_eq!(costs["which objects were compared, in memory"], 64 * pages);
-    assert_eq!(costs["heads of the ledger, in memory"], heads * constant("ledger page"));
+    assert_eq!(costs["heads of the version table, in memory"], heads * constant("version page"));
 }
 
 #[test]

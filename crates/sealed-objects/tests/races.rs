@@ -170,7 +170,7 @@ fn scene(kind: Sort, seed: u64, acts: u64, killed: bool, options: ObjectOptions)
 
 #[test]
 fn threads_on_shared_chunks_read_what_was_written() {
-    for kind in kinds() {
+    for kind in all_kinds() {
         scene(kind, 1, 200, false, options_for(1, true));
         scene(kind, 2, 100, false, options_for(2, false));
         scene(kind, 3, 60, false, ObjectOptions { write_through: true, ..options_for(3, true) });
@@ -179,7 +179,7 @@ fn threads_on_shared_chunks_read_what_was_written() {
 
 #[test]
 fn threads_that_are_killed_leave_every_block_whole() {
-    for kind in kinds() {
+    for kind in all_kinds() {
         for seed in 0..6 {
             scene(kind, seed, 150, true, options_for(seed, seed % 3 != 0));
         }
@@ -241,7 +241,7 @@ fn pending_blocks_are_written_without_being_asked() {
 
 #[test]
 fn a_snapshot_reads_as_the_disk_did() {
-    for kind in kinds() {
+    for kind in all_kinds() {
         let params = plan(kind, BLOCKS);
         let stage = Stage::new();
         stage.create(&params);

@@ -15,7 +15,7 @@ const DATA: [u64; 5] = [0, 1, 2, 3, 1 << 32];
 /// Those of the book: the table of snapshots, and the version table.
 const BOOK: [u64; 2] = [0, 1];
 /// The object of the book that holds the version table.
-pub(crate) const LEDGER: u64 = 1;
+pub(crate) const VERSION_TABLE: u64 = 1;
 /// Blocks that are looked at: those that any session writes, and some that none does.
 pub(crate) const WATCHED: [u64; 16] =
     [0, 1, 2, 130, 131, 200, 1023, 1024, 1025, 1030, 1500, 2048, 2049, 3072, 3073, BLOCKS - 1];

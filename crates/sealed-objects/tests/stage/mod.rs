@@ -14,27 +14,14 @@ use std::time::Duration;
 mod fixture;
 
 #[allow(unused_imports)]
-pub(crate) use fixture::{MASTER, UUID, content, master, options, run};
+pub(crate) use fixture::{MASTER, UUID, all_kinds, content, master, options, run};
 
-/// A kind of disk: its cipher, its layout, and whether it is of version 1 though there is a newer one.
-pub(crate) type Sort = (Cipher, ObjectLayout, bool);
-
-/// Every cipher with every layout that makes a difference to it, and what earlier programs made otherwise.
-pub(crate) fn kinds() -> Vec<Sort> {
-    let layouts = |cipher| ObjectLayout::ALL.map(|layout| (cipher, layout, false));
-    let mut all = vec![
-        (Cipher::Xts, ObjectLayout::SegmentEnd, false),
-        (Cipher::Hctr2, ObjectLayout::SegmentEnd, false),
-    ];
-    all.extend([Cipher::XtsRandom, Cipher::Gcm].into_iter().flat_map(layouts));
-    all.push((Cipher::Gcm, ObjectLayout::Adaptive, true));
-    all
-}
+/// A kind of disk: its cipher and its layout.
+pub(crate) type Sort = (Cipher, ObjectLayout);
 
 /// The parameters of such a disk.
-pub(crate) fn plan((cipher, layout, old): Sort, blocks: u64) -> ObjectParams {
-    let plan = if old { ObjectParams::plan_version_1 } else { ObjectParams::plan };
-    plan(cipher, layout, blocks).unwrap()
+pub(crate) fn plan((cipher, layout): Sort, blocks: u64) -> ObjectParams {
+    ObjectParams::plan(cipher, layout, blocks).unwrap()
 }
 
 /// Which stamp a block holds. Fails if it is no version whole: a mixture, or another block's.
