@@ -4,7 +4,7 @@
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Secret};
 use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_medium::FileMedium;
-use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, Sealed};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -50,7 +50,7 @@ fn main() {
     let name = args.next().unwrap_or_else(|| "xts-random".into());
     let jobs: Vec<String> = args.collect();
     let cipher = Cipher::ALL.into_iter().find(|c| c.name() == name).expect("a cipher");
-    let params = Params::plan(cipher, Layout::SegmentEnd, BLOCKS, None).unwrap();
+    let params = Params::plan(cipher, BLOCKS, None).unwrap();
     let _ = std::fs::remove_file(&path);
     let medium = FileMedium::create(path.as_ref(), params.geometry().medium_len()).unwrap();
     let master = Secret::copy_from(&[1; 32]);

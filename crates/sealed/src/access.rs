@@ -332,7 +332,7 @@ impl Access {
             {
                 return Ok(false);
             }
-            self.store.write_data(to, sealed, meta).map_err(|e| {
+            self.store.write_data(to, sealed).map_err(|e| {
                 // What was covered there may be torn now; what lies below is whole, but older than what was
                 // acknowledged, so the write that failed takes its place.
                 for (block, data) in run(first, count).zip(data.chunks_exact(BLOCK_SIZE)) {

@@ -184,7 +184,7 @@ impl Cache {
         }
     }
 
-    /// Every block with a version in memory alone, for the last attempt after a failure.
+    /// Every block with a version in memory alone, for the commit after one that was refused.
     pub(crate) fn all_dirty(&self) -> Vec<BlockAddr> {
         let mut blocks: Vec<BlockAddr> = vec![];
         for shard in &self.shards {

@@ -46,7 +46,6 @@ pub(crate) struct Committer {
     health: Arc<Health>,
     limits: Limits,
     full_commits: Arc<AtomicU64>,
-    emergency_flushed: bool,
     /// A commit was refused: what it had taken from the list of dirty blocks is to be found again.
     refused: bool,
 }
@@ -61,19 +60,8 @@ impl Committer {
         health: Arc<Health>,
         limits: Limits,
     ) -> Self {
-        let (full_commits, emergency_flushed, refused) = (Arc::default(), false, false);
-        Committer {
-            log,
-            destager,
-            gatherer,
-            medium_full,
-            segments,
-            health,
-            limits,
-            full_commits,
-            emergency_flushed,
-            refused,
-        }
+        let (full_commits, refused) = (Arc::default(), false);
+        Committer { log, destager, gatherer, medium_full, segments, health, limits, full_commits, refused }
     }
 
     /// Takes in what replay found, and destages it unless the disk is only read: then it stays in memory as long as the disk
@@ -189,10 +177,7 @@ impl Committer {
 
     /// One turn of the background thread. `idle`: nobody has used the disk for a while.
     pub(crate) fn work(&mut self, idle: bool, spare_wanted: bool) -> Result<()> {
-        if self.health.cause().is_some() {
-            self.emergency_flush();
-            return self.health.check();
-        }
+        self.health.check()?;
         let nothing_ready = self.segments.ready() == (0, 0);
         if idle || (spare_wanted && nothing_ready) {
             if self.gatherer.is_dirty() || self.segments.count_cow_segments() > 0 {
@@ -217,7 +202,6 @@ impl Committer {
     /// Everything destaged and the journal empty, as far as the medium has space. After a failure, what was the cause of it.
     pub(crate) fn close(&mut self) -> Result<()> {
         if let Some(cause) = self.health.cause() {
-            self.emergency_flush();
             return Err(cause.context("the disk stopped taking writes"));
         }
         match self.commit(Scope::All) {
@@ -241,40 +225,7 @@ impl Committer {
             self.refused = true;
             return e;
         }
-        let e = self.health.fail(e);
-        self.emergency_flush();
-        e
-    }
-
-    /// After the medium of the layout `kv` was found full: what was acknowledged still fits the journal, which has its space since
-    /// the disk was created. One attempt to put it there, whatever of it succeeds; after any other failure,
-    /// none, for nobody knows what such a medium keeps.
-    fn emergency_flush(&mut self) {
-        let full = self.health.cause().is_some_and(|e| e.kind().is_refusal());
-        if !full || std::mem::replace(&mut self.emergency_flushed, true) {
-            return;
-        }
-        // What was written since a stream was frozen is later than the stream, and follows it.
-        let mut first = self.gatherer.all_dirty();
-        first.retain(|block| !self.is_frozen(*block));
-        let _ = self.commit_newest(&first);
-        for (segment, _) in self.segments.cow_segments() {
-            match self.segments.freeze(segment) {
-                Some(CowSegment::Stream(stream)) => {
-                    // Nothing has to be copied for these two; the others need room in the journal.
-                    let easy = stream.is_whole() || matches!(self.segments.slot(segment), Ok(None));
-                    let moved = easy && self.destager.mover().complete_all(&mut self.log, [segment]).is_ok();
-                    if !moved {
-                        let _ = self.decline(segment, &stream);
-                    }
-                }
-                Some(CowSegment::PendingDiscard) => {
-                    drop(self.destager.mover().record(&mut self.log, &[(segment, None)]));
-                }
-                None => {}
-            }
-        }
-        let _ = self.commit_newest(&self.gatherer.all_dirty());
+        self.health.fail(e)
     }
 
     fn commit_cow_segments(&mut self, due: impl Fn(&CowSegment) -> bool) -> Result<()> {
@@ -342,16 +293,15 @@ impl Committer {
     /// medium was full from the start also the reserve for opening on a full medium.
     fn make_room(&mut self, blocks: usize) -> Result<()> {
         let len = Batch::len_for(blocks, blocks);
-        let moves = if self.emergency_flushed { 0 } else { MOVES_RESERVE };
         if !self.medium_full.is_so() {
-            let fits = self.log.fits(len, self.log.reserve() + moves);
+            let fits = self.log.fits(len, self.log.reserve() + MOVES_RESERVE);
             // What a refusal leaves half done the next commit takes up, before anything newer.
             return if fits { Ok(()) } else { self.destager.checkpoint(&mut self.log) };
         }
         // Moves free slots, and for them there is room to the last.
         let kept = match (self.medium_full.spends_reserve(), blocks) {
             (true, 0) => Batch::len_for(MOVES_PER_BATCH, 0),
-            (true, _) => moves,
+            (true, _) => MOVES_RESERVE,
             (false, 0) => self.log.reserve().saturating_sub(MOVES_RESERVE),
             (false, _) => self.log.reserve(),
         };

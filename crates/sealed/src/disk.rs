@@ -10,13 +10,11 @@ use crate::gather::Gatherer;
 use crate::geometry::{MAP_ENTRY, Params};
 use crate::health::Health;
 use crate::journal::Journal;
-use crate::layout::Layout;
 use crate::limits::Limits;
 use crate::log::Log;
 use crate::map::SegmentMap;
 use crate::medium_full::MediumFull;
 use crate::moves::Mover;
-use crate::overlay::Overlay;
 use crate::recovery::Replayed;
 use crate::sealer::Sealer;
 use crate::segments::Segments;
@@ -64,21 +62,15 @@ pub struct Sealed {
 
 impl Sealed {
     /// Lays a new disk on a medium, which must be as long as the geometry says. The header is the caller's.
-    ///
-    /// Errors: [`Kind::Usage`] for the layout `kv` in a build without it.
     pub fn create(medium: &dyn Medium, params: &Params, master: &Secret<32>) -> Result<()> {
-        params.layout.check_available()?;
         let g = params.geometry();
         if medium.len() < g.medium_len() {
             return Err(Error::new(Kind::NoSpace, "the disk does not fit its medium")
                 .found(format!("{} bytes", medium.len()))
                 .expected(format!("{} bytes", g.medium_len())));
         }
-        medium.discard(g.map, g.kv.0 - g.map)?;
+        medium.discard(g.map, g.map_end - g.map)?;
         Self::reserve_map(medium, params)?;
-        if g.kv.1 > 0 {
-            medium.discard(g.kv.0, g.kv.1)?;
-        }
         Journal::create(medium, g.journal, params.journal_len, master)?;
         medium.sync()
     }
@@ -95,8 +87,7 @@ impl Sealed {
     /// the header's.
     ///
     /// Errors: [`Kind::Corrupt`] if journal or parameters do not verify, [`Kind::RolledBack`] if the disk has grown since these
-    /// were its parameters and holds something there, [`Kind::Usage`] for the layout `kv` in a build without it, and whatever
-    /// the medium reports.
+    /// were its parameters and holds something there, and whatever the medium reports.
     pub fn open(
         medium: Arc<dyn Medium>,
         params: &Params,
@@ -128,7 +119,6 @@ impl Sealed {
         (master, uuid): (&Secret<32>, &[u8; 16]),
         (options, rescue): (OpenOptions, bool),
     ) -> Result<Sealed> {
-        params.layout.check_available()?;
         medium.forget_cached()?;
         let g = params.geometry();
         if medium.len() < g.medium_len() {
@@ -146,11 +136,7 @@ impl Sealed {
             Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), (random, rescue))?;
         let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid), options.read_only)?;
         let replayed = Replayed::of(&mut journal, &map, params)?;
-        let slots: Arc<dyn Medium> = match params.layout {
-            Layout::Kv if options.read_only => Arc::new(Overlay::over(medium)),
-            _ => medium,
-        };
-        let store = Arc::new(Store::open(slots, params, options.budget.share(3, 8))?);
+        let store = Arc::new(Store::new(medium, params, options.budget.share(3, 8)));
         let cipher = BlockCipher::new(params.cipher, master, uuid)?;
         Self::assemble(params, options, journal, map, store, cipher, replayed)
     }
@@ -174,8 +160,7 @@ impl Sealed {
         let sealer = Arc::new(Sealer::new(cipher, options.random));
         let segments = Arc::new(Segments::new(map, sealer.meta_len(SEGMENT_BLOCKS)));
         counters.set(Count::Replayed, replayed.batches);
-        let medium_full = MediumFull::new(cache.clone(), store.clone(), health.clone(), limits.batch_blocks);
-        let medium_full = Arc::new(medium_full);
+        let medium_full = Arc::new(MediumFull::new(cache.clone(), health.clone(), limits.batch_blocks));
 
         let parts = Parts { cache, segments, store, sealer, counters, health, medium_full };
         let mut committer = parts.committer(journal, limits);

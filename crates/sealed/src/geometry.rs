@@ -2,14 +2,13 @@
 //! The byte-exact page is `docs/format/sealed.md`; a test keeps the two together.
 
 use crate::address::{CHUNK_BLOCKS, SlotNo};
-use crate::layout::Layout;
 use lacuna_core::{Advice, BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS, Setting};
 use lacuna_crypto::Cipher;
 
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
-/// Slots of whole blocks begin at multiples of this: a page cache then holds each chunk in one piece. The gap
-/// after the metadata takes no space in a file.
+/// Slots begin at multiples of this: a page cache then holds each chunk in one piece. The gap after the metadata
+/// takes no space in a file.
 const ALIGNMENT: u64 = CHUNK_BLOCKS * BLOCK;
 /// The most metadata that the blocks of a chunk have.
 pub(crate) const CHUNK_META: usize = CHUNK_BLOCKS as usize * 32;
@@ -32,8 +31,6 @@ const MAX_BLOCKS: u64 = 1 << 32;
 pub struct Params {
     /// How blocks are encrypted.
     pub cipher: Cipher,
-    /// Where per-block metadata is kept.
-    pub layout: Layout,
     /// Length of the disk in blocks.
     pub blocks: u64,
     /// Length of the journal in bytes.
@@ -46,25 +43,19 @@ pub struct Params {
 
 impl Params {
     /// Plans a disk of `blocks` blocks. The map has room for 16 times as much, or 1 TiB if that is more; on a device,
-    /// whose length is `room` bytes, for 16 times as much, but in the layout `kv`, whose store would take half of the
-    /// device for that, only for the disk itself.
-    pub fn plan(cipher: Cipher, layout: Layout, blocks: u64, room: Option<u64>) -> Result<Params> {
+    /// whose length is `room` bytes, for 16 times as much.
+    pub fn plan(cipher: Cipher, blocks: u64, room: Option<u64>) -> Result<Params> {
         if blocks == 0 || blocks > MAX_BLOCKS {
             return Err(Error::new(Kind::Usage, "cannot lay out a disk of this size")
                 .found(format!("{blocks} blocks of 4096 bytes"))
                 .expected(format!("1 to {MAX_BLOCKS} blocks (4 KiB to 16 TiB)"))
                 .remedy("choose a size in that range"));
         }
-        let layout = if cipher.meta_size() == 0 { Layout::SegmentEnd } else { layout };
         let segments = blocks.div_ceil(SEGMENT_BLOCKS);
-        let growth = match (room, layout) {
-            (None, _) => (segments * GROWTH).max(1 << 18),
-            (Some(_), Layout::Kv) => segments,
-            (Some(_), _) => segments * GROWTH,
-        };
+        let growth = segments * GROWTH;
+        let growth = if room.is_some() { growth } else { growth.max(1 << 18) };
         let params = Params {
             cipher,
-            layout,
             blocks,
             journal_len: (blocks * BLOCK / 16).clamp(8 << 20, 128 << 20) / BLOCK * BLOCK,
             map_capacity: growth.min(MAX_BLOCKS / SEGMENT_BLOCKS) as u32,
@@ -92,11 +83,11 @@ impl Params {
     }
 
     /// The largest disk that fits a device of `room` bytes.
-    pub fn largest(cipher: Cipher, layout: Layout, room: u64) -> Result<Params> {
+    pub fn largest(cipher: Cipher, room: u64) -> Result<Params> {
         let (mut fits, mut too_large) = (0, (room / BLOCK + 1).min(MAX_BLOCKS + 1));
         while too_large - fits > 1 {
             let middle = fits + (too_large - fits) / 2;
-            match Params::plan(cipher, layout, middle, Some(room)) {
+            match Params::plan(cipher, middle, Some(room)) {
                 Ok(_) => fits = middle,
                 Err(_) => too_large = middle,
             }
@@ -106,14 +97,14 @@ impl Params {
                 .found(format!("{room} bytes"))
                 .expected("about 32 MiB or more"));
         }
-        Params::plan(cipher, layout, fits, Some(room))
+        Params::plan(cipher, fits, Some(room))
     }
 
     /// The parameters as they stand in the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let mut record = RecordMut(&mut out);
-        record.u16(0, PARAMS_VERSION).put(2, &[self.cipher.code(), self.layout.code()]);
+        record.u16(0, PARAMS_VERSION).put(2, &[self.cipher.code()]);
         record.u32(4, self.spare).u64(8, self.blocks).u64(16, self.journal_len).u32(24, self.map_capacity);
         out
     }
@@ -129,8 +120,6 @@ impl Params {
         let params = Params {
             cipher: Cipher::from_code(bytes[2])
                 .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), "0 to 3"))?,
-            layout: Layout::from_code(bytes[3])
-                .ok_or_else(|| record.refused(format!("layout {}", bytes[3]), "0 to 2"))?,
             spare: record.u32(4),
             blocks: record.u64(8),
             journal_len: record.u64(16),
@@ -143,7 +132,7 @@ impl Params {
             && (2..=4096).contains(&params.spare)
             && segments <= u64::from(params.map_capacity)
             && u64::from(params.map_capacity) <= MAX_BLOCKS / SEGMENT_BLOCKS
-            && (params.cipher.meta_size() > 0 || params.layout == Layout::SegmentEnd)
+            && record.is_zero(3..4)
             && record.is_zero(28..);
         if sane {
             Ok(params)
@@ -169,8 +158,8 @@ pub struct Geometry {
     pub journal: u64,
     /// Where the map begins.
     pub map: u64,
-    /// Where the region of the key-value store begins, and its length (0 in the other layouts).
-    pub kv: (u64, u64),
+    /// Where the map ends.
+    pub map_end: u64,
     /// Where the slots begin.
     pub data: u64,
     /// Bytes from one slot to the next.
@@ -182,24 +171,15 @@ impl Geometry {
         let segments = p.blocks.div_ceil(SEGMENT_BLOCKS) as u32;
         let meta = p.cipher.meta_size() as u64;
         let map = HEADER_AREA + p.journal_len;
-        let kv = map + (u64::from(p.map_capacity) * MAP_ENTRY).next_multiple_of(BLOCK);
-        let (kv_len, inline_meta) = match p.layout {
-            // Room for every entry three times over: a copy-on-write tree holds old and new pages at once.
-            Layout::Kv => ((u64::from(p.map_capacity) + u64::from(p.spare)) * SEGMENT_BLOCKS * 128, 0),
-            Layout::SegmentEnd | Layout::Interleaved => (0, meta),
-        };
-        let kv_len = if kv_len == 0 { 0 } else { kv_len.max(4 << 20) };
+        let map_end = map + (u64::from(p.map_capacity) * MAP_ENTRY).next_multiple_of(BLOCK);
         Geometry {
             segments,
             slots: segments + p.spare,
             journal: HEADER_AREA,
             map,
-            kv: (kv, kv_len),
-            data: (kv + kv_len).next_multiple_of(1 << 20),
-            stride: (SEGMENT_BLOCKS * (BLOCK + inline_meta)).next_multiple_of(match p.layout {
-                Layout::SegmentEnd => ALIGNMENT,
-                _ => BLOCK,
-            }),
+            map_end,
+            data: map_end.next_multiple_of(1 << 20),
+            stride: (SEGMENT_BLOCKS * (BLOCK + meta)).next_multiple_of(ALIGNMENT),
         }
     }
 
@@ -220,14 +200,12 @@ mod tests {
     #[test]
     fn parameters_survive_the_header_and_garbage_does_not() {
         for cipher in Cipher::ALL {
-            for layout in Layout::ALL {
-                let p = Params::plan(cipher, layout, 5000, None).unwrap();
-                assert_eq!(Params::parse(&p.encode()).unwrap(), p);
-                for at in [0, 2, 3, 16, 30] {
-                    let mut bytes = p.encode();
-                    bytes[at] ^= 0x81;
-                    assert_eq!(Params::parse(&bytes).unwrap_err().kind(), Kind::Corrupt);
-                }
+            let p = Params::plan(cipher, 5000, None).unwrap();
+            assert_eq!(Params::parse(&p.encode()).unwrap(), p);
+            for at in [0, 2, 3, 16, 30] {
+                let mut bytes = p.encode();
+                bytes[at] ^= 0x81;
+                assert_eq!(Params::parse(&bytes).unwrap_err().kind(), Kind::Corrupt);
             }
         }
         assert!(Params::parse(b"short").is_err());
@@ -235,22 +213,19 @@ mod tests {
 
     #[test]
     fn a_disk_on_a_device_grows_into_what_is_added() {
-        for (cipher, layout, times) in [
-            (Cipher::Gcm, Layout::SegmentEnd, 16),
-            (Cipher::XtsRandom, Layout::Interleaved, 16),
-            (Cipher::Gcm, Layout::Kv, 1),
-        ] {
+        for cipher in [Cipher::Gcm, Cipher::XtsRandom] {
             for room in [64 << 20, 300 << 20, 1 << 40] {
-                let p = Params::largest(cipher, layout, room).unwrap();
+                let p = Params::largest(cipher, room).unwrap();
                 assert_eq!(p.grown_into(room).blocks, p.blocks, "{room}");
                 let grown = p.grown_into(room * 3);
                 assert_eq!(Params::parse(&grown.encode()).unwrap(), grown);
                 assert!(grown.geometry().medium_len() <= room * 3);
-                assert_eq!(grown.blocks > p.blocks * 5 / 2, times > 1, "{room} {grown:?}");
-                assert_eq!(p.grown_into(room * 100).blocks, p.blocks * times);
+                assert!(grown.blocks > p.blocks * 5 / 2, "{room} {grown:?}");
+                assert_eq!(p.grown_into(room * 100).blocks, p.blocks * GROWTH);
                 assert_eq!(p.grown_into(0).blocks, p.blocks);
                 let (before, after) = (p.geometry(), grown.geometry());
-                assert_eq!((before.map, before.kv, before.data), (after.map, after.kv, after.data));
+                assert_eq!((before.map, before.map_end), (after.map, after.map_end));
+                assert_eq!(before.data, after.data);
             }
         }
     }
@@ -258,12 +233,12 @@ mod tests {
     #[test]
     fn a_fixed_medium_is_filled_and_never_overfilled() {
         for room in [64 << 20, 300 << 20, 1 << 40] {
-            let p = Params::largest(Cipher::Gcm, Layout::SegmentEnd, room).unwrap();
+            let p = Params::largest(Cipher::Gcm, room).unwrap();
             assert!(p.geometry().medium_len() <= room);
             assert!(p.blocks * BLOCK > room / 4);
-            assert!(Params::plan(Cipher::Gcm, Layout::SegmentEnd, p.blocks + 4096, Some(room)).is_err());
+            assert!(Params::plan(Cipher::Gcm, p.blocks + 4096, Some(room)).is_err());
         }
-        assert_eq!(Params::largest(Cipher::Xts, Layout::SegmentEnd, 4096).unwrap_err().kind(), Kind::Usage);
-        assert_eq!(Params::plan(Cipher::Xts, Layout::SegmentEnd, 0, None).unwrap_err().kind(), Kind::Usage);
+        assert_eq!(Params::largest(Cipher::Xts, 4096).unwrap_err().kind(), Kind::Usage);
+        assert_eq!(Params::plan(Cipher::Xts, 0, None).unwrap_err().kind(), Kind::Usage);
     }
 }

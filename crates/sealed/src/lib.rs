@@ -2,8 +2,8 @@
 //! without writing streamed data twice (paper 004, sections 1 to 3).
 //!
 //! A disk is a row of segments of 1024 blocks. Every segment has a *slot* on the medium; blocks keep their
-//! place inside it, and each block carries the metadata of its cipher ([`lacuna_crypto::Cipher`]) where its layout
-//! ([`Layout`]) keeps it. Three ways lead to the medium:
+//! place inside it, and each block carries the metadata of its cipher ([`lacuna_crypto::Cipher`]), which lies
+//! after the blocks of its segment. Three ways lead to the medium:
 //!
 //! - **The journal.** Small writes wait in a bounded write-back cache. A flush appends them, encrypted and with
 //!   their metadata, to the journal in one synced write, and returns. They are destaged later, sorted and without a
@@ -19,7 +19,7 @@
 //! Sealed       disk.rs         create and open; the `Disk` of front ends
 //! Worker       worker.rs       the background thread; which writers must wait, and how long
 //! Flusher      flush.rs        who may commit; flushes that come together share a commit
-//! Committer    commit.rs       the order of a commit; recovery's end, closing, the emergency flush
+//! Committer    commit.rs       the order of a commit; recovery's end, closing
 //! MediumFull   medium_full.rs  what is done on a full medium
 //! Destager     destage.rs      committed blocks to their slots; the checkpoint
 //! Mover        moves.rs        copy-on-write segments become slots
@@ -28,7 +28,7 @@
 //! Access       access.rs       reads, writes, discards; beside the parts of a commit, which it does not call
 //! Segments     segments.rs     where a segment is: map.rs, cow_segment.rs, and their locks (locks.rs)
 //! Cache        cache.rs        what was acknowledged and is not yet destaged
-//! Store        store.rs        slots with their metadata: meta_cache.rs, kv.rs
+//! Store        store.rs        slots with their metadata: meta_cache.rs
 //! Sealer       sealer.rs       the cipher
 //! recovery     recovery.rs     what the journal says last, when a disk is opened
 //! Health       health.rs       fail-stop, and the wake-ups (signals.rs)
@@ -46,9 +46,7 @@
 //!    binds the place on the medium, all bind the block address.
 //! 5. After an error on the write path nothing more is written and nothing is retired. A write that the medium refuses, because it is
 //!    full above all, is no such error: the request or the flush fails, and the disk goes on in its journal, where room is kept for
-//!    it (`medium_full.rs`). In the `kv` layout, whose store takes no more after an error, a refused write of a stream fails that request
-//!    alone as well, but a refusal in a commit or in destaging is such an error: what was acknowledged is put into the journal then,
-//!    and streams as far as there is room.
+//!    it (`medium_full.rs`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -65,12 +63,6 @@ mod gather;
 mod geometry;
 mod health;
 mod journal;
-#[cfg(feature = "kv-layout")]
-mod kv;
-#[cfg(not(feature = "kv-layout"))]
-#[path = "kv_absent.rs"]
-mod kv;
-mod layout;
 mod limits;
 mod locks;
 mod log;
@@ -79,7 +71,6 @@ mod medium_full;
 mod meta_cache;
 mod moves;
 mod outgrown;
-mod overlay;
 mod recovery;
 mod scratch;
 mod sealer;
@@ -94,4 +85,3 @@ pub use geometry::{Geometry, Params};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use journal::fuzz_parse as fuzz_parse_journal;
-pub use layout::Layout;

@@ -69,12 +69,11 @@ impl SegmentMap {
             });
         // Without writes nothing can be lost by what could not be read there.
         beyond.or_else(|e| if read_only { Ok(()) } else { Err(e) })?;
-        outgrown.check(read_only)?;
+        outgrown.check()?;
         Ok(SegmentMap { slots, free: Mutex::new(FreeSlots { free: vec![], unassigned: 0 }), key, geometry })
     }
 
-    /// Finds the free slots anew. Two segments of the disk that claim one slot both become unreadable: the medium was altered, or
-    /// the disk was written with a header from before it grew, and has its size again.
+    /// Finds the free slots anew. Two segments of the disk that claim one slot both become unreadable: the medium was altered.
     pub(crate) fn count_free(&self) {
         let mut owner = vec![0; self.geometry.slots as usize];
         for (segment, slot) in self.slots.iter().enumerate() {

@@ -3,9 +3,7 @@
 //!
 //! A disk enters this state when a write to the medium is refused (it is full, a quota or the largest length of a file is reached, or the
 //! system refuses the call): a write of a stream, which fails that request; one that a commit needs, which fails that flush and no other;
-//! or one that destages, of which no caller needs to hear. In the `kv` layout, whose store takes no more after an error, it is entered at
-//! opening and closing alone: before and after that a refused write of a stream fails its request and changes no state, and a refusal in
-//! a commit or in destaging ends all writing. In this state:
+//! or one that destages, of which no caller needs to hear. In this state:
 //! - what has space in its slot goes there, what has none stays in the journal, and the journal is not retired;
 //! - nothing streams, and every write is in the journal before it is acknowledged, so that one that finds the journal full as
 //!   well is refused, before anything of it is kept, and nothing acknowledged is lost;
@@ -17,7 +15,6 @@ use crate::cache::{Cache, Committed};
 use crate::destage::{Destager, for_runs};
 use crate::health::Health;
 use crate::log::Log;
-use crate::store::Store;
 use lacuna_core::{BlockAddr, Error, Kind, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,21 +31,15 @@ pub(crate) struct MediumFull {
     /// Something was discarded since the last attempt to destage everything.
     discarded: AtomicBool,
     cache: Arc<Cache>,
-    store: Arc<Store>,
     health: Arc<Health>,
     /// Blocks of data in one batch.
     batch_blocks: usize,
 }
 
 impl MediumFull {
-    pub(crate) fn new(
-        cache: Arc<Cache>,
-        store: Arc<Store>,
-        health: Arc<Health>,
-        batch_blocks: usize,
-    ) -> Self {
+    pub(crate) fn new(cache: Arc<Cache>, health: Arc<Health>, batch_blocks: usize) -> Self {
         let [full, from_the_start, discarded] = [const { AtomicBool::new(false) }; 3];
-        MediumFull { full, from_the_start, discarded, cache, store, health, batch_blocks }
+        MediumFull { full, from_the_start, discarded, cache, health, batch_blocks }
     }
 
     /// Whether commits may take the reserve.
@@ -58,7 +49,7 @@ impl MediumFull {
 
     /// After a refusal: whether the disk goes on in this state. Everything is tried once more before the next time that it may help.
     pub(crate) fn enter(&self, refused: &Error) -> bool {
-        if !refused.kind().is_refusal() || self.store.ends_with_an_error() {
+        if !refused.kind().is_refusal() {
             return false;
         }
         self.discarded.store(true, Ordering::Release);
@@ -78,7 +69,7 @@ impl MediumFull {
     /// [`Destager::checkpoint`] at a time when the medium may be full without harm: what finds no space stays in the journal.
     pub(crate) fn checkpoint_or_stay(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
         self.health.check()?;
-        if !refused(self.store.prepare_settling())? && !refused(destager.checkpoint(log))? {
+        if !refused(destager.checkpoint(log))? {
             return Ok(());
         }
         if !self.full.swap(true, Ordering::AcqRel) {
@@ -96,9 +87,6 @@ impl MediumFull {
     /// The checkpoint of a full medium.
     pub(crate) fn destage_what_fits(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
         self.health.check()?;
-        if refused(self.store.prepare_settling())? {
-            return Ok(());
-        }
         let is_hole = |block: &BlockAddr| matches!(self.cache.committed(*block), Some(Committed::Hole));
         // Holes first: what they give back serves the others.
         let (holes, data): (BTreeSet<BlockAddr>, BTreeSet<BlockAddr>) =

@@ -1,4 +1,4 @@
-//! Pages of segment-end metadata kept in memory, so that reading or writing a block costs one access to the
+//! Pages of the metadata at the ends of segments kept in memory, so that reading or writing a block costs one access to the
 //! medium.
 //!
 //! Invariants:

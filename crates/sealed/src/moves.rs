@@ -111,7 +111,7 @@ impl Mover {
                 let mut meta = [0; CHUNK_META];
                 let meta = &mut meta[..self.sealer.meta_len(count)];
                 self.store.read(slot.at(first), data, meta)?;
-                self.store.write_data(to, data, meta)?;
+                self.store.write_data(to, data)?;
                 stream.cover(to.index, count, meta);
                 Ok(())
             }),
@@ -136,7 +136,7 @@ impl Mover {
                 }
                 (Some((Content::Hole, _)) | None, _) => false,
             };
-            if written { self.store.write_data(to, data, meta) } else { self.store.erase_data(to, 1) }
+            if written { self.store.write_data(to, data) } else { self.store.erase_data(to, 1) }
         })?;
         stream.cover(to.index, 1, meta);
         if let Some((_, version)) = newest {

@@ -69,7 +69,6 @@ impl Worker {
 
     /// After a write: starts or awaits a commit when too much is in memory alone.
     pub(crate) fn keep_within_limits(&self) -> Result<()> {
-        // The emergency flush saves writes acknowledged before a failure; later ones are refused here.
         self.health.check()?;
         if self.is_work_due() {
             if !self.background {
@@ -125,7 +124,7 @@ impl Worker {
             // Idle is a whole quiet interval after another, so that a stream that pauses is not cut up.
             let idle = !wish.commit && quiet_before;
             quiet_before = !wish.commit;
-            if wish.commit || idle || self.health.cause().is_some() {
+            if wish.commit || idle {
                 // The failure, if any, is kept by the health; writers and the closer report it.
                 let _ = self.flusher.committer().work(idle, wish.spare);
             }

@@ -6,7 +6,7 @@ use fixture::*;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, CheckReport, Disk, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sealed::{Layout, Params, Sealed};
+use lacuna_sealed::{Params, Sealed};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ fn written() -> Vec<u64> {
     runs.into_iter().flatten().collect()
 }
 
-fn written_disk(layout: Layout) -> (Params, Arc<MemoryMedium>) {
-    let params = params(Cipher::Gcm, layout, BLOCKS);
+fn written_disk() -> (Params, Arc<MemoryMedium>) {
+    let params = params(Cipher::Gcm, BLOCKS);
     let medium = new_disk(&params);
     let disk = open(&medium, &params, 1);
     disk.write(BlockAddr(1024), &(1024..1048).flat_map(|b| content(b, stamp(b))).collect::<Vec<u8>>())
@@ -84,33 +84,29 @@ fn flip_and_assert(medium: &Arc<MemoryMedium>, params: &Params, block: u64, byte
 
 #[test]
 fn flips_in_data_fail_that_block_alone() {
-    for layout in Layout::ALL {
-        let (params, medium) = written_disk(layout);
-        let mut rng = Rng::new(3);
-        for block in written() {
-            let data = data_at(&*medium, &params, block);
-            let sampled = data.start + rng.below(BLOCK_SIZE as u64) as usize;
-            for byte in [data.start, sampled, data.end - 1] {
-                flip_and_assert(&medium, &params, block, byte, rng.below(8) as usize);
-            }
+    let (params, medium) = written_disk();
+    let mut rng = Rng::new(3);
+    for block in written() {
+        let data = data_at(&*medium, &params, block);
+        let sampled = data.start + rng.below(BLOCK_SIZE as u64) as usize;
+        for byte in [data.start, sampled, data.end - 1] {
+            flip_and_assert(&medium, &params, block, byte, rng.below(8) as usize);
         }
-        let (bad, report) = check(&open(&medium, &params, 8));
-        assert!(bad.is_empty());
-        assert_eq!(report.good, written().len() as u64);
     }
+    let (bad, report) = check(&open(&medium, &params, 8));
+    assert!(bad.is_empty());
+    assert_eq!(report.good, written().len() as u64);
 }
 
 #[test]
 fn flips_in_metadata_fail_that_block_alone() {
-    for layout in [Layout::SegmentEnd, Layout::Interleaved] {
-        let (params, medium) = written_disk(layout);
-        let mut rng = Rng::new(4);
-        for block in written() {
-            let meta = meta_at(&*medium, &params, block);
-            let every_bit = [1023, 1024, BLOCKS - 1].contains(&block);
-            for bit in (0..256).filter(|_| every_bit || rng.chance(1, 64)) {
-                flip_and_assert(&medium, &params, block, meta.start + bit / 8, bit % 8);
-            }
+    let (params, medium) = written_disk();
+    let mut rng = Rng::new(4);
+    for block in written() {
+        let meta = meta_at(&*medium, &params, block);
+        let every_bit = [1023, 1024, BLOCKS - 1].contains(&block);
+        for bit in (0..256).filter(|_| every_bit || rng.chance(1, 64)) {
+            flip_and_assert(&medium, &params, block, meta.start + bit / 8, bit % 8);
         }
     }
 }
@@ -118,7 +114,7 @@ fn flips_in_metadata_fail_that_block_alone() {
 /// A written block is not mistaken for an unwritten one by a flip, and an unwritten one becomes an alarm, not data.
 #[test]
 fn metadata_of_unwritten_blocks_cannot_be_made_up() {
-    let (params, medium) = written_disk(Layout::SegmentEnd);
+    let (params, medium) = written_disk();
     let meta = meta_at(&*medium, &params, 500);
     for bit in [0, 100, 255] {
         flip(&medium, meta.start + bit / 8, bit % 8);
@@ -132,7 +128,7 @@ fn metadata_of_unwritten_blocks_cannot_be_made_up() {
 #[test]
 fn a_flip_in_a_map_entry_fails_its_segment_alone() {
     for cipher in Cipher::ALL {
-        let params = params(cipher, Layout::SegmentEnd, 2 * SEGMENT_BLOCKS);
+        let params = params(cipher, 2 * SEGMENT_BLOCKS);
         let medium = new_disk(&params);
         let disk = open(&medium, &params, 1);
         write(&disk, 5, 1, 5).unwrap();
@@ -153,7 +149,7 @@ fn a_flip_in_a_map_entry_fails_its_segment_alone() {
 /// A damaged map entry costs its segment, never the rest of the disk: not even when somebody writes there.
 #[test]
 fn writing_to_a_segment_with_a_damaged_map_entry_leaves_the_rest_usable() {
-    let params = params(Cipher::Gcm, Layout::SegmentEnd, 2 * SEGMENT_BLOCKS);
+    let params = params(Cipher::Gcm, 2 * SEGMENT_BLOCKS);
     let medium = new_disk(&params);
     let disk = open(&medium, &params, 1);
     write(&disk, 5, 1, 5).unwrap();
@@ -172,7 +168,7 @@ fn writing_to_a_segment_with_a_damaged_map_entry_leaves_the_rest_usable() {
 /// Damage in the journal that recovery needs is refused as a whole: nothing half-repeated.
 #[test]
 fn a_flip_in_a_batch_that_others_follow_is_refused() {
-    let params = params(Cipher::XtsRandom, Layout::SegmentEnd, SEGMENT_BLOCKS);
+    let params = params(Cipher::XtsRandom, SEGMENT_BLOCKS);
     let medium = new_disk(&params);
     let disk = open(&medium, &params, 1);
     for n in 0..3 {

@@ -7,7 +7,7 @@ use fixture::*;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{FileMedium, Medium};
-use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, Sealed};
 use lacuna_sim::Rng;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -201,9 +201,9 @@ fn assert_all(disk: &Sealed, stamps: &[u64]) {
     assert_eq!(report.bad, 0);
 }
 
-fn in_memory(cipher: Cipher, layout: Layout, seeds: std::ops::Range<u64>) {
+fn in_memory(cipher: Cipher, seeds: std::ops::Range<u64>) {
     for seed in seeds {
-        let params = params(cipher, layout, BLOCKS);
+        let params = params(cipher, BLOCKS);
         let medium: Arc<dyn Medium> =
             Arc::new(lacuna_medium::MemoryMedium::new(params.geometry().medium_len()));
         threads_agree(&medium, &params, seed, 250);
@@ -211,34 +211,24 @@ fn in_memory(cipher: Cipher, layout: Layout, seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn gcm_segment_end() {
-    in_memory(Cipher::Gcm, Layout::SegmentEnd, 0..3);
-}
-
-#[test]
-fn gcm_interleaved() {
-    in_memory(Cipher::Gcm, Layout::Interleaved, 10..11);
-}
-
-#[test]
-fn gcm_kv() {
-    in_memory(Cipher::Gcm, Layout::Kv, 20..21);
+fn gcm() {
+    in_memory(Cipher::Gcm, 0..3);
 }
 
 #[test]
 fn xts_random() {
-    in_memory(Cipher::XtsRandom, Layout::SegmentEnd, 30..32);
+    in_memory(Cipher::XtsRandom, 30..32);
 }
 
 #[test]
 fn hctr2() {
-    in_memory(Cipher::Hctr2, Layout::SegmentEnd, 40..41);
+    in_memory(Cipher::Hctr2, 40..41);
 }
 
 #[test]
 fn on_a_file() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("concurrent.img");
-    let params = params(Cipher::Gcm, Layout::SegmentEnd, BLOCKS);
+    let params = params(Cipher::Gcm, BLOCKS);
     let medium = FileMedium::create(&path, params.geometry().medium_len()).unwrap();
     let medium: Arc<dyn Medium> = Arc::new(medium);
     threads_agree(&medium, &params, 50, 250);

@@ -4,14 +4,14 @@
 //! the medium kept (power may go again during recovery), and compares every block with the model: it must read
 //! as its last flushed version or any later acknowledged one. Rounds continue on the same medium.
 //!
-//! `LACUNA_CUTS` sets the cuts per cipher and layout (default 200), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` sets the cuts per cipher (default 200), `LACUNA_SEED` the seed.
 
 mod fixture;
 
 use fixture::{create, open_with, options, params};
 use lacuna_core::{Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_sealed::{Layout, Params, Sealed};
+use lacuna_sealed::{Params, Sealed};
 use lacuna_sim::cuts::{Cuts, Outcome, a_seed_is_a_run, setting};
 use lacuna_sim::versions::{Model, Worked};
 use lacuna_sim::{CrashMedium, Image, Rng};
@@ -91,10 +91,10 @@ fn open(medium: &Arc<CrashMedium>, params: &Params, seed: u64) -> Result<Sealed>
     open_with(medium.clone(), params, options(seed))
 }
 
-fn simulate(cipher: Cipher, layout: Layout, seed: u64, cuts: u64, lie: bool) -> Outcome {
+fn simulate(cipher: Cipher, seed: u64, cuts: u64, lie: bool) -> Outcome {
     let mut rng = Rng::new(seed);
     // A fixed medium, so that the map is as small as the disk.
-    let params = params(cipher, layout, BLOCKS);
+    let params = params(cipher, BLOCKS);
     let medium = CrashMedium::new(params.geometry().medium_len());
     create(&medium, &params);
     let mut image: Image = medium.image();
@@ -127,61 +127,41 @@ fn simulate(cipher: Cipher, layout: Layout, seed: u64, cuts: u64, lie: bool) -> 
     power.end(seed, None)
 }
 
-fn no_cut_loses(cipher: Cipher, layout: Layout) {
+fn no_cut_loses(cipher: Cipher) {
     let (seed, cuts) = (setting("LACUNA_SEED", 1), setting("LACUNA_CUTS", 200));
-    let what = format!("{} {}: ", cipher.name(), layout.name());
-    simulate(cipher, layout, seed, cuts, false).nothing_is_lost(&what, cuts, seed);
+    let what = format!("{}: ", cipher.name());
+    simulate(cipher, seed, cuts, false).nothing_is_lost(&what, cuts, seed);
 }
 
 #[test]
 fn xts() {
-    no_cut_loses(Cipher::Xts, Layout::SegmentEnd);
+    no_cut_loses(Cipher::Xts);
 }
 
 #[test]
 fn hctr2() {
-    no_cut_loses(Cipher::Hctr2, Layout::SegmentEnd);
+    no_cut_loses(Cipher::Hctr2);
 }
 
 #[test]
-fn xts_random_segment_end() {
-    no_cut_loses(Cipher::XtsRandom, Layout::SegmentEnd);
+fn xts_random() {
+    no_cut_loses(Cipher::XtsRandom);
 }
 
 #[test]
-fn xts_random_interleaved() {
-    no_cut_loses(Cipher::XtsRandom, Layout::Interleaved);
-}
-
-#[test]
-fn xts_random_kv() {
-    no_cut_loses(Cipher::XtsRandom, Layout::Kv);
-}
-
-#[test]
-fn gcm_segment_end() {
-    no_cut_loses(Cipher::Gcm, Layout::SegmentEnd);
-}
-
-#[test]
-fn gcm_interleaved() {
-    no_cut_loses(Cipher::Gcm, Layout::Interleaved);
-}
-
-#[test]
-fn gcm_kv() {
-    no_cut_loses(Cipher::Gcm, Layout::Kv);
+fn gcm() {
+    no_cut_loses(Cipher::Gcm);
 }
 
 /// The proof that the harness bites: a medium whose syncs do nothing loses data, and is caught.
 #[test]
 fn a_missing_sync_is_caught() {
     for cipher in [Cipher::Xts, Cipher::Gcm] {
-        simulate(cipher, Layout::SegmentEnd, 1, 100, true).is_caught();
+        simulate(cipher, 1, 100, true).is_caught();
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_digest() {
-    a_seed_is_a_run(|seed| simulate(Cipher::Gcm, Layout::SegmentEnd, seed, 10, false));
+    a_seed_is_a_run(|seed| simulate(Cipher::Gcm, seed, 10, false));
 }

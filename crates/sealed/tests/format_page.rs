@@ -7,7 +7,7 @@ use fixture::*;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, GcmKey, derive, keyed_hash};
 use lacuna_medium::MemoryMedium;
-use lacuna_sealed::{Layout, Params};
+use lacuna_sealed::Params;
 use lacuna_sim::format_page::{Fields, FormatPage, Rows, SealedBlock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,17 +32,13 @@ fn master() -> Secret<32> {
     Secret::copy_from(&MASTER)
 }
 
-/// The geometry by the page's formulas: map, kv and its length, slots, bytes from slot to slot.
-fn places(p: &Params) -> [u64; 5] {
+/// The geometry by the page's formulas: map, its end, slots, bytes from slot to slot.
+fn places(p: &Params) -> [u64; 4] {
     let m = p.cipher.meta_size() as u64;
-    let i = if p.layout == Layout::Kv { 0 } else { m };
     let map = constant("header area") + p.journal_len;
-    let kv = map + (16 * u64::from(p.map_capacity)).next_multiple_of(constant("block"));
-    let kv_room = (u64::from(p.map_capacity) + u64::from(p.spare)) * 1024 * constant("kv entry room");
-    let kv_len = if p.layout == Layout::Kv { kv_room.max(constant("least kv region")) } else { 0 };
-    let rounding = if p.layout == Layout::SegmentEnd { constant("home alignment") } else { 1 };
-    let slot_len = (1024 * (4096 + i)).next_multiple_of(rounding);
-    [map, kv, kv_len, (kv + kv_len).next_multiple_of(constant("data alignment")), slot_len]
+    let map_end = map + (16 * u64::from(p.map_capacity)).next_multiple_of(constant("block"));
+    let slot_len = (1024 * (4096 + m)).next_multiple_of(constant("home alignment"));
+    [map, map_end, map_end.next_multiple_of(constant("data alignment")), slot_len]
 }
 
 #[test]
@@ -55,28 +51,24 @@ fn constants_parameters_and_regions() {
         assert!(
             rows("Ciphers").iter().any(|r| r[0] == cipher.name() && r[1] == cipher.meta_size().to_string())
         );
-        for (l, layout) in (0..).zip(Layout::ALL) {
-            assert!(rows("Parameters")[2][3].contains(&format!("{l} = {}", layout.name())));
-            for (blocks, room) in
-                [(100, Some(1 << 40)), (70_000, Some(1 << 40)), (70_000, None), (9_999_999, None)]
-            {
-                let p = Params::plan(cipher, layout, blocks, room).unwrap();
-                let bytes = p.encode();
-                let number = |name| fields.number(&bytes, name);
-                assert_eq!((number("version"), number("cipher")), (1, c));
-                assert_eq!(number("layout"), if cipher.meta_size() > 0 { l } else { 0 });
-                assert_eq!(number("spare"), u64::from(p.spare));
-                assert_eq!((number("blocks"), number("ring length")), (blocks, p.journal_len));
-                assert_eq!(number("map capacity"), u64::from(p.map_capacity));
-                assert!(fields.get(&bytes, "zero").iter().all(|b| *b == 0));
-                let g = p.geometry();
-                assert_eq!([g.map, g.kv.0, g.kv.1, g.data, g.stride], places(&p));
-                assert_eq!(
-                    (g.journal, u64::from(g.slots)),
-                    (1 << 20, blocks.div_ceil(1024) + u64::from(p.spare))
-                );
-                assert_eq!(g.medium_len(), g.data + u64::from(g.slots) * g.stride);
-            }
+        for (blocks, room) in
+            [(100, Some(1 << 40)), (70_000, Some(1 << 40)), (70_000, None), (9_999_999, None)]
+        {
+            let p = Params::plan(cipher, blocks, room).unwrap();
+            let bytes = p.encode();
+            let number = |name| fields.number(&bytes, name);
+            assert_eq!((number("version"), number("cipher")), (1, c));
+            assert_eq!(number("spare"), u64::from(p.spare));
+            assert_eq!((number("blocks"), number("ring length")), (blocks, p.journal_len));
+            assert_eq!(number("map capacity"), u64::from(p.map_capacity));
+            fields.assert_zeros(&bytes);
+            let g = p.geometry();
+            assert_eq!([g.map, g.map_end, g.data, g.stride], places(&p));
+            assert_eq!(
+                (g.journal, u64::from(g.slots)),
+                (1 << 20, blocks.div_ceil(1024) + u64::from(p.spare))
+            );
+            assert_eq!(g.medium_len(), g.data + u64::from(g.slots) * g.stride);
         }
     }
 }
@@ -86,22 +78,18 @@ fn what_a_tebibyte_costs() {
     let costs: HashMap<String, u64> =
         rows("What it costs").into_iter().map(|row| (row[0].clone(), row[1].parse().unwrap())).collect();
     let tebi = (1u64 << 40) / 4096;
-    let region = |cipher, layout| {
-        let g = Params::plan(cipher, layout, tebi, Some(u64::MAX)).unwrap().geometry();
-        (g.kv.0 - g.map, g.kv.1, u64::from(g.segments) * g.stride - (1 << 40))
+    let region = |cipher| {
+        let g = Params::plan(cipher, tebi, Some(u64::MAX)).unwrap().geometry();
+        (g.map_end - g.map, u64::from(g.segments) * g.stride - (1 << 40))
     };
     assert_eq!(costs["map in memory"], 4 * tebi / 1024);
-    // A device has no room for growth in the layout kv alone.
-    assert_eq!(costs["map on the medium, for the disk alone"], region(Cipher::Gcm, Layout::Kv).0);
-    let roomy = region(Cipher::Xts, Layout::SegmentEnd).0;
-    assert_eq!(costs["map on the medium, with room for 16 times as much"], roomy);
-    assert_eq!(
-        costs["metadata of xts-random on the medium"],
-        region(Cipher::XtsRandom, Layout::Interleaved).2
-    );
-    assert_eq!(costs["metadata of gcm on the medium"], region(Cipher::Gcm, Layout::Interleaved).2);
-    let spare = 64 * 1024 * constant("kv entry room");
-    assert_eq!(costs["key-value region on the medium"], region(Cipher::Gcm, Layout::Kv).1 - spare);
+    assert_eq!(region(Cipher::Xts), (costs["map on the medium, with room for 16 times as much"], 0));
+    for cipher in [Cipher::XtsRandom, Cipher::Gcm] {
+        let metadata = costs[&format!("metadata of {} in a file", cipher.name())];
+        assert_eq!(metadata, tebi * cipher.meta_size() as u64);
+        let with_gaps = costs["metadata of xts-random or gcm on a block device, with the gaps after it"];
+        assert_eq!(with_gaps, region(cipher).1);
+    }
 }
 
 /// A batch found by the page: its bytes and the cells of its entries.
@@ -177,17 +165,12 @@ fn mapped(snapshot: &[u8], p: &Params, segment: u64) -> Option<u64> {
     Some(fields.number(bytes, "home") - 1)
 }
 
-/// Ciphertext and metadata of a block in its slot. The entries of the layout kv are not looked for.
-fn in_slot<'a>(snapshot: &'a [u8], p: &Params, block: u64) -> (&'a [u8], Option<&'a [u8]>) {
-    let [_, _, _, slots, stride] = places(p);
+/// Ciphertext and metadata of a block in its slot.
+fn in_slot<'a>(snapshot: &'a [u8], p: &Params, block: u64) -> (&'a [u8], &'a [u8]) {
+    let [_, _, slots, stride] = places(p);
     let slot = (slots + stride * mapped(snapshot, p, block / 1024).unwrap()) as usize;
     let (x, m) = ((block % 1024) as usize, p.cipher.meta_size());
-    let (data, meta) = match p.layout {
-        Layout::SegmentEnd => (4096 * x, Some(1024 * 4096 + m * x)),
-        Layout::Interleaved => ((4096 + m) * x, Some((4096 + m) * x + 4096)),
-        Layout::Kv => (4096 * x, None),
-    };
-    (&snapshot[slot + data..][..4096], meta.map(|at| &snapshot[slot + at..][..m]))
+    (&snapshot[slot + 4096 * x..][..4096], &snapshot[slot + 1024 * 4096 + m * x..][..m])
 }
 
 /// A disk with all kinds of entries in its journal: the snapshots after its flushes, and after it was closed.
@@ -210,12 +193,10 @@ fn history(p: &Params) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn everything_lies_where_the_page_says() {
     for cipher in Cipher::ALL {
-        for layout in Layout::ALL {
-            let p = params(cipher, layout, 3 * SEGMENT_BLOCKS + 7);
-            let (flushed, closed) = history(&p);
-            check_journal(&p, &flushed);
-            check_slots(&p, &closed);
-        }
+        let p = params(cipher, 3 * SEGMENT_BLOCKS + 7);
+        let (flushed, closed) = history(&p);
+        check_journal(&p, &flushed);
+        check_slots(&p, &closed);
     }
 }
 
@@ -262,20 +243,12 @@ fn check_slots(p: &Params, snapshot: &[u8]) {
     assert_eq!(retired(snapshot, 0).0, 1);
     assert_eq!([0, 1, 2, 3].map(|s| mapped(snapshot, p, s)), [Some(1), Some(0), None, Some(2)]);
     for (block, stamp) in [(3, 1), (900, 3), (1024, 2), (1027, 2), (p.blocks - 1, 4)] {
-        if let (data, Some(meta)) = in_slot(snapshot, p, block) {
-            assert!(decrypt(p.cipher, block, data, meta) == content(block, stamp), "{p:?}, block {block}");
-        }
+        let (data, meta) = in_slot(snapshot, p, block);
+        assert!(decrypt(p.cipher, block, data, meta) == content(block, stamp), "{p:?}, block {block}");
     }
     for unwritten in [0, 4, 5, 1028, 2047, 3 * 1024] {
         let (data, meta) = in_slot(snapshot, p, unwritten);
-        match meta {
-            Some(meta) if p.cipher.meta_size() > 0 => assert!(meta.iter().all(|b| *b == 0)),
-            _ => assert!(p.layout == Layout::Kv || data.iter().all(|b| *b == 0)),
-        }
-    }
-    if p.layout == Layout::Kv {
-        let len = u64::from_le_bytes(snapshot[places(p)[1] as usize..][..8].try_into().unwrap());
-        assert!(len > 0 && len <= places(p)[2] - constant("kv store"));
-        assert_eq!(&snapshot[(places(p)[1] + constant("kv store")) as usize..][..4], b"redb");
+        let tells = if meta.is_empty() { data } else { meta };
+        assert!(tells.iter().all(|b| *b == 0), "{p:?}, block {unwritten}");
     }
 }

@@ -8,7 +8,7 @@ use lacuna_core::{BlockAddr, Disk, Result, SEGMENT_BLOCKS, Secret, SecretVec};
 use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
 use lacuna_header::{CreateHeader, FormatId, NewHeader, Uuid};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, Sealed};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,23 +22,20 @@ const SECTOR: usize = 512;
 struct Golden {
     name: &'static str,
     cipher: Cipher,
-    layout: Layout,
     closed: bool,
 }
 
-const fn golden(name: &'static str, cipher: Cipher, layout: Layout, closed: bool) -> Golden {
-    Golden { name, cipher, layout, closed }
+const fn golden(name: &'static str, cipher: Cipher, closed: bool) -> Golden {
+    Golden { name, cipher, closed }
 }
 
-const ALL: [Golden; 8] = [
-    golden("xts", Cipher::Xts, Layout::SegmentEnd, true),
-    golden("hctr2", Cipher::Hctr2, Layout::SegmentEnd, true),
-    golden("xts-random", Cipher::XtsRandom, Layout::SegmentEnd, true),
-    golden("xts-random-interleaved", Cipher::XtsRandom, Layout::Interleaved, true),
-    golden("xts-random-kv", Cipher::XtsRandom, Layout::Kv, true),
-    golden("gcm", Cipher::Gcm, Layout::SegmentEnd, true),
-    golden("xts-random-not-closed", Cipher::XtsRandom, Layout::SegmentEnd, false),
-    golden("gcm-not-closed", Cipher::Gcm, Layout::SegmentEnd, false),
+const ALL: [Golden; 6] = [
+    golden("xts", Cipher::Xts, true),
+    golden("hctr2", Cipher::Hctr2, true),
+    golden("xts-random", Cipher::XtsRandom, true),
+    golden("gcm", Cipher::Gcm, true),
+    golden("xts-random-not-closed", Cipher::XtsRandom, false),
+    golden("gcm-not-closed", Cipher::Gcm, false),
 ];
 
 /// The written blocks and their stamps; all others read as zeros.
@@ -66,7 +63,7 @@ fn fill(disk: &Sealed, reopen: impl FnOnce() -> Sealed) -> Result<Sealed> {
 }
 
 fn create(golden: &Golden) -> MemoryMedium {
-    let params = fixture::params(golden.cipher, golden.layout, BLOCKS);
+    let params = fixture::params(golden.cipher, BLOCKS);
     let end = params.geometry().medium_len();
     let medium = Arc::new(MemoryMedium::new(lacuna_header::medium_len(end)));
     let new = CreateHeader {
@@ -151,7 +148,7 @@ fn every_golden_disk_opens_and_reads() {
     for golden in &ALL {
         let medium = load(golden);
         let disk = open(medium.clone(), options(9)).unwrap();
-        assert_eq!((disk.params().cipher, disk.params().layout), (golden.cipher, golden.layout));
+        assert_eq!(disk.params().cipher, golden.cipher);
         assert_eq!(fixture::status(&disk, "batches_replayed") > 0, !golden.closed);
         assert_contents(&disk, golden.name);
         assert_eq!(
@@ -164,7 +161,7 @@ fn every_golden_disk_opens_and_reads() {
     }
 }
 
-/// A disk opened for reading alone is read, and nothing is written, whatever the layout.
+/// A disk opened for reading alone is read, and nothing is written.
 #[test]
 fn golden_disks_open_read_only_and_stay_as_they_are() {
     for golden in &ALL {
@@ -210,7 +207,7 @@ fn a_reader_written_from_the_pages_alone_agrees() {
         writeln!(expected, "{block} {digest:016x}").unwrap();
     }
     let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/read_sealed.py");
-    for golden in ALL.iter().filter(|g| g.cipher != Cipher::Hctr2 && g.layout != Layout::Kv) {
+    for golden in ALL.iter().filter(|g| g.cipher != Cipher::Hctr2) {
         let args = [path(golden).into(), PASSPHRASE.into()];
         let Some(text) = lacuna_sim::python_reader(&reader, &args) else { return };
         assert_eq!(text, expected, "{}", golden.name);

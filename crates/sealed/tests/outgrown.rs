@@ -7,7 +7,7 @@ use fixture::*;
 use lacuna_core::{Disk, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sealed::{Layout, Params};
+use lacuna_sealed::Params;
 use lacuna_sim::{Fault, FaultMedium, OpKind};
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ const SMALL: u64 = 3 * SEGMENT_BLOCKS;
 const LARGE: u64 = 9 * SEGMENT_BLOCKS;
 
 /// A disk that has grown, before anything was written to what it got.
-fn grown(layout: Layout) -> (Params, Params, Arc<MemoryMedium>) {
-    grown_from(layout, SMALL)
+fn grown() -> (Params, Params, Arc<MemoryMedium>) {
+    grown_from(SMALL)
 }
 
-fn grown_from(layout: Layout, blocks: u64) -> (Params, Params, Arc<MemoryMedium>) {
-    let planned = params(Cipher::Gcm, layout, LARGE);
-    let small = params(Cipher::Gcm, layout, blocks);
+fn grown_from(blocks: u64) -> (Params, Params, Arc<MemoryMedium>) {
+    let planned = params(Cipher::Gcm, LARGE);
+    let small = params(Cipher::Gcm, blocks);
     let small = Params { map_capacity: planned.map_capacity, ..small };
     let large = Params { blocks: LARGE, ..small };
     let medium = MemoryMedium::new(large.geometry().medium_len());
@@ -63,24 +63,17 @@ fn assert_refused(
 
 #[test]
 fn data_in_what_the_disk_grew_by() {
-    for layout in Layout::ALL {
-        let (small, large, medium) = grown(layout);
-        let disk = open(&medium, &large, 2);
-        write(&disk, 6 * SEGMENT_BLOCKS + 9, 2, 200).unwrap();
-        disk.close().unwrap();
-        assert_refused(
-            &small,
-            &large,
-            &medium,
-            7,
-            &[(5, 100), (6 * SEGMENT_BLOCKS + 9, 200), (5 * SEGMENT_BLOCKS, 0)],
-        );
-    }
+    let (small, large, medium) = grown();
+    let disk = open(&medium, &large, 2);
+    write(&disk, 6 * SEGMENT_BLOCKS + 9, 2, 200).unwrap();
+    disk.close().unwrap();
+    let written = [(5, 100), (6 * SEGMENT_BLOCKS + 9, 200), (5 * SEGMENT_BLOCKS, 0)];
+    assert_refused(&small, &large, &medium, 7, &written);
 }
 
 #[test]
 fn a_medium_that_was_cut_to_what_the_old_header_wants() {
-    let (small, large, medium) = grown(Layout::SegmentEnd);
+    let (small, large, medium) = grown();
     let disk = open(&medium, &large, 2);
     write(&disk, 8 * SEGMENT_BLOCKS, 1, 200).unwrap();
     disk.close().unwrap();
@@ -95,7 +88,7 @@ fn a_medium_that_was_cut_to_what_the_old_header_wants() {
 #[test]
 fn the_rest_of_the_last_segment_while_the_journal_holds_it() {
     let size = SMALL - 100;
-    let (small, large, medium) = grown_from(Layout::SegmentEnd, size);
+    let (small, large, medium) = grown_from(size);
     let disk = open(&medium, &large, 2);
     write(&disk, size + 1, 1, 200).unwrap();
     disk.flush().unwrap();
@@ -109,7 +102,7 @@ fn the_rest_of_the_last_segment_while_the_journal_holds_it() {
 
 #[test]
 fn what_does_not_verify_beyond_the_disk_says_nothing_of_its_size() {
-    let (small, large, medium) = grown(Layout::SegmentEnd);
+    let (small, large, medium) = grown();
     let disk = open(&medium, &large, 2);
     write(&disk, 6 * SEGMENT_BLOCKS, 1, 200).unwrap();
     disk.close().unwrap();
@@ -128,10 +121,10 @@ fn what_does_not_verify_beyond_the_disk_says_nothing_of_its_size() {
 
 #[test]
 fn entries_beyond_the_disk_that_cannot_be_read_stop_writing_alone() {
-    let (small, _, medium) = grown(Layout::SegmentEnd);
+    let (small, _, medium) = grown();
     let faulty = Arc::new(FaultMedium::new(medium));
     let g = small.geometry();
-    let range = g.map + u64::from(g.segments) * 16..g.kv.0;
+    let range = g.map + u64::from(g.segments) * 16..g.map_end;
     faulty.add(Fault::FailRange { op: OpKind::Read, range, error: Kind::Io });
     let error = open_with(faulty.clone(), &small, options(3)).map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::Io, "{error}");
@@ -142,13 +135,13 @@ fn entries_beyond_the_disk_that_cannot_be_read_stop_writing_alone() {
 
 #[test]
 fn data_that_only_the_journal_has() {
-    let (small, large, medium) = grown(Layout::SegmentEnd);
+    let (small, large, medium) = grown();
     let disk = open(&medium, &large, 2);
     write(&disk, 4 * SEGMENT_BLOCKS - 1, 1, 200).unwrap();
     disk.flush().unwrap();
     drop(disk);
     assert_refused(&small, &large, &medium, 4, &[(5, 100), (4 * SEGMENT_BLOCKS - 1, 200)]);
-    let (small, large, medium) = grown(Layout::SegmentEnd);
+    let (small, large, medium) = grown();
     let disk = open(&medium, &large, 2);
     disk.discard(lacuna_core::BlockAddr(SMALL + 1), 2).unwrap();
     write(&disk, 1, 1, 300).unwrap();
@@ -161,7 +154,7 @@ fn data_that_only_the_journal_has() {
 
 #[test]
 fn a_segment_that_moved_to_a_slot_of_what_the_disk_grew_by() {
-    let (small, large, medium) = grown(Layout::SegmentEnd);
+    let (small, large, medium) = grown();
     let disk = open(&medium, &large, 2);
     // Each round takes the lowest free slot for the streams and frees the one before; filling all but the first segments
     // leaves them high ones.
@@ -188,40 +181,15 @@ fn a_segment_that_moved_to_a_slot_of_what_the_disk_grew_by() {
 }
 
 #[test]
-fn a_disk_that_was_written_with_the_old_header_is_read_and_not_lost() {
-    let (small, large, medium) = grown(Layout::SegmentEnd);
-    let disk = open(&medium, &large, 2);
-    write(&disk, 6 * SEGMENT_BLOCKS, 1, 200).unwrap();
-    disk.close().unwrap();
-    let entry = |segment: u64| small.geometry().map + segment * 16;
-    let (mut beyond, empty) = ([0; 16], [0; 16]);
-    medium.read_at(entry(6), &mut beyond).unwrap();
-    // An earlier version, which did not look beyond the end, gave the slot to another segment.
-    medium.write_at(entry(6), &empty).unwrap();
-    let disk = open(&medium, &small, 3);
-    write(&disk, SEGMENT_BLOCKS, 1, 300).unwrap();
-    disk.close().unwrap();
-    medium.write_at(entry(6), &beyond).unwrap();
-    let error = open_with(medium.clone(), &small, options(4)).map(drop).unwrap_err();
-    assert!(error.kind() == Kind::RolledBack && error.to_string().contains("do not resize"), "{error}");
-    let read_only = lacuna_sealed::OpenOptions { read_only: true, ..options(5) };
-    let disk = open_with(medium.clone(), &small, read_only).unwrap();
-    assert!(read(&disk, SEGMENT_BLOCKS).unwrap() == content(SEGMENT_BLOCKS, 300));
-    assert!(read(&disk, 5).unwrap() == content(5, 100));
-}
-
-#[test]
 fn a_disk_that_grew_and_holds_nothing_there_opens_as_it_was() {
-    for layout in Layout::ALL {
-        let (small, large, medium) = grown(layout);
-        let disk = open(&medium, &large, 2);
-        write(&disk, 7, 1, 101).unwrap();
-        disk.close().unwrap();
-        let disk = open(&medium, &small, 3);
-        assert!(read(&disk, 7).unwrap() == content(7, 101));
-        write(&disk, SEGMENT_BLOCKS, 1, 102).unwrap();
-        disk.close().unwrap();
-        let disk = open(&medium, &large, 4);
-        assert!(read(&disk, SEGMENT_BLOCKS).unwrap() == content(SEGMENT_BLOCKS, 102));
-    }
+    let (small, large, medium) = grown();
+    let disk = open(&medium, &large, 2);
+    write(&disk, 7, 1, 101).unwrap();
+    disk.close().unwrap();
+    let disk = open(&medium, &small, 3);
+    assert!(read(&disk, 7).unwrap() == content(7, 101));
+    write(&disk, SEGMENT_BLOCKS, 1, 102).unwrap();
+    disk.close().unwrap();
+    let disk = open(&medium, &large, 4);
+    assert!(read(&disk, SEGMENT_BLOCKS).unwrap() == content(SEGMENT_BLOCKS, 102));
 }

@@ -6,7 +6,7 @@ use fixture::*;
 use lacuna_core::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
-use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, Sealed};
 use lacuna_sim::{Around, CrashMedium, Surrounded};
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -65,7 +65,7 @@ impl Around for Hooked {
 }
 
 fn params() -> Params {
-    fixture::params(Cipher::XtsRandom, Layout::SegmentEnd, 4 * SEGMENT_BLOCKS)
+    fixture::params(Cipher::XtsRandom, 4 * SEGMENT_BLOCKS)
 }
 
 /// A disk with all of segment 1 written under stamp 1, and a stream under stamp 2 waiting in segment 0.
@@ -247,7 +247,7 @@ fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
 #[test]
 fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
     const SEGMENTS: u64 = 2000;
-    let plan = fixture::params(Cipher::XtsRandom, Layout::SegmentEnd, SEGMENTS * SEGMENT_BLOCKS);
+    let plan = fixture::params(Cipher::XtsRandom, SEGMENTS * SEGMENT_BLOCKS);
     let params = Params { journal_len: 8 << 20, ..plan };
     for background in [false, true] {
         let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));

@@ -7,7 +7,7 @@ use fixture::*;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
 use lacuna_medium::MemoryMedium;
-use lacuna_sealed::{Layout, Params};
+use lacuna_sealed::Params;
 use lacuna_sim::ciphertexts::{
     UNIT, assert_unrelated, equal_bytes, equal_units, spliced, with_one_bit_changed,
 };
@@ -27,8 +27,8 @@ struct History {
     meta: Range<usize>,
 }
 
-fn history(cipher: Cipher, layout: Layout, versions: &[Vec<u8>]) -> History {
-    let params = params(cipher, layout, 1024);
+fn history(cipher: Cipher, versions: &[Vec<u8>]) -> History {
+    let params = params(cipher, 1024);
     let medium = new_disk(&params);
     let disk = open(&medium, &params, 1);
     for block in AROUND {
@@ -79,7 +79,7 @@ impl History {
 #[test]
 fn xts_shows_which_16_bytes_changed() {
     let old = content(BLOCK, 1);
-    let h = history(Cipher::Xts, Layout::SegmentEnd, &[old.clone(), with_one_bit_changed(&old), old]);
+    let h = history(Cipher::Xts, &[old.clone(), with_one_bit_changed(&old), old]);
     let changed: Vec<usize> = (0..BLOCK_SIZE / UNIT)
         .filter(|u| h.data(0)[u * UNIT..][..UNIT] != h.data(1)[u * UNIT..][..UNIT])
         .collect();
@@ -90,28 +90,26 @@ fn xts_shows_which_16_bytes_changed() {
 #[test]
 fn xts_accepts_a_splice_of_two_versions() {
     let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
-    let h = history(Cipher::Xts, Layout::SegmentEnd, &[old.clone(), new.clone()]);
+    let h = history(Cipher::Xts, &[old.clone(), new.clone()]);
     assert!(h.read_changed(|bytes| h.splice_units(bytes)).unwrap() == spliced(&new, &old));
 }
 
 #[test]
 fn random_ivs_show_nothing_of_what_changed() {
-    for layout in [Layout::SegmentEnd, Layout::Interleaved] {
-        for cipher in [Cipher::XtsRandom, Cipher::Gcm] {
-            let old = content(BLOCK, 1);
-            let h = history(cipher, layout, &[old.clone(), old.clone(), with_one_bit_changed(&old)]);
-            assert_unrelated(h.data(0), h.data(1));
-            assert_unrelated(h.data(1), h.data(2));
-            let meta: Vec<&[u8]> = h.snapshots.iter().map(|s| &s[h.meta.clone()][..12]).collect();
-            assert!(equal_bytes(meta[0], meta[1]) < 5 && equal_bytes(meta[1], meta[2]) < 5);
-        }
+    for cipher in [Cipher::XtsRandom, Cipher::Gcm] {
+        let old = content(BLOCK, 1);
+        let h = history(cipher, &[old.clone(), old.clone(), with_one_bit_changed(&old)]);
+        assert_unrelated(h.data(0), h.data(1));
+        assert_unrelated(h.data(1), h.data(2));
+        let meta: Vec<&[u8]> = h.snapshots.iter().map(|s| &s[h.meta.clone()][..12]).collect();
+        assert!(equal_bytes(meta[0], meta[1]) < 5 && equal_bytes(meta[1], meta[2]) < 5);
     }
 }
 
 #[test]
 fn xts_random_makes_garbage_of_a_splice() {
     let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
-    let h = history(Cipher::XtsRandom, Layout::SegmentEnd, &[old.clone(), new.clone()]);
+    let h = history(Cipher::XtsRandom, &[old.clone(), new.clone()]);
     for part in [&h.data, &h.meta] {
         let read = h.read_changed(|bytes| h.take(bytes, part)).unwrap();
         assert_unrelated(&read, &old);
@@ -132,8 +130,7 @@ fn xts_random_makes_garbage_of_a_splice() {
 #[test]
 fn hctr2_changes_the_whole_block_unless_nothing_changed() {
     let old = content(BLOCK, 1);
-    let h =
-        history(Cipher::Hctr2, Layout::SegmentEnd, &[old.clone(), old.clone(), with_one_bit_changed(&old)]);
+    let h = history(Cipher::Hctr2, &[old.clone(), old.clone(), with_one_bit_changed(&old)]);
     assert!(h.data(0) == h.data(1));
     assert_unrelated(h.data(1), h.data(2));
     let read = h.read_changed(|bytes| h.splice_units(bytes)).unwrap();
@@ -142,36 +139,27 @@ fn hctr2_changes_the_whole_block_unless_nothing_changed() {
 
 #[test]
 fn gcm_refuses_every_splice_of_that_block_alone() {
-    for layout in [Layout::SegmentEnd, Layout::Interleaved] {
-        let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
-        let h = history(Cipher::Gcm, layout, &[old, new]);
-        let refused = |change: &dyn Fn(&mut [u8])| {
-            assert_eq!(h.read_changed(|bytes| change(bytes)).unwrap_err().kind(), Kind::Corrupt);
-        };
-        refused(&|bytes| h.take(bytes, &h.data));
-        refused(&|bytes| h.take(bytes, &h.meta));
-        refused(&|bytes| h.splice_units(bytes));
-        for unit in [0, 77, BLOCK_SIZE / UNIT - 1] {
-            let at = h.data.start + unit * UNIT;
-            refused(&|bytes| h.take(bytes, &(at..at + UNIT)));
-        }
-        // Nonce of one, tag of the other.
-        refused(&|bytes| h.take(bytes, &(h.meta.start..h.meta.start + 12)));
-        refused(&|bytes| h.take(bytes, &(h.meta.start + 12..h.meta.start + 28)));
+    let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
+    let h = history(Cipher::Gcm, &[old, new]);
+    let refused = |change: &dyn Fn(&mut [u8])| {
+        assert_eq!(h.read_changed(|bytes| change(bytes)).unwrap_err().kind(), Kind::Corrupt);
+    };
+    refused(&|bytes| h.take(bytes, &h.data));
+    refused(&|bytes| h.take(bytes, &h.meta));
+    refused(&|bytes| h.splice_units(bytes));
+    for unit in [0, 77, BLOCK_SIZE / UNIT - 1] {
+        let at = h.data.start + unit * UNIT;
+        refused(&|bytes| h.take(bytes, &(at..at + UNIT)));
     }
+    // Nonce of one, tag of the other.
+    refused(&|bytes| h.take(bytes, &(h.meta.start..h.meta.start + 12)));
+    refused(&|bytes| h.take(bytes, &(h.meta.start + 12..h.meta.start + 28)));
 }
 
 #[test]
 fn a_block_does_not_move_to_another_address() {
-    for (cipher, layout) in [
-        (Cipher::Xts, Layout::SegmentEnd),
-        (Cipher::Hctr2, Layout::SegmentEnd),
-        (Cipher::XtsRandom, Layout::SegmentEnd),
-        (Cipher::XtsRandom, Layout::Interleaved),
-        (Cipher::Gcm, Layout::SegmentEnd),
-        (Cipher::Gcm, Layout::Interleaved),
-    ] {
-        let h = history(cipher, layout, &[content(BLOCK, 1)]);
+    for cipher in Cipher::ALL {
+        let h = history(cipher, &[content(BLOCK, 1)]);
         let medium = MemoryMedium::from_bytes(h.snapshots[0].clone());
         let from_data = data_at(&medium, &h.params, BLOCK + 1);
         let from_meta = meta_at_or_empty(&medium, &h.params, BLOCK + 1);

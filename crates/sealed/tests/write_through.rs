@@ -5,7 +5,7 @@ mod fixture;
 use fixture::*;
 use lacuna_core::{BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_sealed::{Layout, OpenOptions};
+use lacuna_sealed::OpenOptions;
 use lacuna_sim::{CrashMedium, Rng};
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ const BLOCKS: u64 = 6 * SEGMENT_BLOCKS;
 /// Writes of every way to the medium, and discards; after each one what no power cut can take holds all of them.
 #[test]
 fn what_is_acknowledged_outlives_a_power_cut() {
-    for (cipher, layout) in [(Cipher::XtsRandom, Layout::SegmentEnd), (Cipher::Gcm, Layout::Kv)] {
-        let params = params(cipher, layout, BLOCKS);
+    for cipher in [Cipher::XtsRandom, Cipher::Gcm] {
+        let params = params(cipher, BLOCKS);
         let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
         create(&*medium, &params);
         let disk =
@@ -52,7 +52,7 @@ fn what_is_acknowledged_outlives_a_power_cut() {
 #[test]
 fn writers_share_a_sync() {
     const WRITES: u64 = 400;
-    let params = params(Cipher::XtsRandom, Layout::SegmentEnd, BLOCKS);
+    let params = params(Cipher::XtsRandom, BLOCKS);
     let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
     create(&*medium, &params);
     let options = OpenOptions { write_through: true, ..options(1) };

@@ -5,7 +5,7 @@ use crate::model::*;
 use lacuna_core::{Budget, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
-use lacuna_sealed::{Layout, OpenOptions, Params};
+use lacuna_sealed::{OpenOptions, Params};
 use lacuna_sim::{Around, Fault, FaultMedium, OpKind, Surrounded};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 /// A small disk with the smallest journal, all of its segments mapped, and slots for four streams.
 fn mapped_disk() -> (Params, Arc<MemoryMedium>) {
-    let plan = params(Cipher::Xts, Layout::SegmentEnd, 8 * SEGMENT_BLOCKS);
+    let plan = params(Cipher::Xts, 8 * SEGMENT_BLOCKS);
     let params = Params { spare: 4, ..plan };
     assert_eq!(params.journal_len, 8 << 20);
     let inner = new_disk(&params);

@@ -5,7 +5,7 @@ use crate::model::*;
 use lacuna_core::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
-use lacuna_sealed::{Layout, OpenOptions, Params};
+use lacuna_sealed::{OpenOptions, Params};
 use lacuna_sim::{Around, CrashMedium, Fault, FaultMedium, Image, Rng, Surrounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,9 +31,9 @@ fn nearly_full(params: &Params, spare: u64) -> Arc<FaultMedium<MemoryMedium>> {
 /// Small writes to ever new segments until the medium is full. Everything acknowledged is there afterwards.
 #[test]
 fn a_full_medium_loses_nothing_acknowledged() {
-    for (cipher, layout) in FORMATS.into_iter().filter(|(_, layout)| *layout != Layout::Kv) {
+    for cipher in CIPHERS {
         for (spare, flush_every) in [(0, 40), (0, 1000), (40_000, 7), (300_000, 40), (1 << 20, 5)] {
-            let params = params(cipher, layout, 40 * SEGMENT_BLOCKS);
+            let params = params(cipher, 40 * SEGMENT_BLOCKS);
             let medium = nearly_full(&params, spare);
             let mut rng = Rng::new(spare + flush_every);
             let mut model = Model::default();
@@ -84,7 +84,7 @@ fn a_full_medium_loses_nothing_acknowledged() {
             drop(disk);
             medium.heal();
             let disk = open_with(medium, &params, options(3)).unwrap();
-            model.assert_allows(&disk, &format!("{} {}, {spare} spare", cipher.name(), layout.name()));
+            model.assert_allows(&disk, &format!("{}, {spare} spare", cipher.name()));
             disk.close().unwrap();
         }
     }
@@ -117,10 +117,10 @@ fn filled(params: &Params, spare: u64, seed: u64) -> (Arc<FaultMedium<MemoryMedi
 /// A disk on a full medium is opened time and again and written a little; after something was discarded all is destaged.
 #[test]
 fn a_full_medium_locks_nobody_out() {
-    for (cipher, layout) in FORMATS.into_iter().filter(|(_, layout)| *layout != Layout::Kv) {
+    for cipher in CIPHERS {
         for spare in [0, 40_000, 1 << 20] {
-            let what = format!("{} {}, {spare} spare", cipher.name(), layout.name());
-            let params = params(cipher, layout, 40 * SEGMENT_BLOCKS);
+            let what = format!("{}, {spare} spare", cipher.name());
+            let params = params(cipher, 40 * SEGMENT_BLOCKS);
             let (medium, mut model) = filled(&params, spare, spare + 7);
             // What reading needs is no space.
             let reading = OpenOptions { read_only: true, ..options(3) };
@@ -170,7 +170,7 @@ fn a_full_medium_locks_nobody_out() {
 /// A full medium that never gets space takes writes until the journal is full as well, refuses the next and keeps the rest.
 #[test]
 fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
-    let params = params(Cipher::Gcm, Layout::SegmentEnd, 40 * SEGMENT_BLOCKS);
+    let params = params(Cipher::Gcm, 40 * SEGMENT_BLOCKS);
     let (medium, mut model) = filled(&params, 0, 3);
     let disk = open_with(medium.clone(), &params, options(4)).unwrap();
     model.learn(&disk, "filled");
@@ -251,8 +251,8 @@ fn a_power_cut_on_a_full_medium_loses_nothing() {
     if std::env::var_os("LACUNA_KILLS").is_none() {
         return eprintln!("skipped: make test-long runs it");
     }
-    for (cipher, layout) in [(Cipher::XtsRandom, Layout::SegmentEnd), (Cipher::Xts, Layout::SegmentEnd)] {
-        let params = params(cipher, layout, 40 * SEGMENT_BLOCKS);
+    for cipher in [Cipher::XtsRandom, Cipher::Xts] {
+        let params = params(cipher, 40 * SEGMENT_BLOCKS);
         let start = Arc::new(CrashMedium::new(params.geometry().medium_len()));
         create(&*start, &params);
         let medium = full_with(&params, &start.image());
@@ -292,7 +292,7 @@ fn a_power_cut_on_a_full_medium_loses_nothing() {
 /// The same if it is a stream that finds the medium full: small writes acknowledged before it are kept.
 #[test]
 fn a_stream_that_fills_the_medium_loses_no_small_write() {
-    let params = params(Cipher::XtsRandom, Layout::SegmentEnd, 8 * SEGMENT_BLOCKS);
+    let params = params(Cipher::XtsRandom, 8 * SEGMENT_BLOCKS);
     let medium = nearly_full(&params, 100_000);
     let disk = open_with(medium.clone(), &params, options(2)).unwrap();
     write(&disk, 3, 2, 5).unwrap();
@@ -333,8 +333,8 @@ impl Around for FullHalfWay {
 /// A stream is written over and the medium is full half-way: what was torn is not kept as if it were whole.
 #[test]
 fn a_cow_segment_torn_by_a_full_medium_is_never_a_mixture() {
-    for (cipher, layout) in FORMATS {
-        let params = params(cipher, layout, BLOCKS);
+    for cipher in CIPHERS {
+        let params = params(cipher, BLOCKS);
         let (image, mut model) = used_disk(&params);
         let inner = Arc::new(CrashMedium::from_image(image));
         let medium =
@@ -348,7 +348,7 @@ fn a_cow_segment_torn_by_a_full_medium_is_never_a_mixture() {
         disk.close().unwrap();
         drop(disk);
         let disk = open_with(inner, &params, options(3)).unwrap();
-        model.assert_allows(&disk, &format!("{} {}", cipher.name(), layout.name()));
+        model.assert_allows(&disk, cipher.name());
         assert!(read(&disk, 20).unwrap() == content(20, 51));
     }
 }

@@ -4,15 +4,15 @@ use crate::fixture::*;
 use crate::model::*;
 use lacuna_core::{Budget, Disk, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_sealed::{Layout, OpenOptions};
+use lacuna_sealed::OpenOptions;
 use lacuna_sim::{CrashMedium, Fault, FaultMedium, OpKind, Rng};
 use std::sync::Arc;
 
 /// A read that fails is that read's failure alone.
 #[test]
 fn a_failed_read_does_not_stop_writing() {
-    for (cipher, layout) in FORMATS.into_iter().filter(|(_, layout)| *layout != Layout::Kv) {
-        let params = params(cipher, layout, BLOCKS);
+    for cipher in CIPHERS {
+        let params = params(cipher, BLOCKS);
         let (image, mut model) = used_disk(&params);
         let medium = Arc::new(FaultMedium::new(Arc::new(CrashMedium::from_image(image))));
         let disk = open_with(medium.clone(), &params, options(3)).unwrap();
@@ -34,7 +34,7 @@ fn a_failed_read_does_not_stop_writing() {
 #[test]
 fn metadata_survives_failed_reads_in_a_tiny_cache() {
     // Two blocks in each of 256 pages of metadata, or nearly.
-    let params = params(Cipher::Gcm, Layout::SegmentEnd, 32 * SEGMENT_BLOCKS);
+    let params = params(Cipher::Gcm, 32 * SEGMENT_BLOCKS);
     let places: Vec<u64> = (0..256).map(|n| n * 128 + 65).collect();
     let inner = new_disk(&params);
     let disk = open(&inner, &params, 1);

@@ -3,14 +3,13 @@
 use crate::fixture::*;
 use lacuna_core::{Disk, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_sealed::Layout;
 use lacuna_sim::{Fault, FaultMedium, OpKind};
 use std::sync::Arc;
 
 /// `gcm` notices a write that reports success and lands in another block's place, or nowhere.
 #[test]
 fn gcm_notices_misdirected_and_lost_writes() {
-    let params = params(Cipher::Gcm, Layout::SegmentEnd, SEGMENT_BLOCKS);
+    let params = params(Cipher::Gcm, SEGMENT_BLOCKS);
     for lost in [false, true] {
         let inner = new_disk(&params);
         let disk = open(&inner, &params, 1);

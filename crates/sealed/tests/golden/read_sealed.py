@@ -1,7 +1,7 @@
 """Reads a sealed disk, from docs/format/header.md and docs/format/sealed.md alone: read_sealed.py SPARSE PASSPHRASE.
 
-Prints the number and a digest of every block that is not zeros. Knows the ciphers xts, xts-random and gcm in the
-layouts segment-end and interleaved, and repeats what the ring holds. A second opinion on the Rust code, never a tool.
+Prints the number and a digest of every block that is not zeros. Knows the ciphers xts, xts-random and gcm,
+and repeats what the ring holds. A second opinion on the Rust code, never a tool.
 """
 import hmac
 import struct
@@ -44,8 +44,8 @@ def number(n, length=8):
 
 def unlock(header, passphrase):
     """The uuid, the parameters and the master key of level 0 (header.md)."""
-    uuid, form = header[24:40], struct.unpack_from("<H", header, 40)[0]
-    memory, passes, lanes, salt, params_len = struct.unpack_from("<III32sH", header, 42)
+    form, uuid = struct.unpack_from("<H", header, 24)[0], header[64:80]
+    memory, passes, lanes, salt, params_len = struct.unpack_from("<III32sH", header, 80)
     assert (header[:8], form) == (b"LACUNA\x00\x01", 1)
     kdf = Argon2id(salt=salt, length=32, iterations=passes, lanes=lanes, memory_cost=memory)
     stretched = kdf.derive(passphrase)
@@ -54,7 +54,7 @@ def unlock(header, passphrase):
         key = derive(stretched, b"key slot", bytes([position]) + uuid)
         try:
             payload = AESGCM(key).decrypt(slot[:12], slot[12:285], header[:12] + uuid + bytes([position]))
-            return uuid, header[88 : 88 + params_len], payload[1:33]
+            return uuid, header[126 : 126 + params_len], payload[1:33]
         except InvalidTag:
             pass
     raise SystemExit("no slot opens")
@@ -64,18 +64,13 @@ class Disk:
     def __init__(self, image, passphrase):
         self.image = image
         self.uuid, params, self.master = unlock(image[:16384], passphrase)
-        version, self.cipher, self.layout, spare, self.blocks, self.ring_len, capacity = struct.unpack_from(
-            "<HBBIQQI", params
-        )
-        assert (len(params), version) == (40, 1) and not any(params[28:])
+        version, self.cipher, spare, self.blocks, self.ring_len, capacity = struct.unpack_from("<HBxIQQI", params)
+        assert (len(params), version) == (40, 1) and not any(params[3:4] + params[28:])
         self.m = {0: 0, 1: 16, 2: 32}[self.cipher]
-        assert self.layout in (0, 1)
         self.map = MIB + self.ring_len
         end_of_map = self.map + -(-16 * capacity // 4096) * 4096
         self.homes = -(-end_of_map // MIB) * MIB
-        self.home_len = 1024 * (4096 + self.m)
-        if self.layout == 0:
-            self.home_len = -(-self.home_len // 262144) * 262144
+        self.home_len = -(-1024 * (4096 + self.m) // 262144) * 262144
         self.segments = -(-self.blocks // 1024)
         assert len(image) >= self.homes + (self.segments + spare) * self.home_len
         self.read_map()
@@ -154,11 +149,7 @@ class Disk:
             return ZEROS, bytes(self.m)
         home = self.homes + self.home_len * self.home[block // 1024]
         index, m = block % 1024, self.m
-        if self.layout == 0:
-            data, meta = home + 4096 * index, home + 1024 * 4096 + m * index
-        else:
-            data = home + (4096 + m) * index
-            meta = data + 4096
+        data, meta = home + 4096 * index, home + 1024 * 4096 + m * index
         return self.image[data : data + 4096], self.image[meta : meta + m]
 
     def read(self, block):
