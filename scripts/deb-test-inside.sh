@@ -51,7 +51,7 @@ lacuna create disk.img --size 64M --key-file key --kdf-memory 1M --kdf-passes 1
 lacuna info disk.img | grep -q sealed
 file -m /usr/share/lacuna/magic:/usr/share/misc/magic disk.img key | tee words
 uuid=$(lacuna info disk.img --json | sed -n 's/.*"uuid": "\(.*\)".*/\1/p')
-grep -q "disk.img: lacuna disk, format sealed, header version 2, UUID $uuid" words
+grep -q "disk.img: lacuna disk, format sealed, header version 1, UUID $uuid" words
 grep -q 'key: *ASCII text' words
 lacuna key add disk.img --key-file key --new-key-file other
 mkdir mnt

@@ -62,8 +62,7 @@ impl HeaderBackup {
     /// A power cut in the middle of restoring an older header leaves copies of both; the newer one counts until the last
     /// copy is written.
     pub fn restore(&self, medium: &dyn Medium) -> Result<()> {
-        let order = HeaderCopy::of_version(self.public.version);
-        store_bytes(medium, &self.bytes, self.public.end, order)
+        store_bytes(medium, &self.bytes, self.public.end, &HeaderCopy::ALL)
     }
 }
 

@@ -15,19 +15,13 @@ pub enum HeaderCopy {
     A,
     /// At byte 524288.
     B,
-    /// At the end of the medium, from version 2 on.
+    /// At the end of the medium.
     C,
 }
 
 impl HeaderCopy {
-    /// The copies that a header of this version has, in the order in which they are written when all are alike.
-    pub(crate) fn of_version(version: u32) -> &'static [HeaderCopy] {
-        if version == 1 {
-            &[HeaderCopy::A, HeaderCopy::B]
-        } else {
-            &[HeaderCopy::A, HeaderCopy::B, HeaderCopy::C]
-        }
-    }
+    /// All copies, in the order in which they are written when they are alike.
+    pub(crate) const ALL: [HeaderCopy; 3] = [HeaderCopy::A, HeaderCopy::B, HeaderCopy::C];
 
     /// Where the copy starts on a medium of `len` bytes. None if the medium has no such place.
     pub(crate) fn offset(self, len: u64) -> Option<u64> {
@@ -101,7 +95,7 @@ impl Survey {
     /// The same where no copy need be sound.
     pub(crate) fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Survey {
         let mut survey = Survey { sound: Vec::new(), unsound: Vec::new() };
-        for copy in [HeaderCopy::A, HeaderCopy::B, HeaderCopy::C] {
+        for copy in HeaderCopy::ALL {
             match read_copy(len, read, copy) {
                 Ok(sound) => survey.sound.push(sound),
                 Err(unsound) => survey.unsound.push((copy, unsound)),
@@ -117,13 +111,11 @@ impl Survey {
     /// one, may end in its copy, whole and with a higher generation.
     fn disown_foreign(&mut self, len: u64) {
         let own = self.sound.iter().filter(|sound| sound.copy != HeaderCopy::C);
-        let own: Vec<(u32, Uuid)> = own.map(|sound| (sound.public.version, sound.public.uuid)).collect();
+        let own: Vec<Uuid> = own.map(|sound| sound.public.uuid).collect();
         let place = copy_c(len).unwrap_or(0);
         let foreign = |last: &SoundCopy| {
             last.copy == HeaderCopy::C
-                && (last.public.version == 1
-                    || place < last.public.end
-                    || own.iter().any(|(version, uuid)| *version == 1 || *uuid != last.public.uuid))
+                && (place < last.public.end || own.iter().any(|uuid| *uuid != last.public.uuid))
         };
         if let Some(at) = self.sound.iter().position(foreign) {
             self.sound.remove(at);
@@ -134,7 +126,6 @@ impl Survey {
     /// What to say and do about the other copies if the header is taken from `used`; `altered` are copies that it was
     /// not taken from though they are sound.
     pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> Findings {
-        let copies = HeaderCopy::of_version(used.public.version);
         let mut bad: Vec<(HeaderCopy, String)> =
             self.unsound.iter().map(|(copy, unsound)| (*copy, unsound.note(*copy))).collect();
         for other in &self.sound {
@@ -149,9 +140,8 @@ impl Survey {
             };
             bad.push((other.copy, what.to_owned()));
         }
-        bad.retain(|(copy, _)| copies.contains(copy));
         bad.sort_by_key(|(copy, _)| *copy);
-        let rest = copies.iter().filter(|copy| bad.iter().all(|(bad, _)| bad != *copy));
+        let rest = HeaderCopy::ALL.iter().filter(|copy| bad.iter().all(|(bad, _)| bad != *copy));
         let order = bad.iter().map(|(copy, _)| copy).chain(rest).copied().collect();
         let notes = bad.iter().map(|(copy, what)| {
             let used = used.copy.letter();

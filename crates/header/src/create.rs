@@ -51,7 +51,7 @@ impl NewHeader {
         random.fill(&mut public.salt);
         let master_keys: Vec<_> = new.levels.iter().map(|_| random_secret(random)).collect();
         let mut positions = Vec::new();
-        let order = HeaderCopy::of_version(VERSION).to_vec();
+        let order = HeaderCopy::ALL.to_vec();
         let image = HeaderImage::build(public.clone(), &master_keys[0], order.clone(), |header| {
             let slots = &mut header[layout::SLOTS.range()];
             positions = keyslot::seal_all(slots, &public, &entries, &master_keys, random)?;
@@ -125,10 +125,7 @@ fn clear(medium: &dyn Medium, end: u64) -> Result<()> {
 /// `end` is where the format ends on the medium now.
 pub fn update_params(unlocked: &mut Unlocked, medium: &dyn Medium, params: Vec<u8>, end: u64) -> Result<()> {
     unlocked.check_writable()?;
-    let mut public = PublicHeader { params, ..unlocked.header.clone() };
-    if public.version > 1 {
-        public.end = end;
-    }
+    let mut public = PublicHeader { params, end, ..unlocked.header.clone() };
     public.generation = public.next_generation()?;
     let image = HeaderImage::build(public, &unlocked.master_keys[0], unlocked.order.clone(), |header| {
         unlocked.copy_slots(header);

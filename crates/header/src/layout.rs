@@ -11,14 +11,14 @@ pub const COPY_A: u64 = 0;
 pub const COPY_B: u64 = 524_288;
 /// Bytes at the start of every medium that belong to the header. What the copies leave free is zero.
 pub const HEADER_AREA: u64 = 1 << 20;
-/// Bytes at the end of a medium that belong to copy C, from version 2 on. They begin at a multiple of themselves.
+/// Bytes at the end of a medium that belong to copy C. They begin at a multiple of themselves.
 pub const TAIL_AREA: u64 = 1 << 16;
-/// The header version of new disks.
-pub const VERSION: u32 = 2;
+/// The header version.
+pub const VERSION: u32 = 1;
 /// The first bytes of every header. The zero and the one keep it from being taken for text.
 pub const MAGIC: [u8; 8] = *b"LACUNA\x00\x01";
-/// What libblkid and `file` take for a volume of Oracle ASM, from version 2 on: programs that look before they overwrite
-/// a device then see that something is there, under the name [`FOREIGN_LABEL`].
+/// What libblkid and `file` take for a volume of Oracle ASM: programs that look before they overwrite a device then see
+/// that something is there, under the name [`FOREIGN_LABEL`].
 pub const FOREIGN_MAGIC: [u8; 8] = *b"ORCLDISK";
 /// The name that these programs show.
 pub const FOREIGN_LABEL: &[u8; 6] = b"lacuna";
@@ -69,95 +69,30 @@ impl Field {
     }
 }
 
-// The same in every version: what tells which version it is, and what seals the header.
 pub(crate) const MAGIC_FIELD: Field = Field::new("magic", 0, 8);
 pub(crate) const VERSION_FIELD: Field = Field::new("version", 8, 4);
 pub(crate) const LENGTH: Field = Field::new("header length", 12, 4);
 pub(crate) const GENERATION: Field = Field::new("generation", 16, 8);
+pub(crate) const FORMAT: Field = Field::new("format", 24, 2);
+/// The bytes for programs that look for foreign signatures.
+pub(crate) const FOREIGN: Field = Field::new("foreign signature", 32, 32);
+pub(crate) const UUID: Field = Field::new("uuid", 64, 16);
+pub(crate) const KDF_MEMORY: Field = Field::new("argon2 memory", 80, 4);
+pub(crate) const KDF_PASSES: Field = Field::new("argon2 passes", 84, 4);
+pub(crate) const KDF_LANES: Field = Field::new("argon2 lanes", 88, 4);
+pub(crate) const SALT: Field = Field::new("salt", 92, 32);
+pub(crate) const PARAMS_LEN: Field = Field::new("parameter length", 124, 2);
+pub(crate) const PARAMS: Field = Field::new("parameters", 126, PARAMS_MAX);
+/// Where the disk's own data ends on the medium.
+pub(crate) const END: Field = Field::new("end of data", 1150, 8);
 pub(crate) const SLOTS: Field = Field::new("key slots", 2048, KEY_SLOTS * SLOT_LEN);
+/// Which slots are used, for formats without levels.
+pub(crate) const SLOT_MAP: Field = Field::new("slot map", 10240, SLOT_MAP_LEN);
 pub(crate) const DIGEST: Field = Field::new("digest", 16320, 32);
 pub(crate) const MAC: Field = Field::new("mac", 16352, 32);
 
-/// The fields whose places differ between the versions.
-pub(crate) struct Places {
-    pub(crate) uuid: Field,
-    pub(crate) format: Field,
-    pub(crate) kdf_memory: Field,
-    pub(crate) kdf_passes: Field,
-    pub(crate) kdf_lanes: Field,
-    pub(crate) salt: Field,
-    pub(crate) params_len: Field,
-    pub(crate) params: Field,
-    /// Where the disk's own data ends on the medium.
-    pub(crate) end: Option<Field>,
-    /// The bytes for programs that look for foreign signatures.
-    pub(crate) foreign: Option<Field>,
-    /// Which slots are used, for formats without levels.
-    pub(crate) slot_map: Option<Field>,
-}
-
-impl Places {
-    /// Those of a header version. None if there is no such version.
-    pub(crate) fn of(version: u32) -> Option<&'static Places> {
-        match version {
-            1 => Some(&PLACES_V1),
-            2 => Some(&PLACES_V2),
-            _ => None,
-        }
-    }
-}
-
-pub(crate) const PLACES_V1: Places = Places {
-    uuid: Field::new("uuid", 24, 16),
-    format: Field::new("format", 40, 2),
-    kdf_memory: Field::new("argon2 memory", 42, 4),
-    kdf_passes: Field::new("argon2 passes", 46, 4),
-    kdf_lanes: Field::new("argon2 lanes", 50, 4),
-    salt: Field::new("salt", 54, 32),
-    params_len: Field::new("parameter length", 86, 2),
-    params: Field::new("parameters", 88, PARAMS_MAX),
-    end: None,
-    foreign: None,
-    slot_map: None,
-};
-
-pub(crate) const PLACES_V2: Places = Places {
-    format: Field::new("format", 24, 2),
-    foreign: Some(Field::new("foreign signature", 32, 32)),
-    uuid: Field::new("uuid", 64, 16),
-    kdf_memory: Field::new("argon2 memory", 80, 4),
-    kdf_passes: Field::new("argon2 passes", 84, 4),
-    kdf_lanes: Field::new("argon2 lanes", 88, 4),
-    salt: Field::new("salt", 92, 32),
-    params_len: Field::new("parameter length", 124, 2),
-    params: Field::new("parameters", 126, PARAMS_MAX),
-    end: Some(Field::new("end of data", 1150, 8)),
-    slot_map: Some(Field::new("slot map", 10240, SLOT_MAP_LEN)),
-};
-
 /// Bytes of the slot map: nonce, a byte for each slot under AES-256-GCM, tag.
 pub(crate) const SLOT_MAP_LEN: usize = 12 + KEY_SLOTS + 16;
-
-/// The fields of a header of version 1, in order and without gaps.
-pub const HEADER_FIELDS_V1: [Field; 17] = [
-    MAGIC_FIELD,
-    VERSION_FIELD,
-    LENGTH,
-    GENERATION,
-    PLACES_V1.uuid,
-    PLACES_V1.format,
-    PLACES_V1.kdf_memory,
-    PLACES_V1.kdf_passes,
-    PLACES_V1.kdf_lanes,
-    PLACES_V1.salt,
-    PLACES_V1.params_len,
-    PLACES_V1.params,
-    Field::new("zero", 1112, 936),
-    SLOTS,
-    Field::new("zero", 10240, 6080),
-    DIGEST,
-    MAC,
-];
 
 /// The fields of a header, in order and without gaps.
 pub const HEADER_FIELDS: [Field; 21] = [
@@ -165,20 +100,20 @@ pub const HEADER_FIELDS: [Field; 21] = [
     VERSION_FIELD,
     LENGTH,
     GENERATION,
-    PLACES_V2.format,
+    FORMAT,
     Field::new("zero", 26, 6),
-    Field::new("foreign signature", 32, 32),
-    PLACES_V2.uuid,
-    PLACES_V2.kdf_memory,
-    PLACES_V2.kdf_passes,
-    PLACES_V2.kdf_lanes,
-    PLACES_V2.salt,
-    PLACES_V2.params_len,
-    PLACES_V2.params,
-    Field::new("end of data", 1150, 8),
+    FOREIGN,
+    UUID,
+    KDF_MEMORY,
+    KDF_PASSES,
+    KDF_LANES,
+    SALT,
+    PARAMS_LEN,
+    PARAMS,
+    END,
     Field::new("zero", 1158, 890),
     SLOTS,
-    Field::new("slot map", 10240, SLOT_MAP_LEN),
+    SLOT_MAP,
     Field::new("zero", 10276, 6044),
     DIGEST,
     MAC,
@@ -209,7 +144,6 @@ const fn contiguous(fields: &[Field], total: usize) -> bool {
     at == total
 }
 
-const _: () = assert!(contiguous(&HEADER_FIELDS_V1, HEADER_LEN));
 const _: () = assert!(contiguous(&HEADER_FIELDS, HEADER_LEN));
 const _: () = assert!(contiguous(&SLOT_FIELDS, SLOT_LEN));
 const _: () = assert!(COPY_A + HEADER_LEN as u64 <= COPY_B && COPY_B + HEADER_LEN as u64 <= HEADER_AREA);

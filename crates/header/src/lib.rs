@@ -2,8 +2,7 @@
 //! passphrase into the master keys of a level.
 //!
 //! The header is kept three times: copies A and B in the first [`HEADER_AREA`] bytes of the medium, copy C at its end. The
-//! page `docs/format/header.md` gives it byte by byte, and `docs/format/header-v1.md` version 1, which has no copy C and
-//! opens as it always did.
+//! page `docs/format/header.md` gives it byte by byte.
 //!
 //! Invariants kept here:
 //! - Opening never writes, and no bytes found on a medium make it panic, allocate without bound or run a key

@@ -1,8 +1,6 @@
 //! The part of a header that anyone can read.
 
-use crate::layout::{
-    self, FOREIGN_LABEL, FOREIGN_MAGIC, Field, HEADER_LEN, MAGIC, PARAMS_MAX, Places, VERSION,
-};
+use crate::layout::{self, FOREIGN_LABEL, FOREIGN_MAGIC, Field, HEADER_LEN, MAGIC, PARAMS_MAX, VERSION};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::Argon2Cost;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
@@ -95,8 +93,7 @@ pub struct PublicHeader {
     pub salt: [u8; 32],
     /// What the format wants to remember, in its own encoding, at most [`PARAMS_MAX`] bytes.
     pub params: Vec<u8>,
-    /// The first byte of the medium behind all that belongs to the format. Before it copy C is never written. 0 in version
-    /// 1, which does not say it.
+    /// The first byte of the medium behind all that belongs to the format. Before it copy C is never written.
     pub end: u64,
 }
 
@@ -170,32 +167,33 @@ impl PublicHeader {
     fn decode(header: &[u8; HEADER_LEN]) -> std::result::Result<PublicHeader, Flaw> {
         let number = |field: Field| le_u32(&header[field.range()]);
         let version = number(layout::VERSION_FIELD);
-        let places = Places::of(version).ok_or(Flaw::Damaged("a header version that never was"))?;
+        if version != VERSION {
+            return Err(Flaw::Damaged("a header version that never was"));
+        }
         if number(layout::LENGTH) as usize != HEADER_LEN {
             return Err(Flaw::Damaged("a wrong header length"));
         }
-        let cost =
-            Argon2Cost::new(number(places.kdf_memory), number(places.kdf_passes), number(places.kdf_lanes))
-                .map_err(|_| Flaw::Damaged("an Argon2id cost outside the limits"))?;
-        let params_len = usize::from(u16::from_le_bytes(array(header, places.params_len)));
+        let [memory, passes, lanes] = [layout::KDF_MEMORY, layout::KDF_PASSES, layout::KDF_LANES].map(number);
+        let cost = Argon2Cost::new(memory, passes, lanes)
+            .map_err(|_| Flaw::Damaged("an Argon2id cost outside the limits"))?;
+        let params_len = usize::from(u16::from_le_bytes(array(header, layout::PARAMS_LEN)));
         if params_len > PARAMS_MAX {
             return Err(Flaw::Damaged("format parameters longer than their field"));
         }
         let public = PublicHeader {
             version,
             generation: u64::from_le_bytes(array(header, layout::GENERATION)),
-            uuid: Uuid(array(header, places.uuid)),
-            format: FormatId(u16::from_le_bytes(array(header, places.format))),
+            uuid: Uuid(array(header, layout::UUID)),
+            format: FormatId(u16::from_le_bytes(array(header, layout::FORMAT))),
             cost,
-            salt: array(header, places.salt),
-            params: header[places.params.offset..][..params_len].to_vec(),
-            end: places.end.map_or(0, |field| u64::from_le_bytes(array(header, field))),
+            salt: array(header, layout::SALT),
+            params: header[layout::PARAMS.offset..][..params_len].to_vec(),
+            end: u64::from_le_bytes(array(header, layout::END)),
         };
         let mut start = [0; layout::SLOTS.offset];
-        public.put(places, &mut start);
-        let sealed = places.slot_map.map_or(layout::SLOTS.end(), Field::end);
+        public.put(&mut start);
         if start != header[..layout::SLOTS.offset]
-            || header[sealed..layout::DIGEST.offset].iter().any(|b| *b != 0)
+            || header[layout::SLOT_MAP.end()..layout::DIGEST.offset].iter().any(|b| *b != 0)
         {
             return Err(Flaw::Damaged("other bytes than zero where nothing is"));
         }
@@ -209,13 +207,12 @@ impl PublicHeader {
                 .found(format!("{} bytes", self.params.len()))
                 .expected(format!("at most {PARAMS_MAX} bytes")));
         }
-        let places = self.places();
         let start = header.first_chunk_mut().expect("slots lie within the header");
-        self.put(places, start);
+        self.put(start);
         Ok(())
     }
 
-    fn put(&self, places: &Places, start: &mut [u8; layout::SLOTS.offset]) {
+    fn put(&self, start: &mut [u8; layout::SLOTS.offset]) {
         start.fill(0);
         let mut put = |field: Field, bytes: &[u8]| {
             start[field.offset..field.offset + bytes.len()].copy_from_slice(bytes);
@@ -224,33 +221,24 @@ impl PublicHeader {
         put(layout::VERSION_FIELD, &self.version.to_le_bytes());
         put(layout::LENGTH, &(HEADER_LEN as u32).to_le_bytes());
         put(layout::GENERATION, &self.generation.to_le_bytes());
-        put(places.uuid, &self.uuid.0);
-        put(places.format, &self.format.0.to_le_bytes());
-        put(places.kdf_memory, &self.cost.memory_kib.to_le_bytes());
-        put(places.kdf_passes, &self.cost.passes.to_le_bytes());
-        put(places.kdf_lanes, &self.cost.lanes.to_le_bytes());
-        put(places.salt, &self.salt);
-        put(places.params_len, &(self.params.len() as u16).to_le_bytes());
-        put(places.params, &self.params);
-        if let Some(end) = places.end {
-            put(end, &self.end.to_le_bytes());
-        }
-        if let Some(foreign) = places.foreign {
-            let mut signature = FOREIGN_MAGIC.to_vec();
-            signature.extend(FOREIGN_LABEL);
-            put(foreign, &signature);
-        }
-    }
-
-    /// Where the fields of this version lie.
-    pub(crate) fn places(&self) -> &'static Places {
-        Places::of(self.version).expect("a header is made or parsed with a known version")
+        put(layout::FORMAT, &self.format.0.to_le_bytes());
+        let mut signature = FOREIGN_MAGIC.to_vec();
+        signature.extend(FOREIGN_LABEL);
+        put(layout::FOREIGN, &signature);
+        put(layout::UUID, &self.uuid.0);
+        put(layout::KDF_MEMORY, &self.cost.memory_kib.to_le_bytes());
+        put(layout::KDF_PASSES, &self.cost.passes.to_le_bytes());
+        put(layout::KDF_LANES, &self.cost.lanes.to_le_bytes());
+        put(layout::SALT, &self.salt);
+        put(layout::PARAMS_LEN, &(self.params.len() as u16).to_le_bytes());
+        put(layout::PARAMS, &self.params);
+        put(layout::END, &self.end.to_le_bytes());
     }
 
     /// Where the slot map lies, if the header has one: with a format whose levels could be hidden it would tell how many
     /// there are (deniability contract).
     pub(crate) fn slot_map(&self) -> Option<Field> {
-        self.places().slot_map.filter(|_| !self.format.has_levels())
+        (!self.format.has_levels()).then_some(layout::SLOT_MAP)
     }
 
     /// The generation of the next rewrite.
@@ -284,7 +272,6 @@ fn le_u32(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::PLACES_V2;
     use lacuna_crypto::{RandomSource, SeededRandom};
 
     fn sample() -> (PublicHeader, Box<[u8; HEADER_LEN]>) {
@@ -335,19 +322,18 @@ mod tests {
         let mut kinds = Vec::new();
         for (field, bytes) in [
             (layout::MAGIC_FIELD, &b"l"[..]),
-            (layout::VERSION_FIELD, &[3, 0, 0, 0]),
+            (layout::VERSION_FIELD, &[2, 0, 0, 0]),
             (layout::VERSION_FIELD, &[0, 0, 0, 0]),
-            (layout::VERSION_FIELD, &[1, 0, 0, 0]),
             (layout::LENGTH, &[1, 0, 0, 0]),
-            (PLACES_V2.kdf_memory, &[0xff; 4]),
-            (PLACES_V2.kdf_memory, &[0; 4]),
-            (PLACES_V2.kdf_passes, &[0; 4]),
-            (PLACES_V2.kdf_passes, &[0xff; 4]),
-            (PLACES_V2.kdf_lanes, &[0; 4]),
-            (PLACES_V2.kdf_lanes, &[0xff; 4]),
-            (PLACES_V2.params_len, &[1, 4]),
-            (PLACES_V2.params_len, &[9, 0]),
-            (PLACES_V2.foreign.unwrap(), b"o"),
+            (layout::KDF_MEMORY, &[0xff; 4]),
+            (layout::KDF_MEMORY, &[0; 4]),
+            (layout::KDF_PASSES, &[0; 4]),
+            (layout::KDF_PASSES, &[0xff; 4]),
+            (layout::KDF_LANES, &[0; 4]),
+            (layout::KDF_LANES, &[0xff; 4]),
+            (layout::PARAMS_LEN, &[1, 4]),
+            (layout::PARAMS_LEN, &[9, 0]),
+            (layout::FOREIGN, b"o"),
             (layout::HEADER_FIELDS[5], &[1]),
             (layout::HEADER_FIELDS[15], &[1]),
             (layout::HEADER_FIELDS[18], &[1]),

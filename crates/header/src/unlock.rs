@@ -76,7 +76,7 @@ impl Unlocked {
 
     /// All copies have just been written.
     pub(crate) fn healed(&mut self) {
-        self.order = HeaderCopy::of_version(self.header.version).to_vec();
+        self.order = HeaderCopy::ALL.to_vec();
         self.notes.clear();
     }
 
@@ -92,10 +92,7 @@ impl Unlocked {
     pub(crate) fn slot_map(&self) -> Result<SlotMap> {
         let field = self.header.slot_map().ok_or_else(|| {
             Error::new(Kind::Usage, "cannot keep passphrases that are not given")
-                .found(format!(
-                    "a header of version {} and of the format {}",
-                    self.header.version, self.header.format
-                ))
+                .found(format!("a header of the format {}", self.header.format))
                 .expected("one that tells which slots are used")
         })?;
         SlotMap::get(field, &self.bytes, &self.header, &self.master_keys[0])

@@ -1,24 +1,23 @@
-//! Header versions as they are for ever: golden headers that must open, bytes that must come out of a seed, pages that
-//! must tell the truth, and second readers that know only the pages.
+//! The header as it is for ever: a golden header that must open, bytes that must come out of a seed, a page that must tell
+//! the truth, and a second reader that knows only the page.
 
 mod fixture;
 
 use fixture::*;
 use lacuna_crypto::{Argon2Cost as Cost, SeededRandom};
-use lacuna_header::layout::{Field, HEADER_FIELDS, HEADER_FIELDS_V1, SLOT_FIELDS};
+use lacuna_header::layout::{Field, HEADER_FIELDS, SLOT_FIELDS};
 use lacuna_header::{
-    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, Keyring, NewHeader, TAIL_AREA, Unlocked,
-    Uuid, change_keys, open, update_params,
+    COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, TAIL_AREA, Unlocked, Uuid, open,
 };
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::format_page::FormatPage;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// The golden headers, oldest first.
-const GOLDEN: [&str; 2] = ["header-v1.bin", "header-v2.bin"];
-/// SHA-256 of the header that [`build`] makes, which is the newest golden header.
-const HEADER_SHA256: &str = "4ec266d40dd68b5313cda484fa99ffa3d7f00700376baf13eb3444217ea90c8f";
+/// The golden header.
+const GOLDEN: &str = "header-v1.bin";
+/// SHA-256 of the header that [`build`] makes, which is the golden header.
+const HEADER_SHA256: &str = "c60998b4db2914bcc4fc96130cb3a95a34d71180eb42fbc3a5d5fcb7bec44614";
 /// SHA-256 of their three master keys, one after the other.
 const KEYS_SHA256: &str = "f225f6bf785e276628c4ee34b377b4857cac2e7770518d547fc6b653378e300b";
 /// The ID of their disk, whichever level is opened.
@@ -59,52 +58,27 @@ fn a_seed_gives_the_same_header_for_ever() {
     let made = build(&medium);
     let bytes = medium.snapshot();
     assert_eq!(hex(&Sha256::digest(&bytes[..HEADER_LEN])), HEADER_SHA256);
+    assert!(bytes[..HEADER_LEN] == std::fs::read(directory().join(GOLDEN)).unwrap()[..]);
     assert_eq!(keys_digest(&made), KEYS_SHA256);
 }
 
-/// A medium that holds a golden header in the places of its version.
-fn golden(name: &str) -> MemoryMedium {
-    let golden = std::fs::read(directory().join(name)).unwrap();
+#[test]
+fn the_golden_header_opens() {
+    let golden = std::fs::read(directory().join(GOLDEN)).unwrap();
     assert_eq!(golden.len(), HEADER_LEN);
     let medium = MemoryMedium::new(room());
-    let places = if golden[8] == 1 { vec![COPY_A, COPY_B] } else { copies().to_vec() };
-    places.into_iter().for_each(|copy| medium.write_at(copy, &golden).unwrap());
-    medium
-}
-
-#[test]
-fn golden_headers_open() {
-    for name in GOLDEN {
-        let medium = golden(name);
-        for (passphrase, level) in PASSPHRASES {
-            let opened = open(&medium, &secrets(&[passphrase])).unwrap();
-            assert_eq!(opened.level, level);
-            assert!(opened.notes.is_empty(), "{name}: {:?}", opened.notes);
-            assert_eq!(opened.header.params, b"golden parameters");
-            assert_eq!(opened.id().to_string(), ID);
-            assert_eq!(opened.header.uuid.to_string(), "00010203-0405-0607-0809-0a0b0c0d0e0f");
-            if level == 2 {
-                assert_eq!(keys_digest(&opened), KEYS_SHA256);
-            }
+    copies().into_iter().for_each(|copy| medium.write_at(copy, &golden).unwrap());
+    for (passphrase, level) in PASSPHRASES {
+        let opened = open(&medium, &secrets(&[passphrase])).unwrap();
+        assert_eq!(opened.level, level);
+        assert!(opened.notes.is_empty(), "{:?}", opened.notes);
+        assert_eq!(opened.header.params, b"golden parameters");
+        assert_eq!(opened.id().to_string(), ID);
+        assert_eq!(opened.header.uuid.to_string(), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+        if level == 2 {
+            assert_eq!(keys_digest(&opened), KEYS_SHA256);
         }
     }
-}
-
-#[test]
-fn a_header_of_version_1_stays_one() {
-    let medium = golden(GOLDEN[0]);
-    let before = medium.snapshot();
-    let mut opened = open(&medium, &secrets(&["level two"])).unwrap();
-    assert!(!opened.header.keeps_others());
-    update_params(&mut opened, &medium, b"other parameters".to_vec(), HEADER_AREA).unwrap();
-    let ring = Keyring::from_opened(&opened, secrets(&["level two"])).unwrap();
-    change_keys(&medium, &mut opened, &ring, cost(), &SeededRandom::new(3)).unwrap();
-    let after = medium.snapshot();
-    // Where copy C would be lies what belongs to the disk.
-    assert!(before[HEADER_AREA as usize..] == after[HEADER_AREA as usize..]);
-    let opened = open(&medium, &secrets(&["level two"])).unwrap();
-    assert_eq!((opened.header.version, opened.header.generation), (1, 3));
-    assert!(opened.notes.is_empty() && opened.header.params == b"other parameters");
 }
 
 /// Makes the golden file of a new header version. Refuses to touch one that exists.
@@ -114,8 +88,7 @@ fn write_the_golden_header() {
     use std::io::Write;
     let medium = MemoryMedium::new(room());
     build(&medium);
-    let path = directory().join(GOLDEN[GOLDEN.len() - 1]);
-    let mut file = std::fs::File::create_new(path).unwrap();
+    let mut file = std::fs::File::create_new(directory().join(GOLDEN)).unwrap();
     file.write_all(&medium.snapshot()[..HEADER_LEN]).unwrap();
 }
 
@@ -127,39 +100,34 @@ fn table(page: &FormatPage, heading: &str) -> Vec<(usize, usize, String)> {
 }
 
 #[test]
-fn the_pages_and_the_code_agree() {
+fn the_page_and_the_code_agree() {
     let code = |fields: &[Field]| -> Vec<(usize, usize, String)> {
         fields.iter().map(|f| (f.offset, f.len, f.name.to_string())).collect()
     };
-    for (name, fields) in [("header-v1", &HEADER_FIELDS_V1[..]), ("header", &HEADER_FIELDS[..])] {
-        let page = FormatPage::read(name);
-        assert_eq!(table(&page, "Header"), code(fields), "{name}");
-        assert_eq!(table(&page, "Key slot"), code(&SLOT_FIELDS), "{name}");
-        for number in [HEADER_LEN as u64, COPY_B, HEADER_AREA] {
-            assert!(page.says(&number.to_string()), "{name}: {number}");
-        }
-        for number in [u64::from(Cost::MAX_MEMORY_KIB), Cost::MAX_WORK_KIB] {
-            assert!(page.says(&number.to_string()), "{name}: {number}");
-        }
-        assert!(page.says(&format!("1 to {};", Cost::MAX_PASSES)));
-        assert!(page.says(&format!("1 to {} |", Cost::MAX_LANES)));
-        assert!(name == "header-v1" || page.says(&TAIL_AREA.to_string()));
+    let page = FormatPage::read("header");
+    assert_eq!(table(&page, "Header"), code(&HEADER_FIELDS));
+    assert_eq!(table(&page, "Key slot"), code(&SLOT_FIELDS));
+    for number in [HEADER_LEN as u64, COPY_B, HEADER_AREA, TAIL_AREA] {
+        assert!(page.says(&number.to_string()), "{number}");
     }
+    for number in [u64::from(Cost::MAX_MEMORY_KIB), Cost::MAX_WORK_KIB] {
+        assert!(page.says(&number.to_string()), "{number}");
+    }
+    assert!(page.says(&format!("1 to {};", Cost::MAX_PASSES)));
+    assert!(page.says(&format!("1 to {} |", Cost::MAX_LANES)));
 }
 
 #[test]
-fn readers_written_from_the_pages_alone_agree() {
-    for (golden, reader) in GOLDEN.into_iter().zip(["read_header_v1.py", "read_header.py"]) {
-        for (passphrase, level) in PASSPHRASES {
-            let args = [directory().join(golden).into(), passphrase.into()];
-            let Some(text) = lacuna_sim::python_reader(&directory().join(reader), &args) else {
-                return;
-            };
-            assert!(text.starts_with(&format!("level {level}\n")), "{text}");
-            assert!(text.contains(&format!("\nid {ID}\n")), "{text}");
-            if level == 2 {
-                assert!(text.contains(KEYS_SHA256), "{text}");
-            }
+fn a_reader_written_from_the_page_alone_agrees() {
+    for (passphrase, level) in PASSPHRASES {
+        let args = [directory().join(GOLDEN).into(), passphrase.into()];
+        let Some(text) = lacuna_sim::python_reader(&directory().join("read_header.py"), &args) else {
+            return;
+        };
+        assert!(text.starts_with(&format!("level {level}\n")), "{text}");
+        assert!(text.contains(&format!("\nid {ID}\n")), "{text}");
+        if level == 2 {
+            assert!(text.contains(KEYS_SHA256), "{text}");
         }
     }
 }

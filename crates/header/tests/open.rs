@@ -132,7 +132,8 @@ fn a_flip_in_all_copies_is_an_error_of_the_right_kind() {
         copies().into_iter().for_each(|copy| copy_at(&mut bytes, copy)[at] ^= 1);
         let expected = match at {
             0..=7 => Kind::NotFound,
-            8..=11 => Kind::Other,
+            // Version 0, which never was, is damage; any other is one that this build does not know.
+            9..=11 => Kind::Other,
             _ => Kind::Corrupt,
         };
         assert_eq!(level_of(&MemoryMedium::from_bytes(bytes), &["zero"]), Err(expected), "byte {at}");
@@ -313,7 +314,7 @@ fn public_facts_are_plain_json() {
     assert_eq!(
         serde_json::to_value(&public).unwrap(),
         serde_json::json!({
-            "version": 2,
+            "version": 1,
             "uuid": "01234567-89ab-cdef-0123-456789abcdef",
             "format": "deniable",
             "generation": 1,
@@ -401,11 +402,4 @@ fn the_last_copy_of_another_disk_counts_for_nothing() {
     assert_eq!(read_public(&medium).unwrap().0.uuid, opened.header.uuid);
     repair(&medium, &mut opened).unwrap();
     assert!(open(&medium, &secrets(&["present"])).unwrap().notes.is_empty());
-    // A disk of the first version has no copy there, whatever lies in the place.
-    let golden = include_bytes!("golden/header-v1.bin");
-    medium.write_at(0, golden).unwrap();
-    medium.write_at(copies()[1], golden).unwrap();
-    medium.write_at(copies()[2], &last).unwrap();
-    let opened = open(&medium, &secrets(&["level zero"])).unwrap();
-    assert!(opened.header.version == 1 && opened.notes.is_empty());
 }

@@ -23,7 +23,7 @@ header = open(sys.argv[1], "rb").read()
 assert len(header) == 16384
 magic, version, length, generation, form = struct.unpack_from("<8sIIQH", header, 0)
 foreign, uuid, memory, passes, lanes, salt, params_len = struct.unpack_from("<32s16sIII32sH", header, 32)
-assert (magic, version, length) == (b"LACUNA\x00\x01", 2, 16384)
+assert (magic, version, length) == (b"LACUNA\x00\x01", 1, 16384)
 assert (generation, form) == (1, 1)
 assert foreign == b"ORCLDISK" + b"lacuna".ljust(24, b"\0") and not any(header[26:32])
 assert header[126 : 126 + params_len] == b"golden parameters"
