@@ -45,7 +45,7 @@ pub trait Attendant: Send + Sync {
 pub fn unknown(request: &str) -> Error {
     Error::new(Kind::Usage, "the server does not do what it was asked for")
         .found(format!("the request {request:?}"))
-        .remedy("close it and give the command then; if the server is of an older version, start it anew")
+        .remedy("close it and give the command then")
 }
 
 /// The clients of a server, and who attends to them.

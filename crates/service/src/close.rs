@@ -43,8 +43,7 @@ pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
     let answer = control::ask(&paths.control(), control::CLOSE);
     let stays = answer.as_ref().is_ok_and(|line| outcome::stays_open(line));
     match answer.as_deref().map(outcome::decode) {
-        // Servers of an older version go on when they are busy, and say no more.
-        Ok(Some(Err(e))) if stays || e.kind() == Kind::Busy => Err(e),
+        Ok(Some(Err(e))) if stays => Err(e),
         Ok(Some(result)) => {
             wait_gone(&lock)?;
             result.map(|()| Closed::Cleanly)
@@ -106,6 +105,9 @@ fn let_go_on(paths: &RunPaths, e: Error) -> Error {
 pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::Value> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
     let answer = ask_in(&paths, &mountpoint, control::STATUS)?;
+    if let Some(refused) = outcome::refusal(&answer) {
+        return Err(refused);
+    }
     serde_json::from_str(&answer).map_err(|e| {
         no_answer(&mountpoint, format!("an answer that is not JSON: {e}")).with_kind(Kind::Other)
     })
@@ -114,8 +116,8 @@ pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::
 /// Asks the server of what is open at `mountpoint` a question that it alone understands
 /// ([`Subject::answer`](crate::Subject::answer)).
 ///
-/// Errors: what the server says; [`Kind::NotFound`] if nothing of lacuna is open there or its server has just ended or does not
-/// know the question, [`Kind::TimedOut`] if it does not answer.
+/// Errors: what the server says, such as [`Kind::Usage`] to a question that it does not know; [`Kind::NotFound`] if nothing of
+/// lacuna is open there or its server has just ended, [`Kind::TimedOut`] if it does not answer.
 pub fn ask(mountpoint: &Path, question: &str, run_base: Option<&Path>) -> Result<serde_json::Value> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
     let nonsense = |found: &str| no_answer(&mountpoint, found).with_kind(Kind::Other);
@@ -141,7 +143,7 @@ fn ask_in(paths: &RunPaths, mountpoint: &Path, word: &str) -> Result<String> {
     if answer.ends_with('\n') {
         return Ok(answer);
     }
-    Err(failed("a server that ended, or that does not know what it was asked".to_owned()))
+    Err(failed("a server that ended".to_owned()))
 }
 
 fn no_answer(mountpoint: &Path, found: impl Into<String>) -> Error {

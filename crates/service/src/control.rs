@@ -1,7 +1,7 @@
 //! The control socket: how `close`, `status` and `purge` reach a running server. One word in, one line of JSON out. Longer work
 //! has messages of its own ([`crate::exchange`]).
 
-use crate::attend::Attendance;
+use crate::attend::{Attendance, unknown};
 use crate::connect;
 use crate::counters::Counters;
 use crate::outcome;
@@ -9,7 +9,7 @@ use crate::purge_answer::{self, PurgeRequest};
 use crate::subject::Subject;
 use crate::untold::Untold;
 use crate::watch::Watch;
-use lacuna_core::{Error, Naming, Result};
+use lacuna_core::{Error, Kind, Naming, Result};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -25,7 +25,9 @@ pub(crate) const CLOSE: &str = "close";
 pub(crate) const STATUS: &str = "status";
 
 /// Longest first line of a client: the longest request names a place on the host and a size.
-pub(crate) const WORD_LIMIT: u64 = 256;
+const WORD_LIMIT: u64 = 256;
+/// How long a client has for it. Others are not answered meanwhile, and wait longer.
+const FIRST_LINE: Duration = Duration::from_secs(2);
 const ANSWER_LIMIT: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to leave a system alone that has, for example, no more file descriptors.
@@ -155,19 +157,16 @@ fn serve(
     events: &Sender<Event>,
     (attendance, naming): (&Attendance, Naming),
 ) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut word = String::new();
-    BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word)?;
-    if !word.ends_with('\n') {
-        // What was cut off might be the end of a number.
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    if let Some(request) = PurgeRequest::parse(word.trim_end()) {
+    let line = match first_line(&stream) {
+        Ok(line) => line,
+        Err(refused) => return stream.write_all(outcome::encode(&Err(refused), naming).as_bytes()),
+    };
+    if let Some(request) = PurgeRequest::parse(&line) {
         let disk = (Arc::clone(subject), attendance.uuid());
         return purge_answer::answer(stream, &request, disk, naming, untold);
     }
-    match word.trim_end() {
+    match line.as_str() {
         CLOSE => {
             // Closing may take long; that somebody heard of it does not.
             stream.write_all(outcome::HEARD)?;
@@ -187,11 +186,32 @@ fn serve(
             stream.write_all(text.as_bytes())
         }
         request if Attendance::is_request(request) => attendance.take(request, stream),
-        question => match subject.answer(question) {
-            Some(answer) => stream.write_all(outcome::encode_value(&answer, naming).as_bytes()),
-            None => Err(io::ErrorKind::InvalidData.into()),
-        },
+        question => {
+            let answer = subject.answer(question).unwrap_or_else(|| Err(unknown(question)));
+            stream.write_all(outcome::encode_value(&answer, naming).as_bytes())
+        }
     }
+}
+
+/// What a client asks for: its first line, without the end.
+///
+/// Errors: [`Kind::TimedOut`] if it says nothing for 2 seconds, [`Kind::Usage`] if it says no whole line of text.
+pub(crate) fn first_line(stream: &UnixStream) -> Result<String> {
+    let nothing = |kind, found: String| Error::new(kind, "the server was asked for nothing").found(found);
+    let failed = |e: &io::Error| match e.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            nothing(Kind::TimedOut, format!("silence for {} seconds", FIRST_LINE.as_secs()))
+        }
+        _ => nothing(Kind::Usage, e.to_string()),
+    };
+    stream.set_read_timeout(Some(FIRST_LINE)).map_err(|e| failed(&e))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(WORD_LIMIT)).read_line(&mut line).map_err(|e| failed(&e))?;
+    // What was cut off might be the end of a number.
+    if !line.ends_with('\n') {
+        return Err(nothing(Kind::Usage, "a line that is too long or has no end".to_owned()));
+    }
+    Ok(line.trim_end().to_owned())
 }
 
 /// Says `word` to the server at `path` and waits for its line, however long the work takes. An empty answer

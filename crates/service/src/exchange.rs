@@ -169,7 +169,7 @@ impl Conversation {
             }
             line => match outcome::decode(&String::from_utf8_lossy(&line)) {
                 Some(Err(refused)) => Err(refused),
-                _ => Err(conversation.older()),
+                _ => Err(conversation.nonsense("none that makes sense")),
             },
         }
     }
@@ -222,14 +222,6 @@ impl Conversation {
             }
             _ => self.nonsense(&e.to_string()),
         }
-    }
-
-    fn older(&self) -> Error {
-        self.nonsense("none that makes sense, as from a server of an older version")
-            .with_kind(Kind::Busy)
-            .remedy(
-                "close the disk and open it again with this version, or close it and give the command then",
-            )
     }
 
     fn nonsense(&self, found: &str) -> Error {

@@ -9,15 +9,12 @@ pub(crate) const HEARD: &[u8] = b"\n";
 #[derive(Default, Serialize, Deserialize)]
 struct Line {
     ok: bool,
-    /// The name of the kind; a newer server may know more of them.
-    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
-    kind: serde_json::Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kind: Option<Kind>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     message: String,
-    #[serde(default)]
     private: bool,
     /// The server goes on: what was asked for was not done, and all is as it was.
-    #[serde(default)]
     stays: bool,
     /// Counters of what was done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -76,7 +73,7 @@ fn line(result: &Result<()>, naming: Naming) -> Line {
     match result {
         Ok(()) => Line { ok: true, ..Line::default() },
         Err(e) => Line {
-            kind: serde_json::to_value(e.kind()).unwrap_or_default(),
+            kind: Some(e.kind()),
             message: e.named(naming),
             private: e.is_private(),
             ..Line::default()
@@ -85,16 +82,22 @@ fn line(result: &Result<()>, naming: Naming) -> Line {
 }
 
 fn text(line: &Line) -> String {
-    let mut text = serde_json::to_string(line).unwrap_or_else(|_| r#"{"ok":false}"#.to_owned());
+    let mut text = serde_json::to_string(line)
+        .unwrap_or_else(|_| r#"{"ok":false,"private":false,"stays":false}"#.to_owned());
     text.push('\n');
     text
+}
+
+/// Why the server refused what it was asked for, if a line says that.
+pub(crate) fn refusal(line: &str) -> Option<Error> {
+    decode(line)?.err()
 }
 
 /// What the line says, or `None` if it is not such a line.
 pub(crate) fn decode(line: &str) -> Option<Result<()>> {
     let Line { ok, kind, message, private, .. } = serde_json::from_str(line).ok()?;
     let error = || {
-        let error = Error::new(serde_json::from_value(kind).unwrap_or(Kind::Other), message);
+        let error = Error::new(kind.unwrap_or(Kind::Other), message);
         if private { error.private() } else { error }
     };
     Some(if ok { Ok(()) } else { Err(error()) })
@@ -118,9 +121,9 @@ mod tests {
         let advice = Error::new(Kind::NoSpace, "full").remedy(Advice::from("give ").setting(Setting::Size));
         let got = decode(&encode(&Err(advice))).unwrap().unwrap_err();
         assert_eq!((got.kind(), got.to_string().as_str()), (Kind::NoSpace, "full; give --size"));
-        let unheard = r#"{"ok":false,"kind":"unheard-of","message":"x"}"#;
-        assert_eq!(decode(unheard).unwrap().unwrap_err().kind(), Kind::Other);
-        assert!(decode("").is_none());
-        assert!(decode("{\"ok\":").is_none());
+        let unheard = r#"{"ok":false,"kind":"unheard-of","message":"x","private":false,"stays":false}"#;
+        for none in [unheard, "", "{\"ok\":", r#"{"ok":true}"#, r#"{"items":[],"last_error":null}"#] {
+            assert!(decode(none).is_none() && refusal(none).is_none(), "{none}");
+        }
     }
 }

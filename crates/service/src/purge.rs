@@ -54,7 +54,7 @@ fn ask(socket: &Path, uuid: Option<&str>, server: &str) -> Result<Vec<Value>> {
         Error::new(Kind::PurgeIncomplete, "cannot tell whether the disk was purged")
             .found(found)
             .expected(format!("an answer from {server}"))
-            .remedy("try again; a server of an older version has to be started anew before")
+            .remedy("try again")
     };
     match answer {
         Ok(line) => {

@@ -42,24 +42,17 @@ pub struct Record {
     pub raw: bool,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// The name of its format, such as `sealed`; empty from servers of an older version.
-    #[serde(default)]
+    /// The name of its format, such as `sealed`.
     pub format: String,
-    /// When it was opened, in seconds since 1970; 0 from servers of an older version.
-    #[serde(default)]
+    /// When it was opened, in seconds since 1970.
     pub since: u64,
     /// Whether it is a vault: then the FUSE file system at the mount point is what was opened, and no disk is behind it.
-    #[serde(default)]
     pub vault: bool,
     /// The way in which the file system is mounted ([`Way::name`](crate::Way::name)); none in raw mode, and of a vault.
-    #[serde(default)]
     pub via: Option<String>,
-    /// Which of the disks of its name it is, if it is one in a pool; none from servers of an older version.
-    #[serde(default)]
+    /// Which of the disks of its name it is, if it is one in a pool.
     pub in_pool: Option<InPool>,
-    /// What tells its file or device from others, whatever its path is; empty in a pool, and from servers of an older
-    /// version.
-    #[serde(default)]
+    /// What tells its file or device from others, whatever its path is; empty in a pool.
     pub place: String,
 }
 

@@ -1,9 +1,9 @@
-//! The socket on which a server without a mount point gives an account of itself: it answers every connection with one JSON
-//! document, unless the client asks for something else: to purge the disk, or to close it.
+//! The socket on which a server without a mount point answers: it gives an account of itself as one line of JSON, purges the
+//! disk, or closes it. One word in, one line out, as on the control socket of a mounted disk ([`crate::control`]).
 
-use crate::attend::Attendance;
+use crate::attend::{Attendance, unknown};
 use crate::connect;
-use crate::control::{self, CLOSE, WORD_LIMIT, Waiting};
+use crate::control::{self, CLOSE, STATUS, Waiting};
 use crate::outcome;
 use crate::purge_answer::{self, PurgeRequest};
 use crate::run_base::{default_run_base, prepare_base, run_bases};
@@ -14,8 +14,7 @@ use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::Shutdown;
+use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -25,19 +24,14 @@ use std::time::Duration;
 
 /// The directory of the sockets in a base of run directories.
 const SOCKETS: &str = "serve";
-/// Longest answer that is read.
-const LIMIT: u64 = 1 << 20;
-/// How long one side waits for the other.
+/// How long the server waits for a client that does not read.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait after a failure to accept.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a client has that says nothing, as those of older versions do, who want the account.
-const SILENCE: Duration = Duration::from_millis(100);
 /// How old a socket must be before it is taken for a dead server's.
 const STALE_AFTER: Duration = Duration::from_secs(10);
 
-/// The socket that answers every connection with one JSON document. Its file goes when this is dropped, and so does
-/// what it holds of the disk.
+/// The socket that answers clients. Its file goes when this is dropped, and so does what it holds of the disk.
 pub struct StatusSocket {
     path: PathBuf,
     listener: Arc<UnixListener>,
@@ -51,8 +45,8 @@ pub struct StatusSocket {
 struct Closing(Mutex<Vec<Waiting>>);
 
 impl StatusSocket {
-    /// Listens under a name made from `identity`, which tells servers apart, and answers with what `account` gives. Who asks
-    /// for a purge gets one of `disk`; `naming` gives names to the settings in advice. Who asks for longer work is left to
+    /// Listens under a name made from `identity`, which tells servers apart. Who asks for the status gets what `account` gives, who
+    /// asks for a purge one of `disk`; `naming` gives names to the settings in advice. Who asks for longer work is left to
     /// `attendance`. `stop` is called when a client asks for the end; it waits until [`StatusSocket::end`] hands it out and it is
     /// answered.
     ///
@@ -151,32 +145,26 @@ fn serve(
     (closing, stop): (&Closing, &impl Fn()),
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_read_timeout(Some(SILENCE))?;
-    let mut word = String::new();
-    let said = BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word);
-    let first = word.trim_end();
-    let purge = PurgeRequest::parse(first);
-    if said.is_ok() && (purge.is_some() || Attendance::is_request(first)) {
-        if !word.ends_with('\n') {
-            // What was cut off might be the end of a number.
-            return Err(io::ErrorKind::InvalidData.into());
+    let line = match control::first_line(&stream) {
+        Ok(line) => line,
+        Err(refused) => return stream.write_all(outcome::encode(&Err(refused), naming).as_bytes()),
+    };
+    if let Some(request) = PurgeRequest::parse(&line) {
+        let disk = (Arc::new(disk.clone()) as Arc<dyn Subject>, attendance.uuid());
+        return purge_answer::answer(stream, &request, disk, naming, untold);
+    }
+    match line.as_str() {
+        CLOSE => {
+            // Closing may take long; that somebody heard of it does not.
+            stream.write_all(outcome::HEARD)?;
+            closing.0.lock().push(Waiting::of(stream, naming));
+            stop();
+            Ok(())
         }
-        return match purge {
-            Some(request) => {
-                let disk = (Arc::new(disk.clone()) as Arc<dyn Subject>, attendance.uuid());
-                purge_answer::answer(stream, &request, disk, naming, untold)
-            }
-            None => attendance.take(first, stream),
-        };
+        STATUS => stream.write_all(format!("{}\n", account()).as_bytes()),
+        request if Attendance::is_request(request) => attendance.take(request, stream),
+        other => stream.write_all(outcome::encode(&Err(unknown(other)), naming).as_bytes()),
     }
-    if said.is_ok() && word.trim_end() == CLOSE {
-        // Closing may take long; that somebody heard of it does not.
-        stream.write_all(outcome::HEARD)?;
-        closing.0.lock().push(Waiting::of(stream, naming));
-        stop();
-        return Ok(());
-    }
-    stream.write_all(account().to_string().as_bytes())
 }
 
 /// The sockets of all servers that this user has. Errors: what keeps one of them from being seen.
@@ -276,8 +264,7 @@ fn is_listened_at(path: &Path) -> Result<bool> {
 
 /// Ends the server that listens at one of [`sockets`], and waits until its disk is closed.
 ///
-/// Errors: whatever failure the server had at its end; [`Kind::TimedOut`] if it does not answer, [`Kind::Other`] from a server of
-/// an older version, which goes on.
+/// Errors: whatever failure the server had at its end; [`Kind::TimedOut`] if it does not answer.
 pub fn close_served(socket: &Path) -> Result<()> {
     let gone = |e: &io::Error| matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
     let location = match ask(socket) {
@@ -294,10 +281,7 @@ pub fn close_served(socket: &Path) -> Result<()> {
             .remedy("open the disk again, which repairs what a crash left")),
         Ok(line) => match outcome::decode(&line) {
             Some(closed) => closed.map_err(|e| e.context(&what)),
-            None => Err(failed("a server of an older version").remedy(match connect::process_at(socket) {
-                Some(pid) => format!("`kill {pid}` ends it once everything is on the medium"),
-                None => "end it by a signal TERM".to_owned(),
-            })),
+            None => Err(failed("an answer that makes no sense")),
         },
         Err(e) if gone(&e) => Ok(()),
         Err(e) => Err(no_answer(socket, &what, &e)),
@@ -337,11 +321,53 @@ fn is_old(path: &Path) -> bool {
 }
 
 fn ask(path: &Path) -> io::Result<Value> {
-    let stream = connect::to_server(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    // So the server need not wait for a word.
-    stream.shutdown(Shutdown::Write)?;
-    let mut answer = String::new();
-    stream.take(LIMIT).read_to_string(&mut answer)?;
-    Ok(serde_json::from_str(&answer)?)
+    let answer = control::ask(path, STATUS)?;
+    match outcome::refusal(&answer) {
+        Some(refused) => Err(io::Error::other(refused)),
+        None => Ok(serde_json::from_str(&answer)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_core::{Setting, Status};
+    use lacuna_sim::Unasked;
+    use std::io::{BufRead, BufReader};
+    use std::net::Shutdown;
+
+    fn stop() {
+        panic!("no client asked for the end");
+    }
+
+    /// What the server answers to a client that says this, and then ends, or is silent.
+    fn answer(said: &[u8], ends: bool) -> String {
+        let disk = ByteDisk::new(Arc::new(Unasked(Status::default)));
+        let attendance = Attendance::of(None, Arc::new(|| Ok(())), Setting::quoted);
+        let (untold, closing) = (Untold::default(), Closing::default());
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all(said).unwrap();
+        if ends {
+            client.shutdown(Shutdown::Write).unwrap();
+        }
+        let account = || json!({ "location": "a.img" });
+        serve(server, (&disk, Setting::quoted, &untold), &attendance, &account, (&closing, &stop)).unwrap();
+        let mut line = String::new();
+        BufReader::new(client).read_line(&mut line).unwrap();
+        line
+    }
+
+    #[test]
+    fn only_a_client_that_asks_for_the_status_gets_it() {
+        assert_eq!(answer(b"status\n", false), "{\"location\":\"a.img\"}\n");
+        let refused = |said: &[u8], ends| {
+            let line = answer(said, ends);
+            outcome::refusal(&line).unwrap_or_else(|| panic!("{said:?}: {line}")).kind()
+        };
+        assert_eq!(refused(b"", false), Kind::TimedOut);
+        let long = [b'7'; 1000];
+        for said in [&b""[..], b"status", b"close", b"\n", b"state\n", b"{}\n", b"\xff\xfe\n", &long] {
+            assert_eq!(refused(said, true), Kind::Usage, "{said:?}");
+        }
+    }
 }

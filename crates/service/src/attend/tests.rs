@@ -155,8 +155,8 @@ fn a_client_notices_a_server_that_talks_nonsense() {
         "\n",
         "\nno json\n",
         "\n{\"ok\":fal",
-        "\n{\"ok\":true}\n",
-        "{\"ok\":false,\"kind\":\"busy\"}\n",
+        "\n{\"ok\":true,\"private\":false,\"stays\":false}\n",
+        "{\"ok\":false,\"kind\":\"busy\",\"private\":false,\"stays\":false}\n",
     ] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
