@@ -8,10 +8,10 @@ use crate::namespace::tables::{self, Table};
 use crate::open_file::FileSpace;
 use crate::options::{BadFile, CheckReport, FileStat};
 use crate::record::Record;
-use crate::store::ObjectId;
 use crate::{BLOCK, FileKind, FsError, FsResult, paths};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_integrity::Failed;
+use lacuna_vault_store::ObjectId;
 use std::sync::Arc;
 
 /// Inodes that are listed at once, and bytes that are read at once.

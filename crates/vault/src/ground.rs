@@ -3,10 +3,10 @@
 use crate::inodes::Inodes;
 use crate::namespace::Namespace;
 use crate::options::Log;
-use crate::store::Store;
 use crate::{BLOCK, FILE_MAX, Time, WallClock};
 use lacuna_core::{Budget, Error, FailStop, Kind, Secret};
 use lacuna_integrity::{Choice, Session};
+use lacuna_vault_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 

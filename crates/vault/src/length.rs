@@ -4,8 +4,8 @@ use crate::contents::{Contents, Work, holes, update};
 use crate::fs_error::errno;
 use crate::inodes::{Body, Inode};
 use crate::open_file::FileSpace;
-use crate::store::ObjectId;
 use crate::{Allocate, BLOCK, FsResult, SeekTo};
+use lacuna_vault_store::ObjectId;
 use std::sync::Arc;
 
 const LONG: u64 = BLOCK as u64;

@@ -2,7 +2,7 @@
 //!
 //! A [`Vault`] keeps the content of each file in one backing file under a random name, and names, attributes, links and each
 //! file's trusted storage in a namespace database that is itself a protected file. Everything therefore hangs on one root,
-//! which the store seals into its commits and the anchor remembers.
+//! which `vault-store` seals into its commits and the anchor remembers.
 //!
 //! Invariants kept here:
 //! - A read gives the latest content that was written, or an error; never anything else.
@@ -40,7 +40,6 @@ mod rescue;
 mod room;
 mod settings;
 mod startup;
-pub mod store;
 mod timer;
 mod tree;
 mod vault;
@@ -53,9 +52,9 @@ pub use attributes::INTEGRITY_XATTR;
 pub use fs_error::{FsError, FsResult};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::fuzz_namespace;
+/// The store on which vaults rest, for callers that name its types: anchors, the size of the journal, the consent to a rollback.
+pub use lacuna_vault_store as store;
 pub use options::{BadFile, COMMIT_PERIOD, CheckReport, FileStat, Log, OpenOptions, VaultOptions};
 pub use rescue::Rescue;
 pub use startup::{Base, Found};
-#[cfg(any(test, feature = "fuzzing"))]
-pub use store::{fuzz_commits, fuzz_journal};
 pub use vault::Vault;

@@ -1,9 +1,9 @@
 //! What a vault is made and opened with, and what it reports of itself.
 
 use crate::Time;
-use crate::store::{Consent, JournalSize};
 use lacuna_core::Budget;
 use lacuna_integrity::{Choice, Scheme};
+use lacuna_vault_store::{Consent, JournalSize};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,10 +4,10 @@ use crate::WallClock;
 use crate::namespace::Namespace;
 use crate::options::OpenOptions;
 use crate::settings::Settings;
-use crate::store::{Anchor, CommitInfo, StoreBase, StoreOptions, Superblocks};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Folder;
+use lacuna_vault_store::{Anchor, CommitInfo, StoreBase, StoreOptions, Superblocks};
 use std::sync::Arc;
 
 /// What an opening does about a namespace that does not verify.

@@ -18,7 +18,6 @@ use crate::record::Record;
 use crate::rename;
 use crate::settings::Settings;
 use crate::startup::{Base, Found, Strict, Way, incomplete, store_base};
-use crate::store::{CommitInfo, Recovered, Store, StoreKeys, StoreOptions, Superblocks};
 use crate::timer::Timer;
 use crate::tree::Tree;
 use crate::{
@@ -26,6 +25,7 @@ use crate::{
 };
 use lacuna_core::{Error, FailStop, Kind, Result, Secret, Status, StatusItem};
 use lacuna_medium::Space;
+use lacuna_vault_store::{CommitInfo, Recovered, Store, StoreKeys, StoreOptions, Superblocks};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;

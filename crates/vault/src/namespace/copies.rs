@@ -5,9 +5,9 @@
 //! the root can have: a page that one of the files missed is older, and a page of a checkpoint whose record is lost is newer. Neither tag nor
 //! number says that a page is the one of the anchored state: that is for the tree to say, which the root names.
 
-use crate::store::{ObjectId, PAGE, PageCopy, Store};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_integrity::PART_PAGE;
+use lacuna_vault_store::{ObjectId, PAGE, PageCopy, Store};
 use std::ops::Range;
 
 /// Where the mark of a page of a part stands: a number and a tag. The tag is of what comes before it.

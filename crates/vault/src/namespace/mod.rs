@@ -28,10 +28,10 @@ pub(crate) fn each_change(batch: &[u8], each: impl FnMut(&[u8], Option<&[u8]>)) 
     Puts::read(batch, each)
 }
 
-use crate::store::Store;
 use crate::{BLOCK, Log};
 use database::{Database, Snapshot, described, is_of_another};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
+use lacuna_vault_store::Store;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use puts::Puts;
 use shelf::Shelf;

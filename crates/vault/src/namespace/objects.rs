@@ -7,9 +7,9 @@
 use super::copies::{self, content, mark, pad};
 use crate::Log;
 use crate::parts::{part_code, part_of};
-use crate::store::{ObjectId, PageCopy, Store};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_integrity::{Part, Session, Untrusted};
+use lacuna_vault_store::{ObjectId, PageCopy, Store};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;

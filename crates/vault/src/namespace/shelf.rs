@@ -6,10 +6,10 @@
 //! the checkpoint before. So a full backing directory cannot fail the database in the middle of its own commit.
 
 use super::objects::{NamespaceObjects, Reading};
-use crate::store::{ObjectId, PageCopy, Store};
 use crate::{BLOCK, Log};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
 use lacuna_integrity::{Choice, FileKeys, Part, ProtectedFile, Scheme, Session, Trusted, Untrusted};
+use lacuna_vault_store::{ObjectId, PageCopy, Store};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::fmt;

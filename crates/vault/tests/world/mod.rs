@@ -1,7 +1,7 @@
 //! A vault on a simulated folder beside a plain model of what it must hold.
 #![allow(dead_code, unreachable_pub)]
 
-#[path = "../cut_anchor/mod.rs"]
+#[path = "../../../vault-store/tests/cut_anchor/mod.rs"]
 mod cut_anchor;
 pub mod dump;
 pub mod game;
