@@ -1,11 +1,10 @@
-//! The options of the program.
+//! The options of `lacuna-bench`.
 
 use crate::compared;
-use crate::scale::Scale;
-use crate::section::{Page, SECTIONS, Section};
+use crate::run_args::RunArgs;
 use crate::subject;
 use clap::{Parser, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Measure lacuna beside its peers.
 #[derive(Parser)]
@@ -21,8 +20,6 @@ pub(crate) struct Args {
 /// What else can be done.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Redo the figures of the papers
-    Papers(RunArgs),
     /// Tell whether two commits differ in processor time, and with what confidence
     Compare(CompareArgs),
     /// Show that `compare` finds a commit with 5 % more processor time, and nothing in an unchanged one
@@ -34,40 +31,6 @@ pub(crate) enum Command {
         /// The record of another
         other: PathBuf,
     },
-}
-
-/// The options of a run.
-#[derive(clap::Args)]
-pub(crate) struct RunArgs {
-    /// How often every server has its turn [default: 9, with --quick 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
-    rounds: Option<u32>,
-    /// Tiny sizes and one round, to see that everything works; the figures mean nothing
-    #[arg(long)]
-    quick: bool,
-    /// Measure only this; may be repeated
-    #[arg(long, value_name = "SECTION", value_parser = section)]
-    only: Vec<&'static Section>,
-    /// Directory for the pages and plots [default: docs; nowhere with --quick or --only]
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// File for the stable measures, for `agree`
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
-    #[command(flatten)]
-    pub place: PlaceArgs,
-}
-
-/// Where it is measured, and what.
-#[derive(clap::Args, Clone)]
-pub(crate) struct PlaceArgs {
-    /// Directory for the disks, on the file system to measure; they need about 20 GiB, with Ceph
-    /// 50 GiB
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    pub dir: PathBuf,
-    /// The lacuna command [default: built with Cargo, or the one beside this program]
-    #[arg(long, value_name = "PATH")]
-    pub lacuna: Option<PathBuf>,
 }
 
 /// The options of a comparison.
@@ -105,33 +68,6 @@ pub(crate) struct SelfTestArgs {
     pub dir: PathBuf,
 }
 
-fn section(name: &str) -> Result<&'static Section, String> {
-    let known = || SECTIONS.map(|section| section.name).join(", ");
-    Section::by_name(name).ok_or_else(|| format!("there are {}", known()))
-}
-
-impl RunArgs {
-    /// The sections that were asked for, of those for this page.
-    pub(crate) fn sections(&self, page: Page) -> Vec<&'static Section> {
-        if self.only.is_empty() {
-            SECTIONS.iter().filter(|section| section.page == page).collect()
-        } else {
-            self.only.clone()
-        }
-    }
-
-    /// Where to write, if anywhere. A partial run must not replace the record of a whole one unasked.
-    pub(crate) fn out(&self) -> Option<&Path> {
-        let whole = !self.quick && self.only.is_empty();
-        self.out.as_deref().or_else(|| whole.then_some(Path::new("docs")))
-    }
-
-    /// The sizes of this run.
-    pub(crate) fn scale(&self) -> Scale {
-        Scale::new(self.quick, self.rounds)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,16 +76,5 @@ mod tests {
     #[test]
     fn the_words_fit_together() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn only_a_whole_run_replaces_the_record() {
-        let out = |words: &[&str]| {
-            Args::parse_from([&["lacuna-bench"], words].concat()).run.out().map(Path::to_owned)
-        };
-        assert_eq!(out(&[]), Some(PathBuf::from("docs")));
-        assert_eq!(out(&["--quick"]), None);
-        assert_eq!(out(&["--only", "disks"]), None);
-        assert_eq!(out(&["--quick", "--out", "x"]), Some(PathBuf::from("x")));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Blocks of a sequential request: 1 MiB.
-pub(crate) const LONG: u64 = 256;
+pub const LONG: u64 = 256;
 /// Blocks that one of two clients gets done before it is the other's turn: they are served side by side.
 const TURN: u64 = 8;
 /// Random writes that are flushed now and then, and after how many each time.
@@ -18,11 +18,11 @@ const FLUSH_AFTER: usize = 32;
 /// Public writes for one hidden write, at most.
 const MOST_COVER: u64 = 8;
 /// The part of the medium that the cache before a disk holds back: 256 MiB of a disk of 8 GiB.
-pub(crate) const HELD_BACK: u64 = 32;
+pub const HELD_BACK: u64 = 32;
 
 /// The simulated disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Model {
+pub enum Model {
     /// 5400 turns a minute, every call served at once: Tables 2 and 3.
     HardDisk,
     /// The same behind a cache that holds writes back until they are synced, as the system does for a file.
@@ -35,7 +35,7 @@ pub(crate) enum Model {
 
 /// The rows of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Operation {
+pub enum Operation {
     /// Reads of level 0.
     PublicRead,
     /// Writes of level 0, nothing hidden waiting.
@@ -64,7 +64,7 @@ impl Model {
 }
 
 /// A disk on a medium that all models charge for the same calls at once.
-pub(crate) struct Bed {
+pub struct Bed {
     levels: Vec<Arc<dyn Disk>>,
     /// What the models charge, and where.
     charged: [(Model, Arc<ManualClock>, Arc<LatencyMedium>); Model::ALL.len()],
@@ -77,7 +77,7 @@ pub(crate) struct Bed {
 
 impl Bed {
     /// A disk that `open` makes of a medium of `len` bytes. `span` blocks of each level are written and read.
-    pub(crate) fn new(
+    pub fn new(
         len: u64,
         span: u64,
         open: impl FnOnce(&Arc<dyn Medium>) -> Result<Vec<Arc<dyn Disk>>>,
@@ -96,12 +96,7 @@ impl Bed {
     }
 
     /// The same with a `deniable` disk of two levels, and that disk.
-    pub(crate) fn with_caches(
-        len: u64,
-        span: u64,
-        params: &Params,
-        budget: u64,
-    ) -> Result<(Bed, Arc<Deniable>)> {
+    pub fn with_caches(len: u64, span: u64, params: &Params, budget: u64) -> Result<(Bed, Arc<Deniable>)> {
         let mut disk = None;
         let bed = Bed::new(len, span, |medium| {
             let opened = in_process::open_new(medium, params, 2, Budget::bytes(budget))?;
@@ -111,18 +106,18 @@ impl Bed {
     }
 
     /// How many levels are open.
-    pub(crate) fn levels(&self) -> usize {
+    pub fn levels(&self) -> usize {
         self.levels.len()
     }
 
     /// What was read so far, by how many seeks, and the time charged, by the model of the paper's disk.
-    pub(crate) fn charged(&self) -> (Reads, u64, Duration) {
+    pub fn charged(&self) -> (Reads, u64, Duration) {
         let (_, clock, medium) = &self.charged[0];
         (medium.reads(), medium.seeks(), clock.now())
     }
 
     /// Writes so many blocks of every level.
-    pub(crate) fn write(&mut self, random: bool, blocks: u64) -> Result<()> {
+    pub fn write(&mut self, random: bool, blocks: u64) -> Result<()> {
         if self.levels.len() > 1 {
             self.write_both(random, blocks)
         } else {
@@ -131,7 +126,7 @@ impl Bed {
     }
 
     /// Ages the disk with the pattern, then measures it in all operations: bytes per second on each model.
-    pub(crate) fn aged_jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
+    pub fn aged_jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
         for _ in 0..2 {
             self.write(random, self.span)?;
         }
@@ -139,7 +134,7 @@ impl Bed {
     }
 
     /// Measures writes of level 0 with a flush after every 32 on the disk as it is.
-    pub(crate) fn synced(&mut self, random: bool) -> Result<Vec<(Model, f64)>> {
+    pub fn synced(&mut self, random: bool) -> Result<Vec<(Model, f64)>> {
         let blocks = if random { SYNCED_BLOCKS.min(self.span) } else { self.span };
         let rates = self.timed(Operation::PublicWrite, blocks, |bed| {
             for (n, (first, count)) in bed.requests(random, blocks).into_iter().enumerate() {
@@ -154,7 +149,7 @@ impl Bed {
     }
 
     /// Measures all operations on the disk as it is: bytes per second on each model.
-    pub(crate) fn jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
+    pub fn jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
         let hidden = self.levels.len() > 1;
         let blocks = if random { self.span / 4 } else { self.span };
         let mut all = self.timed(Operation::PublicWrite, blocks, |bed| bed.write_public(random, blocks))?;
@@ -191,7 +186,7 @@ impl Bed {
     }
 
     /// Reads so many blocks of a level.
-    pub(crate) fn read(&mut self, level: usize, random: bool, blocks: u64) -> Result<()> {
+    pub fn read(&mut self, level: usize, random: bool, blocks: u64) -> Result<()> {
         for (first, count) in self.requests(random, blocks) {
             self.levels[level].read(BlockAddr(first), &mut self.data[..count as usize * BLOCK_SIZE])?;
         }

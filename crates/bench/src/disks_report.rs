@@ -67,7 +67,7 @@ impl Measured for Disks {
         tables.extend(self.steady.table());
         tables.extend(self.ciphers());
         let jobs: Vec<Job> = MAIN.into_iter().chain(SYNCED).collect();
-        tables.extend(servers::tables(&self.grid, "Ciphers and layouts", &CIPHERS, &jobs));
+        tables.extend(servers::tables(&self.grid, "Ciphers", &CIPHERS, &jobs));
         tables
     }
 

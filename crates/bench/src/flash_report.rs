@@ -1,7 +1,6 @@
 //! The format `flash` on simulated chips in this process: its speed beside itself without keys, and what purges, its
 //! key storage area and opening cost.
 
-use crate::flash_assignment::{self, Assignment};
 use crate::flash_large::{self, Large};
 use crate::flash_speed::{self, Speed};
 use crate::measured::{Measured, Stable};
@@ -21,16 +20,11 @@ const HISTORY: History = History {
 struct OnFlash {
     speed: Speed,
     large: Large,
-    assignment: Assignment,
 }
 
 /// Measures.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
-    Ok(Box::new(OnFlash {
-        speed: flash_speed::measure(work)?,
-        large: flash_large::measure(work)?,
-        assignment: flash_assignment::measure(work)?,
-    }))
+    Ok(Box::new(OnFlash { speed: flash_speed::measure(work)?, large: flash_large::measure(work)? }))
 }
 
 impl Measured for OnFlash {
@@ -45,7 +39,6 @@ impl Measured for OnFlash {
     fn tables(&self) -> Vec<Table> {
         let mut tables = self.speed.tables();
         tables.extend(self.large.tables());
-        tables.push(self.assignment.table());
         tables
     }
 
@@ -58,7 +51,7 @@ impl Measured for OnFlash {
     fn body(&self, run: &Run) -> String {
         let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
         let (speed, large) = (self.speed.method(run.scale.rounds), self.large.method());
-        parts.push(format!("### Method on flash\n\n{speed}{large}{}", self.assignment.method()));
+        parts.push(format!("### Method on flash\n\n{speed}{large}"));
         parts.join("\n")
     }
 

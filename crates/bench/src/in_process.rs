@@ -19,7 +19,7 @@ fn random(seed: u64) -> Arc<SeededRandom> {
 }
 
 /// The levels of a new disk, so many of them open, level 0 first.
-pub(crate) fn levels(
+pub fn levels(
     medium: &Arc<dyn Medium>,
     params: &impl LevelFormat,
     levels: u8,
@@ -29,12 +29,12 @@ pub(crate) fn levels(
 }
 
 /// The open levels of a disk, level 0 first.
-pub(crate) fn levels_of<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<dyn Disk>> {
+pub fn levels_of<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<dyn Disk>> {
     level_disks(disk).into_iter().map(|level| level as Arc<dyn Disk>).collect()
 }
 
 /// A new disk with so many levels open.
-pub(crate) fn open_new<F: LevelFormat>(
+pub fn open_new<F: LevelFormat>(
     medium: &Arc<dyn Medium>,
     params: &F,
     levels: u8,
@@ -48,7 +48,7 @@ pub(crate) fn open_new<F: LevelFormat>(
 }
 
 /// A new disk of format `sealed`.
-pub(crate) fn sealed(
+pub fn sealed(
     medium: &Arc<dyn Medium>,
     params: &lacuna_sealed::Params,
     budget: Budget,
@@ -65,6 +65,6 @@ pub(crate) fn sealed(
 }
 
 /// What the status of a disk says of `name`; 0 if it says nothing.
-pub(crate) fn status(disk: &dyn Disk, name: &str) -> u64 {
+pub fn status(disk: &dyn Disk, name: &str) -> u64 {
     disk.status().items.iter().find(|item| item.name == name).map_or(0, |item| item.value)
 }

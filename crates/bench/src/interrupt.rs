@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The flag.
 #[derive(Clone, Default)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Takes over INT and TERM.
-    pub(crate) fn install() -> Result<Self> {
+    pub fn install() -> Result<Self> {
         let interrupt = Interrupt::default();
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&interrupt.0))
@@ -21,7 +21,7 @@ impl Interrupt {
     }
 
     /// An error once a signal came.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             return Err(Error::new(Kind::Other, "the run was interrupted"));
         }

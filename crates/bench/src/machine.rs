@@ -4,15 +4,16 @@ use crate::program;
 use crate::workspace::Workspace;
 
 /// What a figure depends on, as pairs of name and value.
-pub(crate) struct Machine(Vec<(&'static str, String)>);
+pub struct Machine(Vec<(&'static str, String)>);
 
 impl Machine {
-    pub(crate) fn facts(&self) -> &[(&'static str, String)] {
+    /// All of them, in the order in which they are listed.
+    pub fn facts(&self) -> &[(&'static str, String)] {
         &self.0
     }
 
     /// The value of one of them.
-    pub(crate) fn fact(&self, name: &str) -> &str {
+    pub fn fact(&self, name: &str) -> &str {
         self.0.iter().find(|(n, _)| *n == name).map_or("unknown", |(_, value)| value)
     }
 }

@@ -7,7 +7,7 @@ use lacuna_core::Result;
 use std::path::Path;
 
 /// A figure that noise hardly moves: counts, processor time, memory, modelled time.
-pub(crate) struct Stable {
+pub struct Stable {
     /// What it is of, as `subject, job: measure`.
     pub name: String,
     /// The figure.
@@ -15,7 +15,7 @@ pub(crate) struct Stable {
 }
 
 /// What a section found out.
-pub(crate) trait Measured {
+pub trait Measured {
     /// Tables for the page of results: what a user gets.
     fn results(&self) -> Vec<Table> {
         Vec::new()

@@ -13,7 +13,6 @@ use crate::workspace::Workspace;
 use lacuna_core::{BLOCK_SIZE, Budget, Disk, Result};
 use lacuna_crypto::Cipher;
 use lacuna_medium::Medium;
-use lacuna_sealed::Layout;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -87,7 +86,7 @@ impl Format {
         match self {
             Format::Raw => Ok(vec![Arc::new(RawDisk::new(Arc::clone(medium)))]),
             Format::Sealed(cipher) => {
-                let params = lacuna_sealed::Params::largest(cipher, Layout::SegmentEnd, medium.len())?;
+                let params = lacuna_sealed::Params::largest(cipher, medium.len())?;
                 Ok(vec![in_process::sealed(medium, &params, budget)?])
             }
             Format::Levels(case) => case.open(medium, budget),

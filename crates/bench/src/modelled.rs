@@ -1,22 +1,19 @@
-//! Tables 2 to 4 of paper 000 redone with the latency models: `sealed`, `deniable` and `oblivious` on the same
-//! simulated disks, the time that a model charges taken as time.
+//! The disks that are compared on modelled media: `sealed`, `deniable` and `oblivious` on media of the same length, and how much
+//! of them is written and read.
 
-use crate::bed::{Bed, HELD_BACK, Model, Operation};
 use crate::in_process;
 use crate::subject::SPARE_PERMILLE;
 use crate::workspace::Workspace;
-use lacuna_core::{BLOCK_SIZE, Budget, Disk, Result};
+use lacuna_core::{Budget, Disk, Result};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Geometry;
 use lacuna_medium::Medium;
 use lacuna_oblivious::Plan;
-use lacuna_sealed::Layout;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What is measured on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Case {
+pub enum Case {
     /// `sealed` with `xts`: what dm-crypt is to the paper.
     Xts,
     /// `deniable` in its default geometry, half full.
@@ -31,9 +28,10 @@ pub(crate) enum Case {
 
 impl Case {
     /// All of them, the baseline first.
-    pub(crate) const ALL: [Case; 5] = [Case::Xts, Case::Half, Case::Full, Case::Paper, Case::Oblivious];
+    pub const ALL: [Case; 5] = [Case::Xts, Case::Half, Case::Full, Case::Paper, Case::Oblivious];
 
-    pub(crate) fn name(self) -> &'static str {
+    /// For people.
+    pub fn name(self) -> &'static str {
         match self {
             Case::Xts => "lacuna xts",
             Case::Half => "levels half",
@@ -44,13 +42,13 @@ impl Case {
     }
 
     /// How `deniable` is laid out on a medium of so many bytes: as in the paper, or by default.
-    pub(crate) fn params(self, medium: u64) -> Result<lacuna_deniable::Params> {
+    pub fn params(self, medium: u64) -> Result<lacuna_deniable::Params> {
         let geometry = if self == Case::Paper { Geometry::PAPER } else { Geometry::DEFAULT };
         lacuna_deniable::Params::plan(medium, geometry, SPARE_PERMILLE, 0)
     }
 
     /// Blocks of each level that are written and read.
-    pub(crate) fn span(self, sizes: Sizes) -> Result<u64> {
+    pub fn span(self, sizes: Sizes) -> Result<u64> {
         Ok(match self {
             Case::Full => sizes.whole,
             Case::Xts | Case::Half | Case::Paper => sizes.whole / 2,
@@ -61,10 +59,10 @@ impl Case {
     }
 
     /// A new disk on a medium: its levels 0 and 1, or the only one it has.
-    pub(crate) fn open(self, medium: &Arc<dyn Medium>, budget: Budget) -> Result<Vec<Arc<dyn Disk>>> {
+    pub fn open(self, medium: &Arc<dyn Medium>, budget: Budget) -> Result<Vec<Arc<dyn Disk>>> {
         match self {
             Case::Xts => {
-                let params = lacuna_sealed::Params::largest(Cipher::Xts, Layout::SegmentEnd, medium.len())?;
+                let params = lacuna_sealed::Params::largest(Cipher::Xts, medium.len())?;
                 Ok(vec![in_process::sealed(medium, &params, budget)?])
             }
             Case::Half | Case::Full | Case::Paper => {
@@ -80,7 +78,7 @@ impl Case {
 
 /// How large everything is.
 #[derive(Clone, Copy)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     /// Bytes of the simulated disk.
     pub medium: u64,
     /// Bytes of all caches of a disk.
@@ -91,13 +89,13 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     /// Smaller ones, where all formats are compared on all media.
-    pub(crate) fn smaller(work: &Workspace) -> Result<Sizes> {
+    pub fn smaller(work: &Workspace) -> Result<Sizes> {
         let (medium, budget) = if work.scale.quick { (64 << 20, 1 << 20) } else { (256 << 20, 4 << 20) };
         Sizes::on(medium, budget)
     }
 
     /// Those of all measurements by models, but where the size of the caches is what is measured.
-    pub(crate) fn of(work: &Workspace) -> Result<Sizes> {
+    pub fn of(work: &Workspace) -> Result<Sizes> {
         let (medium, budget) = if work.scale.quick { (64 << 20, 1 << 20) } else { (512 << 20, 4 << 20) };
         Sizes::on(medium, budget)
     }
@@ -106,65 +104,4 @@ impl Sizes {
         let params = Case::Full.params(medium)?;
         Ok(Sizes { medium, budget, whole: params.blocks.min(params.most_blocks(1) * 15 / 16) })
     }
-}
-
-pub(crate) struct Modelled {
-    /// Bytes per second; random where it says true.
-    rates: HashMap<(Model, bool, Case, Operation), f64>,
-    sizes: Sizes,
-}
-
-impl Modelled {
-    /// Bytes per second of a case in an operation, sequential or random.
-    pub(crate) fn rate(&self, model: Model, random: bool, case: Case, operation: Operation) -> Option<f64> {
-        self.rates.get(&(model, random, case, operation)).copied()
-    }
-
-    /// How the figures come about.
-    pub(crate) fn method(&self) -> String {
-        format!(
-            "- Tables 2 to 4: MB/s, in parentheses the ratio to `lacuna xts`, or to the dm-crypt of the paper; a \
-hidden level is compared with the one level that the baseline has. The paper's columns are as it prints them (in Table \
-3 it prints \"Hidden Write\" for the second row as well, which must be the public one). It measured file systems on 40 \
-GB volumes of a 180 GB partition with Bonnie++ and IoZone, and a cache of 1 MB for its maps; ours are disks without a \
-file system, on a medium of {medium} MiB with {budget} KiB for all caches: a sixteenth of a disk of 8 GiB and of the \
-default for caches, with stripes, segments and the distance of syncs not made smaller.\n\
-- No time is measured here: models of a laptop's hard disk (5400 turns a minute, seeks of 8.9 ms on average as the \
-paper says of its own, 100 MB/s) and of an SSD on a SATA bus charge for every call to the medium, one call after \
-another, whatever the processor does meanwhile. A seek costs by its distance as a part of the medium. Each extent of a \
-batch costs its overhead (50 µs on the hard disk, on the SSD 90 µs for reads and 30 µs for writes, 32 at a time). \
-Behind a write-back cache of {held} MiB, writes are charged when a sync wants them, sorted and with their neighbours, \
-as the system does it for a file; without one, the head goes from what a stripe carries on to the stripe and back each \
-time. Neither keeps anything for reads but what it holds back.\n\
-- *half*: the first {data} MiB of each level, half of what it holds, are written and read; *full*: all of it; *1+1*: \
-one public and one hidden block in a stripe, as in the paper, with as much data as *half*; *oblivious*: five sixths of what its \
-hidden level holds; *xts*: as much data as *half*, on a \
-medium of the same length. Each disk is written twice from end to end, both levels together, before sequential \
-requests of 1 MiB are measured; then twice as often as it has blocks at random, before random ones of 4 KiB are. Writes \
-end with a flush, which counts. Public writes find nothing hidden waiting, but the hidden data of before, which is \
-carried on; hidden writes have as many public ones beside them, in turns of 32 KiB, more where a hidden write must wait \
-for cover, and the bytes of the hidden level alone count.\n",
-            medium = self.sizes.medium >> 20,
-            budget = self.sizes.budget >> 10,
-            data = (self.sizes.whole / 2 * BLOCK_SIZE as u64) >> 20,
-            held = (self.sizes.medium / HELD_BACK) >> 20,
-        )
-    }
-}
-
-pub(crate) fn measure(work: &Workspace) -> Result<Modelled> {
-    let sizes = Sizes::of(work)?;
-    let mut found = Modelled { rates: HashMap::new(), sizes };
-    for case in Case::ALL {
-        work.goes_on(&format!("models: {}", case.name()))?;
-        let span = case.span(sizes)?;
-        let mut bed = Bed::new(sizes.medium, span, |medium| case.open(medium, Budget::bytes(sizes.budget)))?;
-        for random in [false, true] {
-            work.interrupt.check()?;
-            for (model, operation, rate) in bed.aged_jobs(random)? {
-                found.rates.insert((model, random, case, operation), rate);
-            }
-        }
-    }
-    Ok(found)
 }

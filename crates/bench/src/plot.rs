@@ -10,21 +10,27 @@ use plotters::element::{Drawable, PointCollection};
 use plotters::prelude::*;
 use std::path::Path;
 
-pub(crate) const BLUE: RGBColor = RGBColor(27, 98, 165);
-pub(crate) const ORANGE: RGBColor = RGBColor(214, 120, 30);
-pub(crate) const GREEN: RGBColor = RGBColor(50, 140, 70);
-pub(crate) const PURPLE: RGBColor = RGBColor(128, 60, 140);
-pub(crate) const GREY: RGBColor = RGBColor(120, 120, 120);
+/// For the first series of a plot.
+pub const BLUE: RGBColor = RGBColor(27, 98, 165);
+/// Of another series.
+pub const ORANGE: RGBColor = RGBColor(214, 120, 30);
+/// Of another series.
+pub const GREEN: RGBColor = RGBColor(50, 140, 70);
+/// Of another series.
+pub const PURPLE: RGBColor = RGBColor(128, 60, 140);
+/// For what other series are compared with.
+pub const GREY: RGBColor = RGBColor(120, 120, 120);
 
 const FONT: (&str, u32) = ("sans-serif", 16);
 
 /// What drawing gives; [`to_file`] says what failed.
-pub(crate) type Drawn<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub type Drawn<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+/// What is drawn on.
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Context<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
 
 /// Draws a plot of this size into a file.
-pub(crate) fn to_file(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<()> {
+pub fn to_file(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<()> {
     let all = || -> Drawn {
         let area = SVGBackend::new(path, size).into_drawing_area();
         area.fill(&WHITE)?;
@@ -35,23 +41,27 @@ pub(crate) fn to_file(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area<'_>
 }
 
 /// What an axis says beside its values.
-pub(crate) type Label<'l> = &'l dyn Fn(&f64) -> String;
+pub type Label<'l> = &'l dyn Fn(&f64) -> String;
 
-/// The axes of a chart: their ranges, the labels of x (at most so many; none, if something else stands there) and of y, and the finer lines
-/// between two values of y.
-pub(crate) struct Axes<'l, X, Y> {
+/// The axes of a chart.
+pub struct Axes<'l, X, Y> {
+    /// The range of x.
     pub x: X,
+    /// The range of y.
     pub y: Y,
+    /// The most labels of x, and their text; `None` if something else stands there.
     pub x_label: Option<(usize, Label<'l>)>,
+    /// The text of labels of y.
     pub y_label: Label<'l>,
+    /// Finer lines between two values of y.
     pub light_lines: usize,
 }
 
 /// A chart under work.
-pub(crate) struct Chart<'a, X: Ranged, Y: Ranged>(Context<'a, X, Y>);
+pub struct Chart<'a, X: Ranged, Y: Ranged>(Context<'a, X, Y>);
 
 /// Begins a chart.
-pub(crate) fn chart<'a, X, Y>(
+pub fn chart<'a, X, Y>(
     area: &Area<'a>,
     caption: impl AsRef<str>,
     axes: Axes<'_, X, Y>,
@@ -82,7 +92,7 @@ where
     Y: Ranged<ValueType = f64> + ValueFormatter<f64> + 'static,
 {
     /// Draws elements that the legend does not name.
-    pub(crate) fn add<E>(&mut self, elements: impl IntoIterator<Item = E>) -> Drawn
+    pub fn add<E>(&mut self, elements: impl IntoIterator<Item = E>) -> Drawn
     where
         for<'b> &'b E: PointCollection<'b, (f64, f64)>,
         E: Drawable<SVGBackend<'a>>,
@@ -91,7 +101,7 @@ where
     }
 
     /// Draws areas, named in the legend.
-    pub(crate) fn areas<E>(
+    pub fn areas<E>(
         &mut self,
         elements: impl IntoIterator<Item = E>,
         style: ShapeStyle,
@@ -107,7 +117,7 @@ where
     }
 
     /// Draws a line, named in the legend, with points of this size in it.
-    pub(crate) fn line(
+    pub fn line(
         &mut self,
         points: impl IntoIterator<Item = (f64, f64)>,
         style: ShapeStyle,
@@ -121,7 +131,7 @@ where
     }
 
     /// Draws points of this size, named in the legend.
-    pub(crate) fn points(
+    pub fn points(
         &mut self,
         points: impl IntoIterator<Item = (f64, f64)>,
         style: ShapeStyle,
@@ -141,7 +151,7 @@ where
     }
 
     /// Ends with the legend.
-    pub(crate) fn legend(mut self, position: SeriesLabelPosition) -> Drawn {
+    pub fn legend(mut self, position: SeriesLabelPosition) -> Drawn {
         let mut legend = self.0.configure_series_labels();
         legend.position(position).background_style(WHITE.mix(0.8)).border_style(BLACK).label_font(FONT);
         Ok(legend.draw()?)

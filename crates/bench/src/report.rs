@@ -2,17 +2,13 @@
 
 use crate::machine;
 use crate::measured::Measured;
-use crate::page::{self, Run};
+use crate::page::{self, Page, Run, Shows};
 use crate::requirement::{self, Requirement};
-use crate::section::{Page, Section};
+use crate::section::Section;
 use crate::table::Table;
 use lacuna_core::{Error, Result};
 use std::io::ErrorKind;
 use std::path::Path;
-
-const RESULTS: &str = "benchmarks.md";
-const METHOD: &str = "benchmarks-method.md";
-const PAPERS: &str = "benchmarks-papers.md";
 
 /// What one run found out.
 pub(crate) struct Report {
@@ -40,41 +36,45 @@ impl Report {
         parts.join("\n")
     }
 
-    /// Writes the pages and the plots into `dir`.
-    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+    /// Writes these pages and the plots into `dir`.
+    pub(crate) fn write(&self, dir: &Path, pages: &[Page]) -> Result<()> {
         let failed = |e| Error::io(format!("cannot write the report into {}", dir.display()), &e);
         let plots = dir.join("plots");
         std::fs::create_dir_all(&plots).map_err(failed)?;
         for (_, measured) in &self.sections {
             measured.plot(&plots)?;
         }
-        let of = |page| self.sections.iter().filter(move |(section, _)| section.page == page);
-        for (name, kind) in [(RESULTS, Page::Product), (METHOD, Page::Product), (PAPERS, Page::Papers)] {
-            let page = dir.join(name);
-            if of(kind).next().is_none() {
-                continue;
-            }
-            let mut text = match std::fs::read_to_string(&page) {
-                Err(e) if e.kind() == ErrorKind::NotFound => introduction(name).to_owned(),
+        for page in pages {
+            let path = dir.join(page.file);
+            let old = match std::fs::read_to_string(&path) {
+                Err(e) if e.kind() == ErrorKind::NotFound => page.introduction.to_owned(),
                 other => other.map_err(failed)?,
             };
-            for (section, measured) in of(kind) {
-                let written = if name == RESULTS { measured.results() } else { measured.tables() };
-                // What could not be measured leaves the part of an earlier run.
-                if !written.is_empty() {
-                    text = page::replace(&text, section.name, |old| match name {
-                        RESULTS => results(&written),
-                        _ => self.part(section, &**measured, old),
-                    });
-                }
-            }
-            if name == RESULTS {
-                text = page::replace(&text, "machine", |_| self.machine());
-            }
-            std::fs::write(&page, text).map_err(failed)?;
-            println!("written: {}", page.display());
+            std::fs::write(&path, self.text_of(page, old)).map_err(failed)?;
+            println!("written: {}", path.display());
         }
         Ok(())
+    }
+
+    /// The text of a page, from its old text.
+    fn text_of(&self, page: &Page, mut text: String) -> String {
+        for (section, measured) in &self.sections {
+            let written = match page.shows {
+                Shows::Results => measured.results(),
+                Shows::Everything => measured.tables(),
+            };
+            // What could not be measured leaves the part of an earlier run.
+            if !written.is_empty() {
+                text = page::replace(&text, page.command, section.name, |old| match page.shows {
+                    Shows::Results => results(&written),
+                    Shows::Everything => self.part(section, &**measured, old),
+                });
+            }
+        }
+        if page.shows == Shows::Results {
+            text = page::replace(&text, page.command, "machine", |_| self.machine());
+        }
+        text
     }
 
     /// The whole part of a section.
@@ -103,12 +103,4 @@ impl Report {
 fn results(tables: &[Table]) -> String {
     let tables: Vec<String> = tables.iter().map(Table::markdown).collect();
     format!("\n{}", tables.join("\n"))
-}
-
-fn introduction(page: &str) -> &'static str {
-    match page {
-        RESULTS => "# Benchmarks\n\n",
-        METHOD => "# Benchmarks: method, all figures, requirements, history\n\n",
-        _ => "# Figures of the papers, redone\n\n",
-    }
 }

@@ -4,7 +4,7 @@ use crate::table::Table;
 
 /// Whether more or less is better.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Bound {
+pub enum Bound {
     /// Reached from this value up.
     AtLeast(f64),
     /// Reached up to this value.
@@ -14,7 +14,7 @@ pub(crate) enum Bound {
 use Bound::{AtLeast, AtMost};
 
 /// One promise and the cases it speaks of; the worst one decides.
-pub(crate) struct Requirement {
+pub struct Requirement {
     line: String,
     bound: Bound,
     unit: &'static str,
@@ -23,17 +23,18 @@ pub(crate) struct Requirement {
 
 impl Requirement {
     /// A promise about a ratio or, with a unit, an absolute figure.
-    pub(crate) fn new(line: impl Into<String>, bound: Bound, unit: &'static str) -> Self {
+    pub fn new(line: impl Into<String>, bound: Bound, unit: &'static str) -> Self {
         Requirement { line: line.into(), bound, unit, cases: Vec::new() }
     }
 
     /// Adds a case; one that was not measured adds nothing.
-    pub(crate) fn case(mut self, name: impl Into<String>, value: Option<f64>) -> Self {
+    pub fn case(mut self, name: impl Into<String>, value: Option<f64>) -> Self {
         self.add(name, value);
         self
     }
 
-    pub(crate) fn add(&mut self, name: impl Into<String>, value: Option<f64>) {
+    /// The same on a requirement in place.
+    pub fn add(&mut self, name: impl Into<String>, value: Option<f64>) {
         self.cases.extend(value.map(|value| (name.into(), value)));
     }
 
@@ -89,7 +90,7 @@ pub(crate) fn table(requirements: &[Requirement]) -> Table {
 }
 
 /// How many are reached, of how many that were measured: `5 of 6`.
-pub(crate) fn tally(requirements: &[Requirement]) -> String {
+pub fn tally(requirements: &[Requirement]) -> String {
     let verdicts: Vec<bool> = requirements.iter().filter_map(Requirement::reached).collect();
     format!("{} of {}", verdicts.iter().filter(|v| **v).count(), verdicts.len())
 }

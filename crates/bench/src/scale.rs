@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How large and how long everything is.
 #[derive(Clone, Copy)]
-pub(crate) struct Scale {
+pub struct Scale {
     /// Turns of every server.
     pub rounds: u32,
     /// Whether this run only tries everything out.
@@ -21,7 +21,7 @@ pub(crate) struct Scale {
 
 impl Scale {
     /// Of a run that is quick or not, with a number of rounds other than the usual one.
-    pub(crate) fn new(quick: bool, rounds: Option<u32>) -> Scale {
+    pub fn new(quick: bool, rounds: Option<u32>) -> Scale {
         Scale {
             rounds: rounds.unwrap_or(if quick { 1 } else { 9 }),
             quick,

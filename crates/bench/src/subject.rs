@@ -24,8 +24,6 @@ pub(crate) enum Subject {
     Lacuna {
         /// `--cipher`.
         cipher: &'static str,
-        /// `--layout`, for ciphers with metadata.
-        layout: Option<&'static str>,
     },
     /// `lacuna serve` of a deniable disk.
     Levels(Shape),
@@ -112,7 +110,7 @@ impl Shape {
 }
 
 /// The address-tweaked baseline.
-pub(crate) const XTS: Subject = Subject::Lacuna { cipher: "xts", layout: None };
+pub(crate) const XTS: Subject = Subject::Lacuna { cipher: "xts" };
 
 /// A thing that is measured, which tables name.
 pub(crate) trait Named: Copy + Eq + Hash {
@@ -129,8 +127,7 @@ impl Named for Subject {
 impl Subject {
     pub(crate) fn name(self) -> String {
         match self {
-            Subject::Lacuna { cipher, layout: None } => format!("lacuna {cipher}"),
-            Subject::Lacuna { cipher, layout: Some(layout) } => format!("lacuna {cipher} {layout}"),
+            Subject::Lacuna { cipher } => format!("lacuna {cipher}"),
             Subject::Levels(shape) => format!("levels {shape:?}").to_lowercase(),
             Subject::Oblivious(Variant::Opportunistic) => "oblivious".into(),
             Subject::Oblivious(variant) => format!("oblivious {variant:?}").to_lowercase(),
@@ -163,11 +160,7 @@ impl Subject {
     pub(crate) fn create(self, work: &Workspace, size: u64) -> Result<()> {
         let disk = self.disk(work);
         match self {
-            Subject::Lacuna { cipher, layout } => {
-                let layout = layout.into_iter().flat_map(|layout| ["--layout", layout]);
-                let words: Vec<_> = ["--cipher", cipher].into_iter().chain(layout).collect();
-                self.create_ours(work, size, &words)
-            }
+            Subject::Lacuna { cipher } => self.create_ours(work, size, &["--cipher", cipher]),
             Subject::Levels(shape) => {
                 let geometry: &[&str] = if shape == Shape::Paper { &["--geometry", "paper"] } else { &[] };
                 self.create_ours(work, shape.medium(size), &[&["--format", "deniable"], geometry].concat())

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// A title, a head, and rows of the same width.
-pub(crate) struct Table {
+pub struct Table {
     title: String,
     head: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -11,19 +11,19 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table without rows.
-    pub(crate) fn new<S: Into<String>>(title: impl Into<String>, head: impl IntoIterator<Item = S>) -> Self {
+    pub fn new<S: Into<String>>(title: impl Into<String>, head: impl IntoIterator<Item = S>) -> Self {
         Table { title: title.into(), head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
     /// Adds a row: its first cell, and the others.
-    pub(crate) fn row(&mut self, first: impl Into<String>, others: impl IntoIterator<Item = String>) {
+    pub fn row(&mut self, first: impl Into<String>, others: impl IntoIterator<Item = String>) {
         let cells: Vec<String> = std::iter::once(first.into()).chain(others).collect();
         debug_assert_eq!(cells.len(), self.head.len(), "a row is as wide as the head");
         self.rows.push(cells);
     }
 
     /// Aligned columns.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let width = |column: usize| {
             let cells = std::iter::once(&self.head).chain(&self.rows);
             cells.filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -39,7 +39,7 @@ impl Table {
     }
 
     /// A Markdown table below a heading.
-    pub(crate) fn markdown(&self) -> String {
+    pub fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let rule = vec!["---".to_owned(); self.head.len()];
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
@@ -48,12 +48,12 @@ impl Table {
 }
 
 /// A figure with so many decimals, if there is one.
-pub(crate) fn figure(value: Option<f64>, decimals: usize) -> String {
+pub fn figure(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.decimals$}"))
 }
 
 /// The head of a table: what the first column is, and the others.
-pub(crate) fn head(first: &str, others: impl IntoIterator<Item = String>) -> Vec<String> {
+pub fn head(first: &str, others: impl IntoIterator<Item = String>) -> Vec<String> {
     std::iter::once(first.to_owned()).chain(others).collect()
 }
 

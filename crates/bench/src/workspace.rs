@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// What every measurement needs.
-pub(crate) struct Workspace {
+pub struct Workspace {
     dir: TempDir,
     /// The `lacuna` command.
-    pub lacuna: PathBuf,
+    pub(crate) lacuna: PathBuf,
     /// How large and long.
     pub scale: Scale,
     /// Whether to stop.
@@ -74,7 +74,7 @@ impl Workspace {
     }
 
     /// Says on standard error what happens now. An error if somebody wants the run to end.
-    pub(crate) fn goes_on(&self, what: &str) -> Result<()> {
+    pub fn goes_on(&self, what: &str) -> Result<()> {
         eprintln!("{what}");
         self.interrupt.check()
     }

@@ -2,7 +2,7 @@
 //! the upper one never wrote is the lower one's.
 
 use crate::counter::Pass;
-use crate::integrity::{Checked, Failed};
+use crate::failed::{Checked, Failed};
 use crate::untrusted::Untrusted;
 use lacuna_core::{Budget, Error, Kind, Result};
 use std::cell::Cell;

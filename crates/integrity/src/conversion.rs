@@ -5,8 +5,8 @@
 //! counters. So the intervals below grow by conversion alone, and that is given up when they are too many.
 
 use crate::body::{DISPERSED, State, batch_blocks};
+use crate::failed::{Checked, Failed};
 use crate::file::{ProtectedFile, Rewriting, Under};
-use crate::integrity::{Checked, Failed};
 use crate::scheme::{Choice, Scheme};
 use crate::schemes::new_body;
 use crate::untrusted::Untrusted;

@@ -13,16 +13,16 @@ pub struct Session(pub u64);
 
 /// The write counter of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Counter {
+pub(crate) struct Counter {
     /// The opening that wrote the block.
-    pub session: Session,
+    pub(crate) session: Session,
     /// Which pass of the file in that session.
-    pub pass: u32,
+    pub(crate) pass: u32,
 }
 
 impl Counter {
     /// Never written: a hole, which reads as zeros.
-    pub const HOLE: Counter = Counter { session: Session(0), pass: 0 };
+    pub(crate) const HOLE: Counter = Counter { session: Session(0), pass: 0 };
 }
 
 /// The most intervals of blocks that a pass remembers.

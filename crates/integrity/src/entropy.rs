@@ -3,8 +3,8 @@
 //!
 //! The statistic of a run of n bytes is T = Σ t\[c\] over its 256 byte values, c the number of times that a value occurs and
 //! t\[c\] = ⌊c · log2(c) · 2^12⌋: an integer that grows as the empirical entropy, log2(n) - T / (n · 2^12) bits, falls. A
-//! run is told from random bytes when T reaches the threshold of its size. [`crate::entropy_bound`] and
-//! docs/integrity.md derive the thresholds: a uniformly random run of n bytes reaches it with probability at most 2^-101.
+//! run is told from random bytes when T reaches the threshold of its size. docs/integrity.md derives the thresholds, and
+//! `papers/eint` computes them: a uniformly random run of n bytes reaches its threshold with probability at most 2^-101.
 //! A block is judged by a quarter of it, taken from all over it, which decides most blocks either way; then whole. It is said
 //! not to look random by one of two tests, so with probability at most 2^-100 together.
 //!
@@ -19,9 +19,6 @@ pub const LARGEST_BLOCK: usize = 4096;
 /// The smallest run of bytes that is judged; shorter blocks count as random-looking.
 pub const SMALLEST_BLOCK: usize = 128;
 
-/// The false-accept bound of one run: 2 to the power of minus this.
-pub const RUN_BOUND: i32 = 101;
-
 /// Blocks of this size and more are judged by a sample, a quarter of them, before they are judged whole.
 const SAMPLED_FROM: usize = 512;
 
@@ -33,7 +30,7 @@ const SAMPLED_PARTS: usize = 16;
 const RANDOM_SAMPLES: [(usize, u64); 4] =
     [(128, 352_500), (256, 1_043_000), (512, 3_184_000), (1024, 9_431_000)];
 
-/// Thresholds by size in bytes: one more than the least that `crate::entropy_bound` proves, so that the rounding of that does not
+/// Thresholds by size in bytes: one more than the least that the bound proves, so that the rounding of its computation does not
 /// matter.
 const THRESHOLDS: [(usize, u64); 6] = [
     (128, 807_768),

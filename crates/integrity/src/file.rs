@@ -2,7 +2,7 @@
 
 use crate::body::{Body, DISPERSED, MOST_BLOCKS, State, at, check_end, check_run, zero_from};
 use crate::counter::{Counter, Pass, Session};
-use crate::integrity::Checked;
+use crate::failed::Checked;
 use crate::keys::FileKeys;
 use crate::mt::Mt;
 use crate::nature::Nature;

@@ -3,7 +3,7 @@
 use crate::counter::{Counter, Session};
 use crate::untrusted::Part;
 use lacuna_core::{Result, Secret};
-use lacuna_crypto::{AesBlock, GcmKey, HEDGED, Hctr2Key, SivKey, XtsKey, derive, derive_gcm, keyed_hash};
+use lacuna_crypto::{GcmKey, HEDGED, Hctr2Key, SivKey, XtsKey, derive, derive_gcm, keyed_hash};
 use parking_lot::RwLock;
 use std::sync::{Arc, OnceLock};
 
@@ -19,8 +19,6 @@ mod label {
     pub(super) const WIDE: &str = "integrity wide blocks";
     pub(super) const PAGES: &str = "integrity pages";
     pub(super) const PLAIN: &str = "integrity plain blocks";
-    /// Of the reference schemes, with which no file is stored.
-    pub(super) const REFERENCE: &str = "integrity reference vectors";
 }
 
 /// The keys of one file. Those that not every file needs are made when they are first used.
@@ -32,7 +30,6 @@ pub struct FileKeys {
     wide: OnceLock<Hctr2Key>,
     pages: OnceLock<Hctr2Key>,
     xts: OnceLock<XtsKey>,
-    reference: OnceLock<AesBlock>,
 }
 
 impl FileKeys {
@@ -40,10 +37,10 @@ impl FileKeys {
     /// Errors: [`lacuna_core::Kind::Memory`].
     pub fn derive(master: &Secret<32>, file: u64) -> Result<Arc<FileKeys>> {
         let file: Secret<32> = derive(master, label::FILE, &file.to_le_bytes());
-        let (sessions, reference) = (RwLock::default(), OnceLock::new());
+        let sessions = RwLock::default();
         let (tags, tree, wide) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let (pages, xts) = (OnceLock::new(), OnceLock::new());
-        Ok(Arc::new(FileKeys { file, sessions, tags, tree, wide, pages, xts, reference }))
+        Ok(Arc::new(FileKeys { file, sessions, tags, tree, wide, pages, xts }))
     }
 
     /// The tags of blocks, which are the nonces under which they are encrypted as well.
@@ -63,12 +60,6 @@ impl FileKeys {
         }
         sessions.put(session, key.clone());
         Ok(key)
-    }
-
-    /// Figure 3, for the reference schemes: a PRF of index and write counter.
-    pub(crate) fn reference_vector(&self, block: u64, counter: u32) -> [u8; 16] {
-        let prf = self.reference.get_or_init(|| AesBlock::new(&derive(&self.file, label::REFERENCE, &[])));
-        prf.encrypt((u128::from(counter) << 64 | u128::from(block)).to_le_bytes())
     }
 
     /// The tag of a page of a tree: HMAC-SHA256 of its level and its entries. Never zero, which means a page that is absent.

@@ -1,8 +1,7 @@
 //! `integrity`: files of blocks whose every alteration and replay is noticed, with constant trusted storage (paper 002).
 //!
 //! [`ProtectedFile`] is one file under MT-, RAND- or COMP-EINT, over [`Untrusted`] storage; each commit gives its trusted storage,
-//! [`Trusted`]. [`Integrity`] is the random-access model of section 2, which each scheme implements by itself, the paper's own
-//! constructions ([`ReferenceMt`], [`ReferenceRand`], [`ReferenceComp`]) included.
+//! [`Trusted`]. The paper's own constructions, and the measurements that compare both, are in `papers/eint`.
 //!
 //! Invariants kept here:
 //! - A check returns the latest content or an error, whatever was done to untrusted storage since; zeros for what was never written.
@@ -22,32 +21,22 @@
 extern crate self as lacuna_integrity;
 
 mod auth_counters;
-mod binary_tree;
 mod body;
 mod compress;
 mod conversion;
 mod counter;
 mod entropy;
-mod entropy_bound;
+mod failed;
 mod file;
 #[cfg(test)]
 mod game;
-mod integrity;
 mod intervals;
 mod keys;
 mod low;
-pub mod measure;
 mod mt;
 mod mt_counters;
 mod nature;
-mod node_cache;
 mod page_array;
-mod reference_blocks;
-mod reference_comp;
-mod reference_counters;
-mod reference_mt;
-mod reference_rand;
-mod reference_rtree;
 mod scheme;
 mod schemes;
 mod section;
@@ -60,23 +49,14 @@ mod weak;
 mod wide_tree;
 mod witness;
 
-pub use binary_tree::{BinaryTree, NodeHash};
 pub use compress::{PACKED_HEADER, compress, decompress};
-pub use counter::{Counter, Session};
+pub use counter::Session;
 pub use entropy::{
-    LARGEST_BLOCK, RUN_BOUND, SMALLEST_BLOCK, STATISTIC_BITS, is_random_looking, statistic, statistic_term,
-    threshold,
+    LARGEST_BLOCK, SMALLEST_BLOCK, STATISTIC_BITS, is_random_looking, statistic, statistic_term, threshold,
 };
-pub use entropy_bound::TailBound;
+pub use failed::{Checked, Failed};
 pub use file::{ProtectedFile, Usage};
-pub use integrity::{Checked, Failed, Integrity};
 pub use keys::FileKeys;
-pub use node_cache::{ListCache, NodeCache, TableCache};
-pub use reference_comp::ReferenceComp;
-pub use reference_counters::CounterIntervals;
-pub use reference_mt::ReferenceMt;
-pub use reference_rand::ReferenceRand;
 pub use scheme::{Choice, Scheme};
-pub use schemes::{Alone, CompEint, MtEint, RandEint};
 pub use trusted::Trusted;
 pub use untrusted::{PART_PAGE, Part, Untrusted};

@@ -4,7 +4,7 @@
 
 use crate::body::{BATCH, Body, State, at, batch_blocks, with_buffer};
 use crate::counter::{Counter, Pass};
-use crate::integrity::Checked;
+use crate::failed::Checked;
 use crate::keys::{FileKeys, Tag};
 use crate::low::Ciphers;
 use crate::mt_counters::MtCounters;

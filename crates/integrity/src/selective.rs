@@ -8,7 +8,7 @@
 use crate::auth_counters::{AuthCounters, CounterState, MOST_INTERVALS, ROOM};
 use crate::body::{BATCH, Body, MOST_BLOCKS, State, at, batch_blocks, with_buffer};
 use crate::counter::{Counter, Pass};
-use crate::integrity::Checked;
+use crate::failed::Checked;
 use crate::keys::{FileKeys, Tag};
 use crate::low::{Ciphers, Low};
 use crate::mt::{LOST, is_reserved};

@@ -1,0 +1,33 @@
+//! The `lacuna-bench` command: which of its jobs is asked for, and its exit code.
+
+use crate::args::{Args, Command};
+use crate::compare;
+use crate::record;
+use crate::run;
+use crate::sections::{PAGES, SECTIONS};
+use crate::self_test;
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Does what the command line says. The exit code is 1 where a comparison found a difference that it must not find, and 2 where
+/// something failed.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match &args.command {
+        None => run::run(&args.run, &SECTIONS, &PAGES).map(|()| true),
+        Some(Command::Compare(compare_args)) => compare::run(compare_args),
+        Some(Command::SelfTest(test_args)) => self_test::run(test_args),
+        Some(Command::Agree { one, other }) => record::agree(one, other).map(|(text, agrees)| {
+            println!("{text}");
+            agrees
+        }),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("lacuna-bench: {e}");
+            ExitCode::from(2)
+        }
+    }
+}

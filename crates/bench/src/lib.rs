@@ -1,0 +1,92 @@
+//! `lacuna-bench`: the program behind `make bench`, and what it shares with the measurements of the papers (`papers/`). Its one job
+//! is to measure the `lacuna` command beside its peers, in one run on one machine, and to write down what came out: on the terminal,
+//! in the pages of `docs/` and as plots; and to tell two commits apart.
+//!
+//! The public modules are what every measurement needs: sections and how they are run, tables, plots, requirements, pages with a
+//! history, disks in this process and modelled media. The private ones are the sections of the program.
+//!
+//! Invariants kept here:
+//! - All servers get the same jobs with the same numbers of requests, in turns. One is busy at a time; on Ceph the others idle,
+//!   elsewhere only one is alive.
+//! - A speed is the median of the rounds; a ratio of speeds is the median of the ratios of the rounds of one run. A processor time is the
+//!   lower quartile of its slices, because other work on the machine can only add to it.
+//! - A missed ratio is a result, not a failure: it is written down, and the exit code stays 0.
+//! - Whatever happens, no server and no file stays behind, except what was asked for and the programs of commits in `target/compare`.
+//! - The exit code is 1 where a comparison found a difference that it must not find, and 2 where something failed.
+#![forbid(unsafe_code)]
+
+mod args;
+pub mod bed;
+mod ciphers;
+mod client;
+mod cluster;
+mod command;
+mod commits;
+mod compare;
+mod compared;
+mod confidence;
+mod counters;
+mod disks;
+mod disks_report;
+mod file_jobs;
+mod flash_bed;
+mod flash_job;
+mod flash_large;
+mod flash_report;
+mod flash_sparse;
+mod flash_speed;
+mod flash_steady;
+mod grid;
+mod image;
+pub mod in_process;
+pub mod interrupt;
+mod job;
+mod levels;
+pub mod machine;
+mod machine_time;
+pub mod measured;
+mod media;
+mod memory;
+pub mod modelled;
+mod mountable;
+mod mounted_report;
+pub mod page;
+mod peers_plot;
+mod pin;
+pub mod plot;
+mod processor;
+mod program;
+mod rados;
+mod rados_plot;
+mod rados_report;
+mod ratios_plot;
+mod raw_disk;
+mod record;
+mod report;
+pub mod requirement;
+mod rounds;
+pub mod run;
+pub mod run_args;
+mod samples;
+pub mod scale;
+pub mod section;
+mod sections;
+mod self_test;
+mod server;
+mod servers;
+mod side_by_side;
+mod steady;
+mod subject;
+pub mod table;
+mod turn;
+mod vault_act;
+mod vault_bed;
+mod vault_large;
+mod vault_reach;
+mod vault_report;
+mod vault_schemes;
+mod vault_steady;
+mod vault_tree;
+pub mod workspace;
+
+pub use command::main;

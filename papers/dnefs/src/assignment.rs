@@ -1,0 +1,272 @@
+//! Which key a new node gets, by simulation: how many blocks of keys a purge has to replace then. Keys alone are simulated, by
+//! the rules of the format: a key is assigned only if its block was replaced since the last purge. The same on every machine.
+
+use lacuna_bench::measured::Measured;
+use lacuna_bench::page::Run;
+use lacuna_bench::table::{Table, head};
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::Result;
+use lacuna_sim::Rng;
+
+/// Keys of a block of keys: 248 KiB of 32 bytes each.
+const KEYS: u32 = 7874;
+/// Epochs that are simulated; the second half counts.
+const EPOCHS: u32 = 60;
+/// An epoch overwrites one of so many blocks.
+const EPOCH: u32 = 50;
+
+/// Which of the blocks that were replaced in this epoch the next keys come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The one with most unused keys: what the format does.
+    Emptiest,
+    /// The one with fewest.
+    Fullest,
+    /// The first, as they lie.
+    First,
+}
+
+/// How keys are assigned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Policy {
+    order: Order,
+    /// Blocks with fewer unused keys, in hundredths, are left out as long as one with more can be replaced for it.
+    least: u32,
+    /// What was written lately, and what was not, get keys of different blocks.
+    streams: bool,
+}
+
+const POLICIES: [(&str, Policy); 6] = [
+    ("emptiest first", Policy { order: Order::Emptiest, least: 0, streams: false }),
+    ("fullest first", Policy { order: Order::Fullest, least: 0, streams: false }),
+    ("as they lie", Policy { order: Order::First, least: 0, streams: false }),
+    ("emptiest first, none below 25%", Policy { order: Order::Emptiest, least: 25, streams: false }),
+    ("emptiest first, none below 50%", Policy { order: Order::Emptiest, least: 50, streams: false }),
+    ("emptiest first, hot and cold apart", Policy { order: Order::Emptiest, least: 0, streams: true }),
+];
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Traffic {
+    /// Files of 1 to 64 MiB, each written again as a whole.
+    Files,
+    /// Nine of ten writes go to a tenth of the blocks.
+    HotCold,
+    /// Every block is as likely.
+    Uniform,
+}
+
+const TRAFFIC: [(&str, Traffic); 3] =
+    [("files", Traffic::Files), ("hot and cold", Traffic::HotCold), ("uniform", Traffic::Uniform)];
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    /// Percent of the blocks of keys that a purge replaces.
+    purged: f64,
+    /// Percent of them that are replaced between two purges, for unused keys.
+    renewed: f64,
+    /// Deleted keys of a block that a purge replaces.
+    deleted: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct KeyBlock {
+    used: u32,
+    deleted: u32,
+}
+
+/// A disk as far as its keys go.
+struct Model {
+    policy: Policy,
+    blocks: Vec<KeyBlock>,
+    used: Vec<bool>,
+    deleted: Vec<bool>,
+    /// Of each block of the disk its key, and when it was written.
+    key_of: Vec<(u32, u64)>,
+    /// Blocks of keys to assign from, the next one last, and the next key of the two that are in use.
+    fresh: Vec<u32>,
+    current: [Option<(u32, u32)>; 2],
+    writes: u64,
+    renewed: u32,
+}
+
+impl Model {
+    /// A full disk with a key for each block and for one of 32 more.
+    fn new(policy: Policy, key_blocks: u32) -> Model {
+        let keys = key_blocks * KEYS;
+        let mut model = Model {
+            policy,
+            blocks: vec![KeyBlock::default(); key_blocks as usize],
+            used: vec![false; keys as usize],
+            deleted: vec![false; keys as usize],
+            key_of: vec![(u32::MAX, 0); (keys - keys / 32) as usize],
+            fresh: vec![],
+            current: [None; 2],
+            writes: 0,
+            renewed: 0,
+        };
+        (0..model.key_of.len() as u32).for_each(|block| model.write(block));
+        model
+    }
+
+    fn write(&mut self, block: u32) {
+        self.writes += 1;
+        let (old, written) = self.key_of[block as usize];
+        let hot = self.writes - written < self.key_of.len() as u64 / 8;
+        let key = self.assign(usize::from(self.policy.streams && hot));
+        self.key_of[block as usize] = (key, self.writes);
+        if old != u32::MAX {
+            self.used[old as usize] = false;
+            self.deleted[old as usize] = true;
+            let of = &mut self.blocks[(old / KEYS) as usize];
+            (of.used, of.deleted) = (of.used - 1, of.deleted + 1);
+        }
+    }
+
+    fn assign(&mut self, stream: usize) -> u32 {
+        loop {
+            let Some((block, from)) = self.current[stream] else {
+                let next = self.fresh.pop().unwrap_or_else(|| self.renew_emptiest());
+                self.current[stream] = Some((next, 0));
+                continue;
+            };
+            let first = block * KEYS;
+            let unused = |key: &u32| !self.used[*key as usize] && !self.deleted[*key as usize];
+            let Some(key) = (first + from..first + KEYS).find(unused) else {
+                self.current[stream] = None;
+                continue;
+            };
+            self.current[stream] = Some((block, key - first + 1));
+            self.used[key as usize] = true;
+            self.blocks[block as usize].used += 1;
+            return key;
+        }
+    }
+
+    fn renew_emptiest(&mut self) -> u32 {
+        let in_use = self.current.map(|current| current.map(|(block, _)| block));
+        let rest = (0..self.blocks.len() as u32).filter(|block| !in_use.contains(&Some(*block)));
+        let emptiest = rest.min_by_key(|block| self.blocks[*block as usize].used).expect("there are many");
+        self.renew(emptiest);
+        self.renewed += 1;
+        emptiest
+    }
+
+    fn renew(&mut self, block: u32) {
+        self.blocks[block as usize].deleted = 0;
+        self.deleted[(block * KEYS) as usize..((block + 1) * KEYS) as usize].fill(false);
+    }
+
+    /// Ends an epoch. Gives how many blocks of keys it replaced, and how many deleted keys they had.
+    fn purge(&mut self) -> (u32, u32) {
+        let purged: Vec<u32> =
+            (0..self.blocks.len() as u32).filter(|block| self.blocks[*block as usize].deleted > 0).collect();
+        let deleted = purged.iter().map(|block| self.blocks[*block as usize].deleted).sum();
+        purged.iter().for_each(|block| self.renew(*block));
+        let used = |block: &u32| self.blocks[*block as usize].used;
+        self.fresh.clone_from(&purged);
+        match self.policy.order {
+            Order::Emptiest => self.fresh.sort_by_key(|block| std::cmp::Reverse(used(block))),
+            Order::Fullest => self.fresh.sort_by_key(used),
+            Order::First => self.fresh.reverse(),
+        }
+        self.fresh
+            .retain(|block| (KEYS - self.blocks[*block as usize].used) * 100 >= KEYS * self.policy.least);
+        self.current = [None; 2];
+        (purged.len() as u32, deleted)
+    }
+}
+
+fn run(policy: Policy, traffic: Traffic, key_blocks: u32) -> Outcome {
+    let mut model = Model::new(policy, key_blocks);
+    model.purge();
+    let mut rng = Rng::new(5);
+    let blocks = model.key_of.len() as u64;
+    let mut files = vec![];
+    let mut end = 0;
+    while end < blocks {
+        let len = ((1 + rng.below(64)) * 256).min(blocks - end);
+        files.push(end..end + len);
+        end += len;
+    }
+    let mut sum = Outcome::default();
+    let (mut purges, mut all_deleted, mut all_purged) = (0, 0, 0);
+    for epoch in 0..EPOCHS {
+        model.renewed = 0;
+        let until = model.writes + blocks / u64::from(EPOCH);
+        while model.writes < until {
+            match traffic {
+                Traffic::Files => rng.pick(&files).clone().for_each(|block| model.write(block as u32)),
+                Traffic::HotCold if rng.chance(9, 10) => model.write(rng.below(blocks / 10) as u32),
+                Traffic::HotCold | Traffic::Uniform => model.write(rng.below(blocks) as u32),
+            }
+        }
+        let (purged, deleted) = model.purge();
+        if epoch >= EPOCHS / 2 {
+            purges += 1;
+            all_purged += purged;
+            all_deleted += deleted;
+            sum.renewed += f64::from(model.renewed);
+        }
+    }
+    let all = f64::from(purges) * f64::from(key_blocks) / 100.0;
+    Outcome {
+        purged: f64::from(all_purged) / all,
+        renewed: sum.renewed / all,
+        deleted: f64::from(all_deleted) / f64::from(all_purged),
+    }
+}
+
+/// The figures.
+struct Assignment {
+    rows: Vec<(&'static str, Vec<Outcome>)>,
+    key_blocks: u32,
+}
+
+/// Simulates.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    let key_blocks = if work.scale.quick { 32 } else { 256 };
+    let mut rows = vec![];
+    for (name, policy) in POLICIES {
+        work.goes_on(&format!("assignment: {name}"))?;
+        rows.push((name, TRAFFIC.map(|(_, traffic)| run(policy, traffic, key_blocks)).to_vec()));
+    }
+    Ok(Box::new(Assignment { rows, key_blocks }))
+}
+
+impl Assignment {
+    fn table(&self) -> Table {
+        let columns = TRAFFIC.map(|(name, _)| format!("{name}: purged + renewed, deleted keys each"));
+        let title = "Assignment of keys: blocks of keys that a purge replaces, and others between purges";
+        let mut table = Table::new(title, head("policy", columns));
+        for (name, outcomes) in &self.rows {
+            let cell = |outcome: &Outcome| {
+                format!("{:.1}% + {:.1}%, {:.0}", outcome.purged, outcome.renewed, outcome.deleted)
+            };
+            table.row(*name, outcomes.iter().map(cell));
+        }
+        table
+    }
+
+    /// How the figures come about.
+    fn method(&self) -> String {
+        format!(
+            "### Method for the assignment of keys\n\n\
+- {blocks} blocks of {KEYS} keys, a full disk with a key for each block and for one of 31 more, by simulation of the \
+keys alone; an epoch overwrites one of {EPOCH} blocks; the second half of {EPOCHS} epochs counts. *purged*: blocks of keys with deleted keys, \
+which the purge at the end replaces. *renewed*: blocks that are replaced in an epoch because no key that may be assigned is \
+left. Uniform traffic leaves deleted keys in every block, whatever is done.\n",
+            blocks = self.key_blocks,
+        )
+    }
+}
+
+impl Measured for Assignment {
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
+
+    fn body(&self, _run: &Run) -> String {
+        [self.table().markdown(), self.method()].join("\n")
+    }
+}

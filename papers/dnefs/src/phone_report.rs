@@ -1,0 +1,139 @@
+//! The evaluation of paper 003 redone on the engine: a week of a simulated phone (Table 2), throughput and times
+//! (Tables 3 and 4), the size of nodes (Table 5).
+
+use crate::phone_chip::{BYTE_NS, ERASE_US, PROGRAM_US, READ_US};
+use crate::phone_grain::{self, Grain};
+use crate::phone_life as life;
+use crate::phone_plot;
+use crate::phone_timing::{self, Timing};
+use crate::phone_wear::{self, Wear};
+use crate::phone_week::{BUDGET, FULL, FULLER, PAGE, PAGES, Purging};
+use lacuna_bench::measured::Measured;
+use lacuna_bench::page::{History, Run};
+use lacuna_bench::requirement::{self, Requirement};
+use lacuna_bench::table::{Table, figure};
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::Result;
+use std::path::Path;
+
+const HISTORY: History = History {
+    heading: "### History of the phone",
+    about: "Wear, and throughput on the modelled chip",
+    head: &[
+        "date",
+        "lacuna",
+        "erasures per hour: keys off / 15 minutes / 1 minute",
+        "extra at 15 minutes",
+        "read / write to keys off",
+        "reached",
+    ],
+};
+
+/// What the section found out.
+struct Phone {
+    wear: Wear,
+    timing: Timing,
+    grain: Grain,
+}
+
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    Ok(Box::new(Phone {
+        wear: phone_wear::measure(work)?,
+        timing: phone_timing::measure(work)?,
+        grain: phone_grain::measure(work)?,
+    }))
+}
+
+impl Measured for Phone {
+    fn tables(&self) -> Vec<Table> {
+        let mut tables = self.wear.tables();
+        tables.extend(self.timing.tables());
+        tables.push(self.grain.table());
+        tables
+    }
+
+    fn requirements(&self) -> Vec<Requirement> {
+        vec![self.wear.requirement()]
+    }
+
+    fn plot(&self, plots: &Path) -> Result<()> {
+        phone_plot::draw(&self.wear, plots)
+    }
+
+    fn body(&self, _run: &Run) -> String {
+        let mut parts: Vec<String> = self.wear.tables().iter().map(Table::markdown).collect();
+        parts.extend([
+            "![erasures per hour by the purge period](plots/phone-erasures.svg)\n".into(),
+            "![erasures of each block in the week](plots/phone-wear.svg)\n".into(),
+        ]);
+        parts.extend(self.timing.tables().iter().map(Table::markdown));
+        parts.extend([self.grain.table().markdown(), self.method()]);
+        parts.join("\n")
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let erasures = |purging| {
+            let row = phone_wear::ROWS.iter().position(|row| *row == purging);
+            figure(row.map(|row| self.wear.erasures(row).mean), 1)
+        };
+        let row = phone_wear::ROWS.iter().position(|row| *row == Purging::Every(15)).unwrap_or(0);
+        let [read, write] = self.timing.ratios();
+        let figures = [
+            [Purging::KeysOff, Purging::Every(15), Purging::Every(1)].map(erasures).join(" / "),
+            format!("{:+.0}%", 100.0 * self.wear.extra(row)),
+            format!("{read:.3} / {write:.3}"),
+            requirement::tally(requirements),
+        ];
+        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+    }
+}
+
+impl Phone {
+    fn method(&self) -> String {
+        format!(
+            "### Method for the phone\n\n\
+- The disk of `crates/flash` on a simulated chip in memory that is divided as the data partition of the paper's phone: {blocks} erase \
+blocks, {PAGES} pages of {PAGE} bytes each. Keys have 128 bits, as in the paper; *keys off* is the same disk of the same length with one key \
+for all blocks, which forgets nothing. All caches together have {cache} MiB.\n\
+- The paper replayed what had been written on a Nexus One; that log is not published, so a generator takes its place, of which the same \
+seed gives the same life. Its rates are means of a day; in the first 8 hours of a day everything is at 30 % of its mean, then at 135 %. \
+{transactions} transactions on 24 databases (a journal of 2 or 3 blocks is written and synced, 2 or 3 blocks of a database of 16 to 256 are \
+overwritten and synced, the journal is deleted); {caches} files of caches, most of one block, of which {brief} % are deleted \
+within {write_back} s and the others after half a minute to three days, each doubling as likely as any other; {lines} lines appended to logs, \
+4 to a block; {photos} photos of 192 to 512 blocks and {updates} update of a program of 128 to 512 blocks, synced. Photos are deleted to keep \
+the disk {full} % full: then as much of the data never changes as makes the wear without secure deletion as unequal as the paper's. The \
+requirement is measured with {FULLER} % as well. What is not synced is written back every {write_back} s, together with the metadata of the files that were made or \
+deleted (32 to a block); what is deleted before that is never written. Then the deleted blocks are discarded. The volume is chosen to \
+match the paper: it deletes 437 to 866 nodes an hour (the product of the columns of its Table 2), erases 21.3 blocks an hour without secure deletion, \
+and speaks of 10,000 small files a day (section 6).\n\
+- As in the paper, the phone is used until garbage collection begins; the week from the end of that day on is counted, in four lives with seeds 1 to 4, and ± is \
+the interval of 95 % by Student's t. Time is virtual. The simulation purges whenever the period is over and anything is recoverable. At the \
+end every block is read and compared with what was written last.\n\
+- *Wear inequality* is the Hoover index of the erasures in the week, which has few of them for each block. Lifetime is erase blocks times \
+endurance by erasures. The paper says that it counts with 10,000 erasures a block; its figures are what 100,000 give, so both are here.\n\
+- Modelled times are those of the chip alone, one operation after another, typical of a chip with such pages: {READ_US} µs to read \
+a page, {PROGRAM_US} µs to program one, {ERASE_US} µs to erase a block, {BYTE_NS} ns for each byte that is moved. A purge erases \
+what was superseded before it too, which would have been erased later without it. The cipher is not charged: the paper found that it costs no throughput, and what \
+the processor takes here stands in the table of single operations and in the section on flash.\n\
+- Throughput: a file of 85 MiB, read after the disk is opened anew; a full disk, overwritten from its first block on for 15 minutes \
+of the chip's time, with a purge at the end. The key storage area takes {share:.1} % of the chip's time while writing. Single operations: \
+random ones on a disk that was opened anew, with 1 MiB for all caches, so that nearly every read needs its page of keys; a write is flushed, and a mount \
+begins when the erase blocks are found. Battery and power cannot be redone here: there is no phone. The paper found the same power \
+with and without keys while reading, so that what a charge reads falls as throughput does.\n\
+- Size of a data node: the paper computes its table; the last two copy costs that it prints are not what its definition gives (7.98 and 63.98). \
+*Here* is what the layout takes for keys, salts and a sixteenth more keys than blocks, and the pages programmed for a changed block but for one, headers \
+of groups, index and checkpoints among them.\n",
+            blocks = self.wear.blocks(),
+            cache = BUDGET >> 20,
+            transactions = life::TRANSACTIONS,
+            caches = life::CACHE_FILES,
+            brief = life::BRIEF,
+            write_back = life::WRITE_BACK,
+            lines = life::LOG_LINES,
+            photos = life::PHOTOS,
+            updates = life::UPDATES,
+            full = FULL,
+            share = 100.0 * self.timing.share_of_keys(),
+        )
+    }
+}

@@ -1,0 +1,298 @@
+//! Tables 3 and 4 of paper 003, as far as they can be redone without a phone and its battery: throughput and the times of single
+//! operations, with a key for each block and without keys. A chip with the times of a datasheet is charged for what is asked of
+//! it, so that these figures are the same on every machine; beside them stands what the code takes here, on a chip in memory.
+
+use crate::phone_chip::Asked;
+use crate::phone_week::{BLOCKS, BUDGET, Device, KEY_LEN};
+use lacuna_bench::table::Table;
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Result, Secret};
+use lacuna_crypto::GcmKey;
+use lacuna_flash::FlashDisk;
+use lacuna_sim::Rng;
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Blocks of the file that is read, 85 MiB in the paper, and of one request.
+const FILE: u64 = 85 << 8;
+const REQUEST: u64 = 32;
+/// Minutes on the clock of the chip that the writing lasts. Then it is purged, which counts.
+const MINUTES: u64 = 15;
+/// Memory for all caches while single operations are timed: so little that nearly every read needs its page of keys.
+const LITTLE: u64 = 1 << 20;
+
+/// With keys, and without.
+const KEYS: [u8; 2] = [KEY_LEN, 0];
+
+/// What the paper timed: what it is, and milliseconds with UBIFS and with UBIFSec, as printed.
+const OPERATIONS: [(Operation, &str, &str, &str); 9] = [
+    (Operation::Mount, "mount", "179", "236"),
+    (Operation::Unmount, "unmount", "0.55", "0.67"),
+    (Operation::Read, "read data node", "2.8", "4.0"),
+    (Operation::Write, "write data node", "1.3", "2.5"),
+    (Operation::Prepare, "prepare cipher", "-", "0.05"),
+    (Operation::ReadKey, "read key", "-", "0.38"),
+    (Operation::Encrypt, "encrypt", "-", "0.91"),
+    (Operation::Decrypt, "decrypt", "-", "0.94"),
+    (Operation::Purge, "purge one block", "-", "21.2"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Mount,
+    Unmount,
+    Read,
+    Write,
+    Prepare,
+    ReadKey,
+    Encrypt,
+    Decrypt,
+    Purge,
+}
+
+/// One operation, done once: nanoseconds of the chip, and of the processor here.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    chip: Option<u64>,
+    here: Option<u64>,
+}
+
+/// All that was timed with one length of keys.
+struct Timed {
+    /// MiB per second on the modelled chip.
+    read: f64,
+    write: f64,
+    /// Of the writing, the part of the chip's time that the key storage area took.
+    share: f64,
+    samples: Vec<(Operation, Vec<Sample>)>,
+}
+
+pub(crate) struct Timing([Timed; 2]);
+
+pub(crate) fn measure(work: &Workspace) -> Result<Timing> {
+    let timed = |key_len: u8| {
+        work.goes_on(&format!("phone: throughput and times, keys of {key_len} bytes"))?;
+        let (read, (write, share)) = (read_rate(key_len, work)?, write_rate(key_len, work)?);
+        let mut samples = single_operations(key_len, work)?;
+        if key_len > 0 {
+            samples.extend(ciphers(count(work, 1000))?);
+        }
+        Ok(Timed { read, write, share, samples })
+    };
+    Ok(Timing([timed(KEYS[0])?, timed(KEYS[1])?]))
+}
+
+fn count(work: &Workspace, whole: u64) -> u64 {
+    if work.scale.quick { whole / 20 } else { whole }
+}
+
+fn blocks(work: &Workspace) -> u32 {
+    if work.scale.quick { 160 } else { BLOCKS }
+}
+
+fn write_range(disk: &FlashDisk, first: u64, len: u64) -> Result<()> {
+    let request = vec![0; REQUEST as usize * BLOCK_SIZE];
+    for at in (first..first + len).step_by(REQUEST as usize) {
+        let part = REQUEST.min(first + len - at) as usize;
+        disk.write(BlockAddr(at), &request[..part * BLOCK_SIZE])?;
+    }
+    disk.flush()
+}
+
+/// MiB per second.
+fn rate(blocks: u64, asked: Asked) -> f64 {
+    blocks as f64 / 256.0 / (asked.nanos() as f64 / 1e9)
+}
+
+/// A file is written, the phone is switched off and on, and the file is read from end to end.
+fn read_rate(key_len: u8, work: &Workspace) -> Result<f64> {
+    let device = Device::new(blocks(work), key_len, 1)?;
+    let file = FILE.min(device.params.blocks / 2);
+    let disk = device.open(BUDGET)?;
+    write_range(&disk, 0, file)?;
+    disk.close()?;
+    drop(disk);
+    let device = device.reattached()?;
+    let disk = device.open(BUDGET)?;
+    let before = device.chip.asked();
+    let mut request = vec![0; REQUEST as usize * BLOCK_SIZE];
+    for at in (0..file).step_by(REQUEST as usize) {
+        let part = REQUEST.min(file - at) as usize;
+        disk.read(BlockAddr(at), &mut request[..part * BLOCK_SIZE])?;
+    }
+    Ok(rate(file, device.chip.asked() - before))
+}
+
+/// The disk is full, and its file is overwritten again and again.
+fn write_rate(key_len: u8, work: &Workspace) -> Result<(f64, f64)> {
+    let device = Device::new(blocks(work), key_len, 1)?;
+    let disk = device.open(BUDGET)?;
+    let file = device.params.blocks;
+    write_range(&disk, 0, file)?;
+    let end = count(work, MINUTES * 60) * 1_000_000_000;
+    let (before, keys_before) = (device.chip.asked(), device.flash.for_keys());
+    let mut written = 0;
+    while (device.chip.asked() - before).nanos() < end {
+        let len = (256 * REQUEST).min(file - written % file);
+        write_range(&disk, written % file, len)?;
+        written += len;
+        work.interrupt.check()?;
+    }
+    if key_len > 0 {
+        disk.purge()?;
+    }
+    let asked = device.chip.asked() - before;
+    let for_keys = (device.flash.for_keys() - keys_before).nanos();
+    Ok((rate(written, asked), for_keys as f64 / asked.nanos() as f64))
+}
+
+fn single_operations(key_len: u8, work: &Workspace) -> Result<Vec<(Operation, Vec<Sample>)>> {
+    let mut device = Device::new(blocks(work), key_len, 1)?;
+    let mut rng = Rng::new(7);
+    let span = device.params.blocks * 7 / 10;
+    let disk = device.open(BUDGET)?;
+    write_range(&disk, 0, span)?;
+    disk.close()?;
+    drop(disk);
+    let [mut mounts, mut unmounts, mut reads, mut keys, mut writes, mut purges] = [const { vec![] }; 6];
+    for _ in 0..count(work, 40).max(5) {
+        device = device.reattached()?;
+        let (disk, mount) = sampled(&device, || device.open(LITTLE))?;
+        mounts.push(mount);
+        for _ in 0..25 {
+            let mut block = vec![0; BLOCK_SIZE];
+            let at = BlockAddr(rng.below(span));
+            let before = device.flash.for_keys();
+            reads.push(sampled(&device, || disk.read(at, &mut block))?.1);
+            let key = (device.flash.for_keys() - before).nanos();
+            keys.extend((key > 0).then_some(Sample { chip: Some(key), here: None }));
+        }
+        for _ in 0..25 {
+            let at = BlockAddr(rng.below(span));
+            let write = || disk.write(at, &vec![0; BLOCK_SIZE]).and_then(|()| disk.flush());
+            writes.push(sampled(&device, write)?.1);
+        }
+        if key_len > 0 {
+            disk.purge()?;
+            let at = BlockAddr(rng.below(span));
+            disk.write(at, &vec![0; BLOCK_SIZE])?;
+            disk.flush()?;
+            let (purged, purge) = sampled(&device, || disk.purge())?;
+            purges.extend((purged.key_blocks == 1).then_some(purge));
+        }
+        unmounts.push(sampled(&device, || disk.close())?.1);
+    }
+    Ok(vec![
+        (Operation::Mount, mounts),
+        (Operation::Unmount, unmounts),
+        (Operation::Read, reads),
+        (Operation::ReadKey, keys),
+        (Operation::Write, writes),
+        (Operation::Purge, purges),
+    ])
+}
+
+fn sampled<R>(device: &Device, f: impl FnOnce() -> Result<R>) -> Result<(R, Sample)> {
+    let (before, then) = (device.chip.asked(), Instant::now());
+    let done = f()?;
+    let here = then.elapsed().as_nanos() as u64;
+    Ok((done, Sample { chip: Some((device.chip.asked() - before).nanos()), here: Some(here) }))
+}
+
+/// What is done for each node without the chip.
+fn ciphers(count: u64) -> Result<Vec<(Operation, Vec<Sample>)>> {
+    let [mut prepared, mut encrypted, mut decrypted] = [const { vec![] }; 3];
+    let (plain, mut node) = (vec![0; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
+    let sample = |then: Instant| Sample { chip: None, here: Some(then.elapsed().as_nanos() as u64) };
+    for number in 0..count {
+        let secret = Secret::copy_from(&[number as u8; 32]);
+        let then = Instant::now();
+        let key = GcmKey::new(&secret)?;
+        prepared.push(sample(then));
+        let then = Instant::now();
+        let tag = key.seal(&[0; 12], &[0; 13], &plain, &mut node);
+        encrypted.push(sample(then));
+        let then = Instant::now();
+        let opened = key.open_in_place(&[0; 12], &[0; 13], &mut node, &tag);
+        decrypted.push(sample(then));
+        debug_assert!(opened.is_ok(), "it is the same key");
+        black_box(&node);
+    }
+    Ok(vec![(Operation::Prepare, prepared), (Operation::Encrypt, encrypted), (Operation::Decrypt, decrypted)])
+}
+
+impl Timed {
+    /// The 80th percentile, as in the paper, in milliseconds.
+    fn percentile(&self, operation: Operation, part: impl Fn(&Sample) -> Option<u64>) -> Option<f64> {
+        let samples = self.samples.iter().filter(|(of, _)| *of == operation).flat_map(|(_, samples)| samples);
+        let mut nanos: Vec<u64> = samples.filter_map(part).collect();
+        nanos.sort_unstable();
+        nanos.get(nanos.len() * 4 / 5).map(|nanos| *nanos as f64 / 1e6)
+    }
+}
+
+impl Timing {
+    pub(crate) fn tables(&self) -> Vec<Table> {
+        vec![self.throughput(), self.times()]
+    }
+
+    fn throughput(&self) -> Table {
+        let head = ["", "keys off", "128-bit keys", "ratio", "UBIFS", "UBIFSec", "ratio"];
+        let mut table = Table::new("Throughput (paper 003, Table 3), MiB/s, by a model of the chip", head);
+        let [on, off] = &self.0;
+        for (name, off, on, paper) in
+            [("read", off.read, on.read, (3.9, 3.0)), ("write", off.write, on.write, (2.1, 1.7))]
+        {
+            let ours = [format!("{off:.2}"), format!("{on:.2}"), format!("{:.3}", on / off)];
+            let paper =
+                [format!("{}", paper.0), format!("{:.1}", paper.1), format!("{:.2}", paper.1 / paper.0)];
+            table.row(name, ours.into_iter().chain(paper));
+        }
+        table
+    }
+
+    fn times(&self) -> Table {
+        let head = [
+            "80th percentile, ms",
+            "chip by a model, keys off",
+            "128-bit keys",
+            "more than with keys off",
+            "processor here, keys off",
+            "128-bit keys",
+            "UBIFS",
+            "UBIFSec",
+        ];
+        let mut table = Table::new("Times of single operations (paper 003, Table 4)", head);
+        let milliseconds = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.4}"));
+        let [on, off] = &self.0;
+        for (operation, name, ubifs, ubifsec) in OPERATIONS {
+            let chip = |of: &Timed| of.percentile(operation, |sample| sample.chip);
+            let here = |of: &Timed| of.percentile(operation, |sample| sample.here);
+            let more = chip(on).zip(chip(off)).map(|(on, off)| on - off);
+            table.row(
+                name,
+                [
+                    milliseconds(chip(off)),
+                    milliseconds(chip(on)),
+                    milliseconds(more),
+                    milliseconds(here(off)),
+                    milliseconds(here(on)),
+                    ubifs.to_owned(),
+                    ubifsec.to_owned(),
+                ],
+            );
+        }
+        table
+    }
+
+    /// Of the modelled time of writing, the part that keys took.
+    pub(crate) fn share_of_keys(&self) -> f64 {
+        self.0[0].share
+    }
+
+    /// Throughput with keys to that without, of reads and of writes.
+    pub(crate) fn ratios(&self) -> [f64; 2] {
+        let [on, off] = &self.0;
+        [on.read / off.read, on.write / off.write]
+    }
+}

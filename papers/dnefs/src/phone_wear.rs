@@ -1,0 +1,443 @@
+//! Table 2 of paper 003 redone: what secure deletion costs in wear, by the purge period, over several lives of the simulated
+//! phone, beside the paper's figures. A function of the code alone: the same on every machine.
+
+use crate::phone_week::{BLOCKS, Case, FULL, FULLER, OnePurge, Purging, Week, simulate};
+use lacuna_bench::requirement::{Bound, Requirement};
+use lacuna_bench::table::Table;
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::Result;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The rows of the tables: those of the paper, and keys without purges.
+pub(crate) const ROWS: [Purging; 7] = [
+    Purging::KeysOff,
+    Purging::Never,
+    Purging::Every(60),
+    Purging::Every(30),
+    Purging::Every(15),
+    Purging::Every(5),
+    Purging::Every(1),
+];
+/// Erasures that the paper says a block stands.
+pub(crate) const ENDURANCE: u64 = 10_000;
+/// Hours of a year.
+const YEAR: f64 = 24.0 * 365.25;
+/// The periods of the paper's rows, in minutes; the first row is without secure deletion.
+const PERIODS: [u64; 5] = [60, 30, 15, 5, 1];
+/// More erasures at 15 minutes than without secure deletion, in the paper, as a part of these.
+const PAPER_EXTRA: f64 = 40.1 / 21.3 - 1.0;
+/// Threads that simulate.
+const THREADS: usize = 2;
+
+/// A row of the paper's table: means and their intervals.
+struct Printed {
+    erasures: (f64, f64),
+    /// Of nothing without purging: updates per purge, updates per hour, deleted keys per purged block.
+    keys: Option<[(f64, f64); 3]>,
+    inequality: (f64, f64),
+    /// Years, as printed.
+    lifetime: f64,
+}
+
+const PRINTED: [Printed; 6] = [
+    Printed { erasures: (21.3, 3.0), keys: None, inequality: (16.6, 0.5), lifetime: 841.0 },
+    Printed {
+        erasures: (26.4, 1.5),
+        keys: Some([(6.8, 0.5), (6.8, 0.5), (64.2, 9.6)]),
+        inequality: (17.9, 0.2),
+        lifetime: 679.0,
+    },
+    Printed {
+        erasures: (34.9, 3.8),
+        keys: Some([(5.1, 0.6), (9.7, 2.0), (50.3, 9.5)]),
+        inequality: (17.8, 0.3),
+        lifetime: 512.0,
+    },
+    Printed {
+        erasures: (40.1, 3.6),
+        keys: Some([(3.7, 0.4), (14.9, 1.6), (36.3, 8.2)]),
+        inequality: (19.0, 0.3),
+        lifetime: 447.0,
+    },
+    Printed {
+        erasures: (68.5, 4.4),
+        keys: Some([(2.6, 0.1), (30.8, 0.7), (22.1, 4.3)]),
+        inequality: (19.2, 0.5),
+        lifetime: 262.0,
+    },
+    Printed {
+        erasures: (158.6, 11.5),
+        keys: Some([(1.0, 0.1), (61.4, 4.6), (14.1, 4.4)]),
+        inequality: (20.0, 0.2),
+        lifetime: 113.0,
+    },
+];
+
+/// All weeks of all periods.
+pub(crate) struct Wear {
+    weeks: Vec<Vec<Week>>,
+    /// Of phones that are fuller, with keys off and at 15 minutes.
+    fuller: Vec<Vec<Week>>,
+    blocks: u32,
+}
+
+/// A mean and the half width of its interval of 95 %, if there is more than one value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Mean {
+    pub mean: f64,
+    pub half: Option<f64>,
+}
+
+impl Mean {
+    /// By Student's t: the paper has four attempts, and so have we.
+    pub(crate) fn of(values: &[f64]) -> Mean {
+        /// Quantiles 0.975 for 1, 2, … degrees of freedom.
+        const T: [f64; 7] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365];
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let t = values.len().checked_sub(2).and_then(|at| T.get(at));
+        Mean { mean, half: t.map(|t| t * (squares / (n - 1.0) / n).sqrt()) }
+    }
+
+    fn cell(self, decimals: usize) -> String {
+        let half = self.half.map_or_else(String::new, |half| format!(" ± {half:.decimals$}"));
+        format!("{:.decimals$}{half}", self.mean)
+    }
+}
+
+/// The name of a row.
+pub(crate) fn name(purging: Purging) -> String {
+    match purging {
+        Purging::KeysOff => "keys off".into(),
+        Purging::Never => "no purging".into(),
+        Purging::Every(1) => "1 minute".into(),
+        Purging::Every(minutes) => format!("{minutes} minutes"),
+    }
+}
+
+/// The paper's row for one of ours; it has none with keys and without purging.
+fn printed(purging: Purging) -> Option<&'static Printed> {
+    match purging {
+        Purging::KeysOff => PRINTED.first(),
+        Purging::Never => None,
+        Purging::Every(minutes) => {
+            PERIODS.iter().position(|period| *period == minutes).map(|at| &PRINTED[at + 1])
+        }
+    }
+}
+
+/// Erasures per hour that the paper prints, with the half width of the interval.
+pub(crate) fn printed_erasures(purging: Purging) -> Option<(f64, f64)> {
+    printed(purging).map(|printed| printed.erasures)
+}
+
+pub(crate) fn measure(work: &Workspace) -> Result<Wear> {
+    let blocks = BLOCKS;
+    let (hours, seeds) = if work.scale.quick { (1, 2) } else { (7 * 24, 4) };
+    let cases: Vec<Case> = ROWS
+        .into_iter()
+        .map(|purging| (FULL, purging))
+        .chain([(FULLER, Purging::KeysOff), (FULLER, Purging::Every(15))])
+        .flat_map(|(full, purging)| (1..=seeds).map(move |seed| Case { blocks, full, hours, purging, seed }))
+        .collect();
+    work.goes_on(&format!("phone: {} lives of {hours} hours", cases.len()))?;
+    let found = all(&cases, || work.interrupt.check())?;
+    let mut weeks: Vec<Vec<Week>> = found.chunks(seeds as usize).map(<[Week]>::to_vec).collect();
+    let fuller = weeks.split_off(ROWS.len());
+    Ok(Wear { weeks, fuller, blocks })
+}
+
+/// Simulates cases side by side; what comes out has their order.
+fn all(cases: &[Case], check: impl Fn() -> Result<()> + Sync) -> Result<Vec<Week>> {
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(vec![None; cases.len()]);
+    std::thread::scope(|scope| {
+        let work = || -> Result<()> {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(case) = cases.get(at) else { return Ok(()) };
+                check()?;
+                let week = simulate(*case)?;
+                found.lock().expect("nobody panics under it")[at] = Some(week);
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("a simulation does not panic"))
+    })?;
+    let found = found.into_inner().expect("nobody panicked under it");
+    Ok(found.into_iter().map(|week| week.expect("every case had its turn")).collect())
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+fn sum(week: &Week, figure: impl Fn(&OnePurge) -> u64) -> u64 {
+    week.purges.iter().map(figure).sum()
+}
+
+impl Wear {
+    fn mean(&self, period: usize, figure: impl Fn(&Week) -> f64) -> Mean {
+        Mean::of(&self.weeks[period].iter().map(figure).collect::<Vec<f64>>())
+    }
+
+    /// Erasures per hour.
+    pub(crate) fn erasures(&self, period: usize) -> Mean {
+        self.mean(period, Week::erasures_per_hour)
+    }
+
+    /// How often each block was erased in all lives together, most worn first.
+    pub(crate) fn distribution(&self, period: usize) -> Vec<f64> {
+        let weeks = &self.weeks[period];
+        let mut sorted: Vec<Vec<u64>> = weeks.iter().map(|week| week.erasures.clone()).collect();
+        sorted.iter_mut().for_each(|erasures| erasures.sort_unstable_by(|a, b| b.cmp(a)));
+        let blocks = sorted.first().map_or(0, Vec::len);
+        let mean =
+            |at: usize| sorted.iter().map(|erasures| erasures[at]).sum::<u64>() as f64 / sorted.len() as f64;
+        (0..blocks).map(mean).collect()
+    }
+
+    /// Erase blocks of the chip.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// More erasures than without secure deletion, as a part of these.
+    pub(crate) fn extra(&self, period: usize) -> f64 {
+        self.erasures(period).mean / self.erasures(0).mean - 1.0
+    }
+
+    /// The same at 15 minutes on a fuller phone.
+    pub(crate) fn extra_when_fuller(&self) -> f64 {
+        let mean = |at: usize| {
+            Mean::of(&self.fuller[at].iter().map(Week::erasures_per_hour).collect::<Vec<f64>>()).mean
+        };
+        mean(1) / mean(0) - 1.0
+    }
+
+    /// Years until a chip whose blocks stand so many erasures each is worn out.
+    fn lifetime(&self, period: usize, endurance: u64) -> f64 {
+        f64::from(self.blocks) * endurance as f64 / self.erasures(period).mean / YEAR
+    }
+
+    pub(crate) fn tables(&self) -> Vec<Table> {
+        vec![self.table(), self.lifetimes(), self.causes(), self.purges()]
+    }
+
+    fn table(&self) -> Table {
+        let head = [
+            "purge period",
+            "erasures per hour",
+            "paper",
+            "updates per KSA purge",
+            "paper",
+            "KSA updates per hour",
+            "paper",
+            "deleted keys per purged KSA block",
+            "paper",
+            "wear inequality (%)",
+            "paper",
+        ];
+        let mut table = Table::new("Wear by purge period (paper 003, Table 2)", head);
+        for (at, purging) in ROWS.into_iter().enumerate() {
+            let printed = printed(purging);
+            let per_purge =
+                self.mean(at, |week| ratio(sum(week, |p| p.key_blocks), week.purges.len() as u64));
+            let per_hour = self.mean(at, |week| ratio(week.key_updates, week.hours));
+            let deleted = self.mean(at, |week| ratio(sum(week, |p| p.keys), sum(week, |p| p.key_blocks)));
+            let inequality = self.mean(at, |week| 100.0 * inequality(&week.erasures));
+            let paper = |(mean, half): (f64, f64)| Mean { mean, half: Some(half) }.cell(1);
+            let paper = |figure: Option<(f64, f64)>| figure.map_or_else(|| "-".into(), paper);
+            let of_keys = |at: usize| paper(printed.and_then(|printed| printed.keys).map(|keys| keys[at]));
+            let purged = |mean: Mean, decimals| match purging {
+                Purging::Every(_) => mean.cell(decimals),
+                Purging::KeysOff | Purging::Never => "-".into(),
+            };
+            table.row(
+                name(purging),
+                [
+                    self.erasures(at).cell(1),
+                    paper(printed.map(|printed| printed.erasures)),
+                    purged(per_purge, 2),
+                    of_keys(0),
+                    per_hour.cell(2),
+                    of_keys(1),
+                    purged(deleted, 1),
+                    of_keys(2),
+                    inequality.cell(1),
+                    paper(printed.map(|printed| printed.inequality)),
+                ],
+            );
+        }
+        table
+    }
+
+    fn lifetimes(&self) -> Table {
+        let head = [
+            "purge period".to_owned(),
+            "more erasures than with keys off".into(),
+            "paper".into(),
+            format!("years, {ENDURANCE} erasures a block"),
+            "paper's erasures, the same formula".into(),
+            format!("years, {} erasures a block", 10 * ENDURANCE),
+            "paper, as printed".into(),
+        ];
+        let mut table = Table::new("Extra erasures and lifetime (paper 003, Table 2)", head);
+        for (at, purging) in ROWS.into_iter().enumerate() {
+            let extra = |extra: f64| if at == 0 { "-".into() } else { format!("{:+.0}%", 100.0 * extra) };
+            let paper =
+                |figure: &dyn Fn(&Printed) -> String| printed(purging).map_or_else(|| "-".into(), figure);
+            let computed =
+                |printed: &Printed| f64::from(BLOCKS) * ENDURANCE as f64 / printed.erasures.0 / YEAR;
+            table.row(
+                name(purging),
+                [
+                    extra(self.extra(at)),
+                    paper(&|printed| extra(printed.erasures.0 / PRINTED[0].erasures.0 - 1.0)),
+                    format!("{:.1}", self.lifetime(at, ENDURANCE)),
+                    paper(&|printed| format!("{:.1}", computed(printed))),
+                    format!("{:.0}", self.lifetime(at, 10 * ENDURANCE)),
+                    paper(&|printed| format!("{:.0}", printed.lifetime)),
+                ],
+            );
+        }
+        table
+    }
+
+    fn causes(&self) -> Table {
+        let head = [
+            "purge period",
+            "blocks written per hour",
+            "copied by collection",
+            "pages programmed per hour",
+            "erasures for the log",
+            "for keys",
+            "for checkpoints",
+            "to level wear",
+            "most recoverable blocks",
+        ];
+        let mut table = Table::new("What was written and erased for, per hour", head);
+        for (at, purging) in ROWS.into_iter().enumerate() {
+            let hourly = |figure: fn(&Week) -> u64| self.mean(at, |week| ratio(figure(week), week.hours));
+            // Each content that is replaced, given back or moved costs one erasure, if not at once.
+            let log = |week: &Week| {
+                let all: u64 = week.erasures.iter().sum();
+                all.saturating_sub(week.key_updates + week.checkpoint_updates + week.moved)
+            };
+            let most = match purging {
+                Purging::KeysOff => "all".into(),
+                Purging::Never | Purging::Every(_) => {
+                    self.mean(at, |week| week.most_recoverable as f64).cell(0)
+                }
+            };
+            table.row(
+                name(purging),
+                [
+                    hourly(|week| week.written).cell(0),
+                    hourly(|week| week.copied).cell(0),
+                    hourly(|week| week.asked.pages_programmed).cell(0),
+                    hourly(log).cell(1),
+                    hourly(|week| week.key_updates).cell(2),
+                    hourly(|week| week.checkpoint_updates).cell(2),
+                    hourly(|week| week.moved).cell(2),
+                    most,
+                ],
+            );
+        }
+        table
+    }
+
+    fn purges(&self) -> Table {
+        let head = [
+            "purge period",
+            "purges per hour",
+            "deleted keys per purge",
+            "most",
+            "KiB programmed per purge",
+            "most",
+            "modelled ms per purge",
+            "most",
+        ];
+        let mut table = Table::new("Time and data of a purge", head);
+        for (at, purging) in ROWS.into_iter().enumerate().filter(|(_, row)| matches!(row, Purging::Every(_)))
+        {
+            let per_purge = |figure: fn(&OnePurge) -> u64| {
+                self.mean(at, |week| ratio(sum(week, figure), week.purges.len() as u64))
+            };
+            let most = |figure: fn(&OnePurge) -> u64| {
+                self.weeks[at].iter().flat_map(|week| &week.purges).map(figure).max().unwrap_or(0)
+            };
+            let programmed = |purge: &OnePurge| purge.asked.pages_programmed * 2;
+            let micros = |purge: &OnePurge| purge.asked.nanos() / 1000;
+            let millis = |mean: Mean| Mean { mean: mean.mean / 1e3, half: mean.half.map(|half| half / 1e3) };
+            table.row(
+                name(purging),
+                [
+                    self.mean(at, |week| ratio(week.purges.len() as u64, week.hours)).cell(1),
+                    per_purge(|purge| purge.keys).cell(0),
+                    most(|purge| purge.keys).to_string(),
+                    per_purge(programmed).cell(0),
+                    most(programmed).to_string(),
+                    millis(per_purge(micros)).cell(1),
+                    format!("{:.1}", most(micros) as f64 / 1e3),
+                ],
+            );
+        }
+        table
+    }
+
+    /// The promise: fewer extra erasures than the paper.
+    pub(crate) fn requirement(&self) -> Requirement {
+        let line = "phone: extra erasures at a purge period of 15 minutes, to those with keys off";
+        let at = ROWS.iter().position(|row| *row == Purging::Every(15)).expect("it is one of them");
+        let bound = Bound::AtMost((PAPER_EXTRA * 100.0).floor() / 100.0);
+        Requirement::new(line, bound, "")
+            .case(name(ROWS[at]), Some(self.extra(at)))
+            .case(format!("the same, {FULLER} % full"), Some(self.extra_when_fuller()))
+    }
+}
+
+/// The Hoover index, as section 4.3 of the paper defines it: the part of the erasures that would have to be of other blocks for
+/// all to be equal.
+fn inequality(erasures: &[u64]) -> f64 {
+    let wear = lacuna_nand::Wear { erasures: erasures.to_vec(), ..lacuna_nand::Wear::default() };
+    wear.inequality()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shorter week on a smaller chip.
+    const SHORT: Case = Case { blocks: 640, full: 70, hours: 2, purging: Purging::Every(15), seed: 9 };
+
+    #[test]
+    fn the_same_seed_lives_the_same_week_and_purging_costs_keys_alone() {
+        let found = all(&[SHORT, SHORT, Case { purging: Purging::Never, ..SHORT }], || Ok(())).unwrap();
+        assert_eq!(found[0], found[1]);
+        assert!(!found[0].purges.is_empty() && found[2].purges.is_empty());
+        assert!(found[0].key_updates > found[2].key_updates);
+        assert!(found[0].most_recoverable < found[2].most_recoverable);
+    }
+
+    #[test]
+    fn intervals_are_those_of_student() {
+        let mean = Mean::of(&[1.0, 2.0, 3.0, 4.0]);
+        assert!((mean.mean - 2.5).abs() < 1e-12);
+        assert!((mean.half.unwrap() - 3.182 * (5.0f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
+        assert_eq!(mean.cell(1), "2.5 ± 2.1");
+        assert_eq!(Mean::of(&[7.0]).cell(0), "7");
+        assert!((inequality(&[2, 2, 0, 0]) - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_printed_lifetimes_are_ten_times_what_the_printed_formula_gives() {
+        for printed in &PRINTED {
+            let years = f64::from(BLOCKS) * ENDURANCE as f64 / printed.erasures.0 / YEAR;
+            let factor = printed.lifetime / years;
+            assert!((9.9..10.1).contains(&factor), "{factor}");
+        }
+    }
+}

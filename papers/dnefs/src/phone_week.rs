@@ -1,0 +1,224 @@
+//! One week of the simulated phone on the real engine: a new chip, a life until garbage collection begins, as in the paper, and
+//! from there a week that is counted. Time is virtual: the simulation purges when the period is over.
+
+use crate::phone_chip::{Asked, CountingChip, CountingFlash};
+use crate::phone_files::Files;
+use crate::phone_life::{HOUR, Life};
+use lacuna_core::{Budget, ManualClock, Result, Secret};
+use lacuna_crypto::{RandomSource, SeededRandom};
+use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
+use std::sync::Arc;
+
+/// Erase blocks of the data partition of the paper's phone (Table 2).
+pub(crate) const BLOCKS: u32 = 1571;
+/// Of a hundred blocks of the disk, how many are in use: then the wear without secure deletion is as unequal as the paper's.
+pub(crate) const FULL: u64 = 25;
+/// The same of a phone that has little room left, for comparison.
+pub(crate) const FULLER: u64 = 70;
+/// Bytes of a page, and pages of an erase block.
+pub(crate) const PAGE: u32 = 2048;
+pub(crate) const PAGES: u32 = 64;
+/// Bytes of a key: those of the paper.
+pub(crate) const KEY_LEN: u8 = 16;
+/// Of a thousand nodes that the log has room for, how many are spare when the disk is full.
+const SPARE: u32 = 70;
+/// Memory for all caches while the phone is used: a small part of its own.
+pub(crate) const BUDGET: u64 = 8 << 20;
+const MASTER: [u8; 32] = [3; 32];
+
+/// A chip like the phone's, of so many erase blocks, with a disk on it.
+pub(crate) struct Device {
+    medium: Arc<dyn Medium>,
+    key_len: u8,
+    pub chip: Arc<CountingChip>,
+    pub flash: Arc<CountingFlash>,
+    pub params: Params,
+    seed: u64,
+}
+
+impl Device {
+    /// A new one, with keys of so many bytes or, with 0, without any. The disk has the same length either way.
+    pub(crate) fn new(blocks: u32, key_len: u8, seed: u64) -> Result<Device> {
+        let geometry = ChipGeometry { page: PAGE, pages: PAGES, blocks };
+        let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(geometry)));
+        SimulatedChip::create(&*medium, geometry, Wearing::default(), seed)?;
+        Mapping::create(&SimulatedChip::open(medium.clone(), seed)?, seed)?;
+        let device = Device::attach(medium, key_len, seed)?;
+        let flash: Arc<dyn Flash> = device.flash.clone();
+        let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(seed));
+        FlashDisk::create(&flash, &device.params, &Secret::copy_from(&MASTER), &random)?;
+        Ok(device)
+    }
+
+    /// The same after the phone was switched off and on: nothing is known of the chip but what it says.
+    pub(crate) fn reattached(&self) -> Result<Device> {
+        Device::attach(self.medium.clone(), self.key_len, self.seed + 1)
+    }
+
+    fn attach(medium: Arc<dyn Medium>, key_len: u8, seed: u64) -> Result<Device> {
+        let chip = Arc::new(CountingChip::new(SimulatedChip::open(medium.clone(), seed)?));
+        let mapping = Mapping::open(chip.clone())?;
+        let with_keys = Params::fitting(mapping.geometry(), KEY_LEN, SPARE)?;
+        let params = Params { key_len, ..with_keys };
+        let first = header_lebs(params.flash);
+        let keys = first..first + params.key_blocks();
+        let flash = Arc::new(CountingFlash::new(mapping, chip.clone(), keys));
+        Ok(Device { medium, key_len, chip, flash, params, seed })
+    }
+
+    /// Opens its disk. Nothing but the caller purges it.
+    pub(crate) fn open(&self, budget: u64) -> Result<Arc<FlashDisk>> {
+        let options = OpenOptions {
+            budget: Budget::bytes(budget),
+            read_only: false,
+            policy: None,
+            clock: Arc::new(ManualClock::default()),
+            random: Arc::new(SeededRandom::new(self.seed + 1000)),
+        };
+        FlashDisk::open(self.flash.clone(), &self.params, &Secret::copy_from(&MASTER), &options).map(Arc::new)
+    }
+
+    /// What the status of a disk on it says.
+    pub(crate) fn status(disk: &FlashDisk, name: &str) -> u64 {
+        lacuna_bench::in_process::status(disk, name)
+    }
+}
+
+/// Whether blocks have keys of their own, and when these are purged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purging {
+    /// One key for the disk, which forgets nothing: what the paper's standard UBIFS is to UBIFSec.
+    KeysOff,
+    /// A key for each block, and no purge but of blocks of keys that have to be reused.
+    Never,
+    /// After so many minutes.
+    Every(u64),
+}
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    /// Erase blocks of the chip.
+    pub blocks: u32,
+    /// Of a hundred blocks of the disk, how many are in use.
+    pub full: u64,
+    /// Hours that are counted.
+    pub hours: u64,
+    pub purging: Purging,
+    pub seed: u64,
+}
+
+/// What one purge did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OnePurge {
+    pub key_blocks: u64,
+    pub keys: u64,
+    /// Everything that it asked of the chip, the erasures that were due anyway among it.
+    pub asked: Asked,
+}
+
+/// What came out of a week.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Week {
+    pub hours: u64,
+    /// How often each erase block was erased in the week.
+    pub erasures: Vec<u64>,
+    pub purges: Vec<OnePurge>,
+    /// Blocks of keys that were replaced, by purges and when keys ran out.
+    pub key_updates: u64,
+    pub checkpoint_updates: u64,
+    pub moved: u64,
+    /// Blocks that the file system wrote.
+    pub written: u64,
+    /// Nodes that garbage collection copied.
+    pub copied: u64,
+    pub asked: Asked,
+    /// Deleted blocks that could be recovered, at the end of each minute, at most.
+    pub most_recoverable: u64,
+}
+
+impl Week {
+    pub(crate) fn erasures_per_hour(&self) -> f64 {
+        self.erasures.iter().sum::<u64>() as f64 / self.hours as f64
+    }
+}
+
+/// What is counted from the beginning on.
+struct Counts {
+    erasures: Vec<u64>,
+    key_updates: u64,
+    checkpoint_updates: u64,
+    moved: u64,
+    written: u64,
+    copied: u64,
+    asked: Asked,
+}
+
+impl Counts {
+    fn of(device: &Device, disk: &FlashDisk, files: &Files) -> Counts {
+        Counts {
+            erasures: device.chip.erasures(),
+            key_updates: device.flash.key_updates(),
+            checkpoint_updates: device.flash.checkpoint_updates(),
+            moved: device.flash.moved(),
+            written: files.writes(),
+            copied: Device::status(disk, "nodes_copied"),
+            asked: device.chip.asked(),
+        }
+    }
+}
+
+/// Simulates a case. In the end everything is read and compared.
+pub(crate) fn simulate(case: Case) -> Result<Week> {
+    let key_len = if case.purging == Purging::KeysOff { 0 } else { KEY_LEN };
+    let device = Device::new(case.blocks, key_len, case.seed)?;
+    let disk = device.open(BUDGET)?;
+    let mut files = Files::new(disk.clone());
+    let mut life = Life::new(case.seed, case.full, &mut files)?;
+    while Device::status(&disk, "erase_blocks_collected") == 0 || !life.now().is_multiple_of(24 * HOUR) {
+        minute(&mut life, &mut files)?;
+        purge(case, &device, &disk, life.now())?;
+    }
+    let before = Counts::of(&device, &disk, &files);
+    let end = life.now() + case.hours * HOUR;
+    let (mut purges, mut most_recoverable) = (vec![], 0);
+    while life.now() < end {
+        minute(&mut life, &mut files)?;
+        most_recoverable = most_recoverable.max(disk.recoverable());
+        purges.extend(purge(case, &device, &disk, life.now())?);
+    }
+    let after = Counts::of(&device, &disk, &files);
+    files.write_back()?;
+    files.verify()?;
+    let erasures = after.erasures.iter().zip(&before.erasures).map(|(after, before)| after - before);
+    Ok(Week {
+        hours: case.hours,
+        erasures: erasures.collect(),
+        purges,
+        key_updates: after.key_updates - before.key_updates,
+        checkpoint_updates: after.checkpoint_updates - before.checkpoint_updates,
+        moved: after.moved - before.moved,
+        written: after.written - before.written,
+        copied: after.copied - before.copied,
+        asked: after.asked - before.asked,
+        most_recoverable,
+    })
+}
+
+fn minute(life: &mut Life, files: &mut Files) -> Result<()> {
+    (0..60).try_for_each(|_| life.second(files))
+}
+
+/// Purges if the period is over and there is something to purge.
+fn purge(case: Case, device: &Device, disk: &FlashDisk, now: u64) -> Result<Option<OnePurge>> {
+    let due = matches!(case.purging, Purging::Every(minutes) if now.is_multiple_of(minutes * 60));
+    if !due || disk.recoverable() == 0 {
+        return Ok(None);
+    }
+    let before = device.chip.asked();
+    let purged = disk.purge()?;
+    let asked = device.chip.asked() - before;
+    Ok(Some(OnePurge { key_blocks: purged.key_blocks, keys: purged.keys, asked }))
+}

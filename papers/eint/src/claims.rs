@@ -1,0 +1,194 @@
+//! What paper 002 claims of its schemes beside AES-Merkle, for low- and high-entropy files, and what is measured here.
+
+use crate::files::Class;
+use crate::measure::Subject;
+use crate::speed::{BLOCK, Of, Speeds, bandwidth, both_times, read_time, storage, write_time};
+use lacuna_bench::requirement::{Bound, Requirement};
+use lacuna_bench::table::{Table, figure, head};
+
+const LOW: &[Class] = &Class::LOW_ENTROPY;
+const HIGH: &[Class] = &Class::HIGH_ENTROPY;
+const RAND: Subject = Subject::ReferenceRand;
+const COMP: Subject = Subject::ReferenceComp;
+const FILE_MT: Subject = Subject::FILES[1];
+const FILE_RAND: Subject = Subject::FILES[2];
+const FILE_COMP: Subject = Subject::FILES[3];
+const FILE_AUTO: Subject = Subject::FILES[4];
+
+/// What is compared, for which files, in the paper, and the two pairs of subjects here: reference and vault.
+struct Claim {
+    line: &'static str,
+    of: Of,
+    files: &'static [Class],
+    /// The scheme to AES-Merkle.
+    paper: f64,
+    pair: [Subject; 2],
+}
+
+/// Section 7.1's sentences.
+const CLAIMS: [Claim; 12] = [
+    Claim {
+        line: "RAND, low entropy: write",
+        of: write_time,
+        files: LOW,
+        paper: 0.6492,
+        pair: [RAND, FILE_RAND],
+    },
+    Claim {
+        line: "RAND, low entropy: read",
+        of: read_time,
+        files: LOW,
+        paper: 0.6214,
+        pair: [RAND, FILE_RAND],
+    },
+    Claim {
+        line: "RAND, high entropy: write",
+        of: write_time,
+        files: HIGH,
+        paper: 1.1164,
+        pair: [RAND, FILE_RAND],
+    },
+    Claim {
+        line: "RAND, high entropy: read",
+        of: read_time,
+        files: HIGH,
+        paper: 1.1096,
+        pair: [RAND, FILE_RAND],
+    },
+    Claim {
+        line: "COMP, low entropy: write",
+        of: write_time,
+        files: LOW,
+        paper: 1.02,
+        pair: [COMP, FILE_COMP],
+    },
+    Claim {
+        line: "COMP, low entropy: read",
+        of: read_time,
+        files: LOW,
+        paper: 0.4937,
+        pair: [COMP, FILE_COMP],
+    },
+    Claim {
+        line: "COMP, high entropy: write",
+        of: write_time,
+        files: HIGH,
+        paper: 1.6068,
+        pair: [COMP, FILE_COMP],
+    },
+    Claim {
+        line: "COMP, high entropy: read",
+        of: read_time,
+        files: HIGH,
+        paper: 0.9468,
+        pair: [COMP, FILE_COMP],
+    },
+    Claim {
+        line: "RAND, low entropy: bandwidth",
+        of: bandwidth,
+        files: LOW,
+        paper: 1.0 / 84.08,
+        pair: [RAND, FILE_RAND],
+    },
+    Claim {
+        line: "COMP, low entropy: bandwidth",
+        of: bandwidth,
+        files: LOW,
+        paper: 1.0 / 26.49,
+        pair: [COMP, FILE_COMP],
+    },
+    Claim {
+        line: "RAND, low entropy: storage",
+        of: storage,
+        files: LOW,
+        paper: 1.0 / 2.3,
+        pair: [RAND, FILE_RAND],
+    },
+    Claim {
+        line: "COMP, low entropy: storage",
+        of: storage,
+        files: LOW,
+        paper: 1.0 / 1.17,
+        pair: [COMP, FILE_COMP],
+    },
+];
+
+fn ratio(speeds: &Speeds, of: Of, pair: [Subject; 2], classes: &[Class]) -> Option<f64> {
+    speeds.ratio(of, pair, classes, BLOCK).filter(|ratio| ratio.is_finite())
+}
+
+/// All claims, ours beside the paper's.
+pub(crate) fn table(speeds: &Speeds) -> Table {
+    let heads = ["paper", "reference to reference MT", "vault to reference MT", "vault to vault mt"];
+    let title = "The claims of paper 002, section 7.1, as ratios to MT-EINT; blocks of 4096 bytes";
+    let mut table = Table::new(title, head("", heads.map(str::to_owned)));
+    for Claim { line, of, files, paper, pair: [reference, file] } in CLAIMS {
+        let cell = |pair| figure(ratio(speeds, of, pair, files), 3);
+        table.row(
+            line,
+            [
+                format!("{paper:.3}"),
+                cell([reference, Subject::ReferenceMt]),
+                cell([file, Subject::ReferenceMt]),
+                cell([file, FILE_MT]),
+            ],
+        );
+    }
+    table
+}
+
+/// How many times the bandwidth of the reference of MT-EINT is that of a subject, for low-entropy files.
+fn times_lower(speeds: &Speeds, subject: Subject) -> Option<f64> {
+    ratio(speeds, bandwidth, [Subject::ReferenceMt, subject], LOW)
+}
+
+/// The promises.
+pub(crate) fn requirements(speeds: &Speeds) -> Vec<Requirement> {
+    let both = |line: &str, of: Of, most: f64, files: &[Class], pair: [Subject; 2]| {
+        let mut requirement = Requirement::new(line, Bound::AtMost(most), "");
+        for subject in pair {
+            requirement.add(subject.name(), ratio(speeds, of, [subject, Subject::ReferenceMt], files));
+        }
+        requirement
+    };
+    let lower = |line: &str, least: f64, subjects: [Subject; 2]| {
+        let mut requirement = Requirement::new(line, Bound::AtLeast(least), " times");
+        for subject in subjects {
+            requirement.add(subject.name(), times_lower(speeds, subject));
+        }
+        requirement
+    };
+    let rand = [RAND, FILE_RAND];
+    vec![
+        both("RAND to reference MT, low entropy: write time", write_time, 0.65, LOW, rand),
+        both("RAND to reference MT, low entropy: read time", read_time, 0.62, LOW, rand),
+        both("RAND to reference MT, high entropy: write time", write_time, 1.12, HIGH, rand),
+        both("RAND to reference MT, high entropy: read time", read_time, 1.12, HIGH, rand),
+        both("COMP to reference MT, low entropy: read time", read_time, 0.5, LOW, [COMP, FILE_COMP]),
+        lower("RAND, low entropy: integrity bandwidth below reference MT", 80.0, rand),
+        lower("COMP, low entropy: integrity bandwidth below reference MT", 26.0, [COMP, FILE_COMP]),
+        auto(speeds),
+    ]
+}
+
+/// `auto` beside the best fixed scheme of each class.
+fn auto(speeds: &Speeds) -> Requirement {
+    let line = "vault auto: time of writing and reading, to the best scheme of each class";
+    let mut requirement = Requirement::new(line, Bound::AtMost(1.05), "");
+    for class in Class::ALL {
+        let to = |subject| ratio(speeds, both_times, [FILE_AUTO, subject], &[class]);
+        let worst = [FILE_MT, FILE_RAND, FILE_COMP].into_iter().filter_map(to).reduce(f64::max);
+        requirement.add(class.name(), worst);
+    }
+    requirement
+}
+
+/// The figures of a line of the history.
+pub(crate) fn history(speeds: &Speeds) -> [String; 3] {
+    let pair = |subject| {
+        let of = |of: Of| figure(ratio(speeds, of, [subject, Subject::ReferenceMt], LOW), 2);
+        format!("{} / {}", of(write_time), of(read_time))
+    };
+    let lower = [RAND, COMP].map(|subject| figure(times_lower(speeds, subject), 0));
+    [pair(RAND), pair(FILE_RAND), lower.join(" / ")]
+}

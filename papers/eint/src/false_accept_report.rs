@@ -1,0 +1,56 @@
+//! What the page of the papers says of false accepts.
+
+use crate::false_accept::{self, FalseAccept, OFTEN};
+use crate::false_accept_plot;
+use lacuna_bench::measured::Measured;
+use lacuna_bench::page::Run;
+use lacuna_bench::requirement::{Bound, Requirement};
+use lacuna_bench::table::Table;
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::Result;
+use std::path::Path;
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    Ok(Box::new(false_accept::measure(work)?))
+}
+
+impl Measured for FalseAccept {
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
+
+    fn plot(&self, plots: &Path) -> Result<()> {
+        false_accept_plot::draw(self, &plots.join("false-accept.svg"))
+    }
+
+    /// The promises: nothing is accepted, and the measured tail nowhere exceeds the bound.
+    fn requirements(&self) -> Vec<Requirement> {
+        let mut accepted =
+            Requirement::new("IsRand: random blocks said not to look random", Bound::AtMost(0.0), "");
+        let mut tail =
+            Requirement::new("IsRand: measured tail, to the derived bound", Bound::AtMost(1.0), "");
+        for counted in self.counted() {
+            let size = format!("{} bytes", counted.size);
+            accepted.add(size.clone(), Some(counted.accepted as f64));
+            let often = counted.points().filter(|(_, reached, _)| *reached >= OFTEN);
+            let to_bound = often.map(|(bits, _, p)| p / counted.bound(bits).exp2());
+            tail.add(size, to_bound.reduce(f64::max));
+        }
+        vec![accepted, tail]
+    }
+
+    fn body(&self, _run: &Run) -> String {
+        let parts = [
+            self.table().markdown(),
+            "![measured tails of the statistic of IsRand, beside the bound](plots/false-accept.svg)\n".into(),
+            format!(
+                "### Method for false accepts\n\nBlocks from AES-256-CTR under fixed seeds, in two threads. *Divergence* is \
+n times the Kullback-Leibler divergence of a block's n bytes from uniform ones, in bits; a random block of 4096 bytes has about 184. \
+[integrity.md](integrity.md) derives the bound. The bound is compared where {OFTEN} blocks or more were seen. It stays above the \
+measured tail by about the factor that Chernoff bounds lose; nothing that can be counted comes near the thresholds.\n"
+            ),
+        ];
+        parts.join("\n")
+    }
+}

@@ -1,0 +1,56 @@
+//! `eint`: the schemes of paper 002 exactly as its figures have them, and its measurements redone with them beside the schemes of
+//! vaults (`crates/integrity`): Tables 1 to 6, Figures 4, 5 and 12 to 17, the claims of its text, and the false accepts of IsRand.
+//!
+//! [`Integrity`] is the random-access model of section 2, which the reference schemes implement: [`ReferenceMt`], [`ReferenceRand`]
+//! and [`ReferenceComp`]. They have the flaws of the paper that docs/integrity.md names: no file is stored with them.
+#![forbid(unsafe_code)]
+// `Failed` is an `Error` and a number; it is made where a block fails, which is rare.
+#![allow(clippy::result_large_err)]
+
+mod binary_tree;
+mod claims;
+mod entropy_bound;
+mod false_accept;
+mod false_accept_plot;
+mod false_accept_report;
+mod files;
+pub mod measure;
+mod node_cache;
+mod node_hash;
+mod paper;
+mod parts;
+mod random_access;
+mod reference_blocks;
+mod reference_comp;
+mod reference_counters;
+mod reference_keys;
+mod reference_mt;
+mod reference_rand;
+mod reference_rtree;
+mod report;
+mod speed;
+mod speed_plot;
+mod tables;
+mod trace_counters;
+mod trace_model;
+mod trace_speed;
+
+use lacuna_bench::section::Section;
+
+pub use binary_tree::BinaryTree;
+pub use entropy_bound::{RUN_BOUND, TailBound};
+pub use node_cache::{ListCache, NodeCache, TableCache};
+pub use node_hash::NodeHash;
+pub use random_access::Integrity;
+pub use reference_comp::ReferenceComp;
+pub use reference_counters::CounterIntervals;
+pub use reference_keys::ReferenceKeys;
+pub use reference_mt::ReferenceMt;
+pub use reference_rand::ReferenceRand;
+
+/// The schemes beside each other.
+pub const INTEGRITY: Section = Section::new("integrity", "Paper 002: integrity", report::measure);
+
+/// The statistic of IsRand on random blocks, beside its bound.
+pub const FALSE_ACCEPT: Section =
+    Section::new("false-accept", "Paper 002: false accepts", false_accept_report::measure);

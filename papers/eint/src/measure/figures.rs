@@ -1,0 +1,82 @@
+//! The metrics of paper 002, section 2, over a set of files that are written and then read from end to end.
+
+use crate::measure::memory::CountingMemory;
+use crate::measure::subject::{CacheKind, Driven, Subject};
+use lacuna_core::{Error, Kind, Result};
+use std::time::{Duration, Instant};
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Time of all writes, and of bringing US up to date.
+    pub write: Duration,
+    /// Time of all reads, with their checks.
+    pub read: Duration,
+    /// Blocks written.
+    pub written: u64,
+    /// Blocks read.
+    pub checked: u64,
+    /// Bytes of US that writing accessed.
+    pub write_us: u64,
+    /// Bytes of US that reading accessed.
+    pub read_us: u64,
+    /// Bytes of US at the end.
+    pub held: u64,
+}
+
+impl Figures {
+    /// The integrity bandwidth: bytes of US for each block that is written or read.
+    pub fn bandwidth(&self) -> f64 {
+        (self.write_us + self.read_us) as f64 / (self.written + self.checked).max(1) as f64
+    }
+
+    /// Time of everything.
+    pub fn time(&self) -> Duration {
+        self.write + self.read
+    }
+}
+
+/// Bytes of a request, as FUSE makes them.
+const REQUEST: usize = 128 << 10;
+
+/// Writes all files from end to end, then reads all of them and compares. Files are whole blocks.
+/// Errors: [`Kind::Corrupt`] if anything else is read than was written.
+pub fn measure_files(
+    subject: Subject,
+    block_size: usize,
+    cache: Option<(CacheKind, usize)>,
+    files: &[Vec<u8>],
+) -> Result<Figures> {
+    let mut figures = Figures::default();
+    let mut held: Vec<(Box<dyn Driven>, CountingMemory)> = Vec::with_capacity(files.len());
+    for (number, content) in (0..).zip(files) {
+        let blocks = (content.len() / block_size) as u64;
+        let us = CountingMemory::new(block_size, blocks);
+        let mut file = subject.file(number, block_size, cache)?;
+        let began = Instant::now();
+        for (at, run) in content.chunks(REQUEST).enumerate() {
+            file.write(&us, (at * REQUEST / block_size) as u64, run)?;
+        }
+        file.close(&us)?;
+        figures.write += began.elapsed();
+        figures.written += blocks;
+        figures.write_us += us.take_accessed();
+        held.push((file, us));
+    }
+    let mut room = vec![0; REQUEST];
+    for (content, (file, us)) in files.iter().zip(&held) {
+        for (at, run) in content.chunks(REQUEST).enumerate() {
+            let room = &mut room[..run.len()];
+            let began = Instant::now();
+            file.read(us, (at * REQUEST / block_size) as u64, room)?;
+            figures.read += began.elapsed();
+            if room != run {
+                return Err(Error::new(Kind::Corrupt, format!("{} returned other bytes", subject.name())));
+            }
+        }
+        figures.checked += (content.len() / block_size) as u64;
+        figures.read_us += us.take_accessed();
+        figures.held += us.held();
+    }
+    Ok(figures)
+}

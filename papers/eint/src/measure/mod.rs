@@ -1,0 +1,13 @@
+//! Measuring what the schemes cost: the metrics of paper 002, section 2.
+
+mod figures;
+mod memory;
+mod replay;
+mod subject;
+mod trace;
+
+pub use figures::{Figures, measure_files};
+pub use memory::CountingMemory;
+pub use replay::{Contents, replay};
+pub use subject::{CacheKind, Driven, Subject};
+pub use trace::{Access, Request, Trace};

@@ -1,0 +1,106 @@
+//! What the reference schemes have in common: how a run of blocks is walked, refused and cleared, and the length-preserving stateful
+//! encryption of Figure 3 with AES-256-XTS in place of AES in CBC mode.
+
+use crate::node_hash::{NodeHash, hash};
+use crate::reference_keys::ReferenceKeys;
+use lacuna_core::{Error, Kind, Result};
+use lacuna_crypto::XtsSession;
+use lacuna_integrity::Failed;
+use std::sync::Arc;
+
+/// L_ctr of the reference schemes: the paper's 200 bytes.
+pub(crate) const COUNTER_ROOM: usize = 200;
+
+/// The keys and the size of a file's blocks.
+pub(crate) struct ReferenceBlocks {
+    pub(crate) keys: Arc<ReferenceKeys>,
+    pub(crate) size: usize,
+}
+
+impl ReferenceBlocks {
+    /// E^len and D^len for a run of blocks.
+    pub(crate) fn cipher(&self) -> StatefulCipher<'_> {
+        StatefulCipher { keys: &self.keys, session: self.keys.xts().session() }
+    }
+
+    /// The blocks of `plain`, numbered from `first` on. Errors: [`Kind::Usage`] if it is not whole blocks up to `end`.
+    pub(crate) fn whole(&self, first: u64, plain: &[u8], end: u64) -> Result<u64> {
+        let count = (plain.len() / self.size) as u64;
+        let fits = first.checked_add(count).is_some_and(|after| after <= end);
+        if fits && plain.len().is_multiple_of(self.size) {
+            return Ok(count);
+        }
+        Err(Error::new(Kind::Usage, "cannot use a run of blocks")
+            .found(format!("{} bytes from block {first} on", plain.len()))
+            .expected(format!("whole blocks of {} bytes among {end}", self.size)))
+    }
+
+    /// Runs `open` over each block of the run in turn; the first that fails and those behind it become zeros. `open` returns
+    /// whether the block, decrypted in place, is authentic.
+    pub(crate) fn open_each(
+        &self,
+        first: u64,
+        run: &mut [u8],
+        mut open: impl FnMut(u64, &mut [u8]) -> Result<bool>,
+    ) -> std::result::Result<(), Failed> {
+        let mut done = 0;
+        let mut failed = None;
+        for (block, bytes) in (first..).zip(run.chunks_exact_mut(self.size)) {
+            match open(block, bytes) {
+                Ok(true) => done += self.size,
+                Ok(false) => failed = Some(Failed { block, error: altered(block) }),
+                Err(error) => failed = Some(Failed { block, error }),
+            }
+            if failed.is_some() {
+                break;
+            }
+        }
+        run[done..].fill(0);
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// A block that does not verify.
+fn altered(block: u64) -> Error {
+    Error::new(Kind::Corrupt, format!("block {block} does not verify"))
+        .found("data or counters that were altered, moved or are not the latest")
+        .expected("what was written there last")
+}
+
+/// Says of a whole run that it failed, for what its first block needs too.
+pub(crate) fn all_failed(first: u64, plain: &mut [u8], error: Error) -> Failed {
+    plain.fill(0);
+    Failed { block: first, error }
+}
+
+/// Figure 3: the initialisation vector of a block is a pseudorandom function of its index and its write counter.
+pub(crate) struct StatefulCipher<'k> {
+    keys: &'k ReferenceKeys,
+    session: XtsSession<'k>,
+}
+
+impl StatefulCipher<'_> {
+    pub(crate) fn encrypt(&mut self, block: u64, counter: u32, plain: &[u8], sealed: &mut [u8]) {
+        let vector = self.vector(block, counter);
+        self.session.encrypt(&vector, plain, sealed);
+    }
+
+    pub(crate) fn decrypt_in_place(&mut self, block: u64, counter: u32, bytes: &mut [u8]) {
+        let vector = self.vector(block, counter);
+        self.session.decrypt_in_place(&vector, bytes);
+    }
+
+    fn vector(&self, block: u64, counter: u32) -> [u8; 16] {
+        self.keys.vector(block, counter)
+    }
+}
+
+/// h(i || B).
+pub(crate) fn leaf(block: u64, plain: &[u8]) -> NodeHash {
+    hash(&[&block.to_le_bytes(), plain])
+}
+
+/// h(i || counter || B).
+pub(crate) fn counted_leaf(block: u64, counter: u32, plain: &[u8]) -> NodeHash {
+    hash(&[&block.to_le_bytes(), &counter.to_le_bytes(), plain])
+}

@@ -1,0 +1,136 @@
+//! The schemes of paper 002 over the classes of files, by block size: what Tables 4 and 5 and Figures 12 and 13 are made of.
+
+use crate::files::{Class, Sample};
+use crate::measure::{Figures, Subject, measure_files};
+use crate::paper::SIZES;
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::Result;
+
+/// The block size of files.
+pub(crate) const BLOCK: usize = 4096;
+
+/// Figures of one subject, class and block size, a line for each repeat.
+struct Cell {
+    subject: Subject,
+    class: Class,
+    size: usize,
+    runs: Vec<Figures>,
+}
+
+/// Everything that was measured over files.
+pub(crate) struct Speeds {
+    cells: Vec<Cell>,
+    repeats: u32,
+}
+
+/// All subjects: the paper's, then ours.
+pub(crate) fn subjects() -> impl Iterator<Item = Subject> {
+    Subject::PAPER.into_iter().chain(Subject::FILES)
+}
+
+/// Measures. `whole` are the files for blocks of 4096 bytes, `fewer` those for the other sizes, with a third of the repeats.
+pub(crate) fn measure(work: &Workspace, whole: &[Sample], fewer: &[Sample]) -> Result<Speeds> {
+    let repeats = work.scale.rounds;
+    let mut speeds = Speeds { cells: Vec::new(), repeats };
+    for size in SIZES.into_iter().rev() {
+        let (samples, turns) = if size == BLOCK { (whole, repeats) } else { (fewer, repeats.div_ceil(3)) };
+        for turn in 0..turns {
+            for sample in samples {
+                let class = sample.class;
+                work.goes_on(&format!(
+                    "integrity: {} files in blocks of {size} bytes, {} of {turns}",
+                    class.name(),
+                    turn + 1
+                ))?;
+                for subject in subjects() {
+                    let figures = measure_files(subject, size, None, &sample.files)?;
+                    speeds.add(subject, class, size, figures);
+                }
+            }
+        }
+    }
+    Ok(speeds)
+}
+
+/// The middle of some figures.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n % 2 == 0 => Some(f64::midpoint(values[middle - 1], values[middle])),
+        _ => Some(values[middle]),
+    }
+}
+
+/// A time, a bandwidth, or a size.
+pub(crate) type Of = fn(&Figures) -> f64;
+
+/// Nanoseconds to write a block.
+pub(crate) fn write_time(figures: &Figures) -> f64 {
+    figures.write.as_nanos() as f64 / figures.written.max(1) as f64
+}
+
+/// Nanoseconds to read a block.
+pub(crate) fn read_time(figures: &Figures) -> f64 {
+    figures.read.as_nanos() as f64 / figures.checked.max(1) as f64
+}
+
+/// Nanoseconds to write and to read a block.
+pub(crate) fn both_times(figures: &Figures) -> f64 {
+    write_time(figures) + read_time(figures)
+}
+
+/// Bytes of US for a block that is written or read.
+pub(crate) fn bandwidth(figures: &Figures) -> f64 {
+    figures.bandwidth()
+}
+
+/// Bytes of US for a block that is held.
+pub(crate) fn storage(figures: &Figures) -> f64 {
+    figures.held as f64 / figures.written.max(1) as f64
+}
+
+impl Speeds {
+    fn add(&mut self, subject: Subject, class: Class, size: usize, figures: Figures) {
+        let found = |cell: &&mut Cell| (cell.subject, cell.class, cell.size) == (subject, class, size);
+        match self.cells.iter_mut().find(found) {
+            Some(cell) => cell.runs.push(figures),
+            None => self.cells.push(Cell { subject, class, size, runs: vec![figures] }),
+        }
+    }
+
+    pub(crate) fn repeats(&self) -> u32 {
+        self.repeats
+    }
+
+    fn runs(&self, subject: Subject, class: Class, size: usize) -> &[Figures] {
+        let found = |cell: &&Cell| (cell.subject, cell.class, cell.size) == (subject, class, size);
+        self.cells.iter().find(found).map_or(&[], |cell| &cell.runs)
+    }
+
+    /// The mean over some classes, each weighing the same; the median of the repeats.
+    pub(crate) fn mean(&self, of: Of, subject: Subject, classes: &[Class], size: usize) -> Option<f64> {
+        median(self.means(of, subject, classes, size))
+    }
+
+    /// The same, one figure for each repeat.
+    fn means(&self, of: Of, subject: Subject, classes: &[Class], size: usize) -> Vec<f64> {
+        let runs: Vec<&[Figures]> = classes.iter().map(|class| self.runs(subject, *class, size)).collect();
+        let turns = runs.iter().map(|runs| runs.len()).min().unwrap_or(0);
+        let mean = |turn: usize| runs.iter().map(|runs| of(&runs[turn])).sum::<f64>() / runs.len() as f64;
+        (0..turns).map(mean).collect()
+    }
+
+    /// The median of the ratios of two subjects, both over some classes.
+    pub(crate) fn ratio(
+        &self,
+        of: Of,
+        [subject, to]: [Subject; 2],
+        classes: &[Class],
+        size: usize,
+    ) -> Option<f64> {
+        let pairs = self.means(of, subject, classes, size).into_iter().zip(self.means(of, to, classes, size));
+        median(pairs.map(|(one, other)| one / other).collect())
+    }
+}

@@ -1,0 +1,57 @@
+//! Figures 12 and 13 of paper 002, drawn: the time to write and read a MiB by block size, both axes logarithmic.
+
+use crate::files::Class;
+use crate::measure::Subject;
+use crate::paper::SIZES;
+use crate::speed::{Speeds, both_times};
+use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
+use lacuna_core::Result;
+use plotters::prelude::*;
+use std::path::Path;
+
+/// Lines, and how thick they are: the vault's schemes are thick.
+const LINES: [(Subject, RGBColor, u32); 8] = [
+    (Subject::Aes, GREY, 1),
+    (Subject::Wide, BLACK, 1),
+    (Subject::ReferenceMt, ORANGE, 1),
+    (Subject::ReferenceRand, BLUE, 1),
+    (Subject::ReferenceComp, GREEN, 1),
+    (Subject::FILES[1], ORANGE, 3),
+    (Subject::FILES[2], BLUE, 3),
+    (Subject::FILES[3], PURPLE, 3),
+];
+
+/// Draws both plots into a directory.
+pub(crate) fn draw(speeds: &Speeds, plots: &Path) -> Result<()> {
+    one(speeds, &Class::LOW_ENTROPY, "text, objects, executables", &plots.join("integrity-low.svg"))?;
+    one(speeds, &Class::HIGH_ENTROPY, "images, compressed", &plots.join("integrity-high.svg"))
+}
+
+fn one(speeds: &Speeds, classes: &[Class], which: &str, path: &Path) -> Result<()> {
+    let points = |subject: Subject| -> Vec<(f64, f64)> {
+        let of = |size: &usize| {
+            let blocks = f64::from(1 << 20) / *size as f64;
+            Some((*size as f64, speeds.mean(both_times, subject, classes, *size)? * blocks / 1e6))
+        };
+        SIZES.iter().filter_map(of).collect()
+    };
+    let all: Vec<f64> =
+        LINES.iter().flat_map(|(subject, ..)| points(*subject)).map(|point| point.1).collect();
+    let (least, most) =
+        (all.iter().copied().fold(f64::MAX, f64::min), all.iter().copied().fold(0.0, f64::max));
+    let axes = Axes {
+        x: (110.0..4800.0).log_scale(),
+        y: (least / 1.3..most * 1.3).log_scale(),
+        x_label: Some((8, &|size| format!("{size:.0}"))),
+        y_label: &|ms| format!("{ms:.1}"),
+        light_lines: 0,
+    };
+    plot::to_file(path, (900, 520), |area| {
+        let mut chart =
+            plot::chart(area, format!("ms to write and read a MiB by block size: {which}"), axes)?;
+        for (subject, colour, width) in LINES {
+            chart.line(points(subject), colour.stroke_width(width), 3, subject.name())?;
+        }
+        chart.legend(SeriesLabelPosition::UpperRight)
+    })
+}

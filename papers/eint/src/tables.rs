@@ -1,0 +1,169 @@
+//! Tables 2 to 5 and Figures 12 and 13 of paper 002 as tables, ours beside the paper's.
+
+use crate::files::{Class, Sample};
+use crate::measure::Subject;
+use crate::paper::{Metric, SIZES, TABLE_2, TABLE_3, printed, to_merkle};
+use crate::speed::{BLOCK, Of, Speeds, bandwidth, read_time, storage, subjects, write_time};
+use lacuna_bench::table::{Table, figure, head};
+use lacuna_integrity::{PACKED_HEADER, compress, is_random_looking};
+
+/// Table 2: the files.
+pub(crate) fn files(samples: &[Sample]) -> Table {
+    let heads = [
+        "files",
+        "MB",
+        "KB a file",
+        "found on the system",
+        "paper: files, MB, KB a file",
+        "what belongs to it",
+    ];
+    let mut table =
+        Table::new("The classes of files (paper 002, Table 2)", head("", heads.map(str::to_owned)));
+    for (sample, (mb, count, average)) in samples.iter().zip(TABLE_2) {
+        let (bytes, files) = (sample.bytes() as f64, sample.sizes.len());
+        table.row(
+            sample.class.name(),
+            [
+                files.to_string(),
+                format!("{:.1}", bytes / 1e6),
+                format!("{:.0}", bytes / 1e3 / files as f64),
+                format!("{} files, {:.0} MB", sample.found.0, sample.found.1 as f64 / 1e6),
+                format!("{count}, {mb:.0}, {average:.0}"),
+                sample.class.rule().to_owned(),
+            ],
+        );
+    }
+    table
+}
+
+/// The share of blocks for which `is` holds.
+fn share(sample: &Sample, size: usize, is: impl Fn(&[u8]) -> bool) -> f64 {
+    let (mut all, mut some) = (0_u64, 0_u64);
+    for block in sample.blocks(size) {
+        all += 1;
+        some += u64::from(is(block));
+    }
+    some as f64 / all.max(1) as f64
+}
+
+/// The shares of Table 3 for each class: random-looking by block size, and incompressible at 4096 bytes.
+pub(crate) struct Shares(Vec<(Class, [f64; SIZES.len()], f64)>);
+
+impl Shares {
+    pub(crate) fn of(samples: &[Sample]) -> Shares {
+        let mut room = vec![0; BLOCK];
+        let mut packs =
+            |block: &[u8]| compress(block, &mut room[..block.len() - 16], 16 + PACKED_HEADER).is_none();
+        let mut of = |sample: &Sample| {
+            let random = SIZES.map(|size| share(sample, size, is_random_looking));
+            let blocks = sample.blocks(BLOCK).count().max(1);
+            let hard = sample.blocks(BLOCK).filter(|block| packs(block)).count();
+            (sample.class, random, hard as f64 / blocks as f64)
+        };
+        Shares(samples.iter().map(&mut of).collect())
+    }
+
+    /// The share of random-looking and of incompressible blocks of 4096 bytes.
+    pub(crate) fn of_class(&self, class: Class) -> (f64, f64) {
+        let found = self.0.iter().find(|(of, ..)| *of == class);
+        found.map_or((0.0, 0.0), |(_, random, hard)| (random[SIZES.len() - 1], *hard))
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        let heads = SIZES.map(|size| format!("{size} bytes"));
+        let heads = heads.into_iter().chain(["incompressible at 4096".into()]);
+        let title = "Share of random-looking blocks, and the paper's (paper 002, Table 3)";
+        let mut table = Table::new(title, head("", heads));
+        for ((class, random, hard), paper) in self.0.iter().zip(TABLE_3) {
+            let cells = random.iter().zip(paper).map(|(here, paper)| format!("{here:.4} ({paper})"));
+            table.row(class.name(), cells.chain([format!("{hard:.4}")]));
+        }
+        table
+    }
+}
+
+/// A metric, its name, its unit, and how it is shown.
+const METRICS: [(Metric, Of, &str); 4] = [
+    (Metric::WriteTime, write_time, "ns to write a block (paper 002, Table 4)"),
+    (Metric::ReadTime, read_time, "ns to read a block (paper 002, Table 4)"),
+    (Metric::Bandwidth, bandwidth, "bytes of US accessed for a block (paper 002, Table 5)"),
+    (Metric::Storage, storage, "bytes of US held for a block (paper 002, Table 5)"),
+];
+
+/// Tables 4 and 5: a figure, and in parentheses the ratio to the reference of MT-EINT here and in the paper.
+pub(crate) fn tables_4_and_5(speeds: &Speeds) -> Vec<Table> {
+    let of = |(metric, of, title): (Metric, Of, &str)| {
+        let heads = Class::ALL.map(|class| class.name().to_owned());
+        let title = format!("{title}; ratio to reference MT, here / paper");
+        let mut table = Table::new(title, head("blocks of 4096 bytes", heads));
+        for subject in subjects() {
+            let no_us = Subject::PAPER[..2].contains(&subject) || subject == Subject::FILES[0];
+            if no_us && matches!(metric, Metric::Bandwidth | Metric::Storage) {
+                continue;
+            }
+            let cell = |class: Class| {
+                let value = speeds.mean(of, subject, &[class], BLOCK);
+                let ratio = speeds.ratio(of, [subject, Subject::ReferenceMt], &[class], BLOCK);
+                let paper = to_merkle(metric, subject, class);
+                let decimals = if value.is_some_and(|value| value < 10.0) { 2 } else { 0 };
+                format!("{} ({} / {})", figure(value, decimals), figure(ratio, 2), figure(paper, 2))
+            };
+            table.row(subject.name(), Class::ALL.map(cell));
+        }
+        table
+    };
+    METRICS.map(of).into()
+}
+
+/// The paper's own Tables 4 and 5, for reading ours against.
+pub(crate) fn papers_tables() -> Table {
+    let heads = Class::ALL.map(|class| class.name().to_owned());
+    let title = "The paper's Tables 4 and 5: seconds to write / read, bytes of bandwidth / MB of storage";
+    let mut table = Table::new(title, head("", heads));
+    for subject in Subject::PAPER {
+        let of = |metric, class, decimals| figure(printed(metric, subject, class), decimals);
+        let cell = |class: Class| {
+            format!(
+                "{} / {}, {} / {}",
+                of(Metric::WriteTime, class, 1),
+                of(Metric::ReadTime, class, 1),
+                of(Metric::Bandwidth, class, 2),
+                of(Metric::Storage, class, 2)
+            )
+        };
+        table.row(subject.name(), Class::ALL.map(cell));
+    }
+    table
+}
+
+/// Figures 12 and 13: write time, read time, bandwidth and storage by block size, as ratios to the reference of MT-EINT.
+pub(crate) fn sweep(speeds: &Speeds, title: &str, classes: &[Class]) -> Table {
+    let shown = [
+        Subject::ReferenceRand,
+        Subject::ReferenceComp,
+        Subject::FILES[1],
+        Subject::FILES[2],
+        Subject::FILES[3],
+        Subject::FILES[4],
+    ];
+    let heads =
+        ["reference MT itself".to_owned()].into_iter().chain(shown.map(|subject| subject.name().to_owned()));
+    let title = format!("{title}: write / read / bandwidth / storage, to reference MT");
+    let mut table = Table::new(title, head("block", heads));
+    for size in SIZES {
+        let base = |of: Of| speeds.mean(of, Subject::ReferenceMt, classes, size);
+        let own = format!(
+            "{} ns / {} ns / {} B / {} B",
+            figure(base(write_time), 0),
+            figure(base(read_time), 0),
+            figure(base(bandwidth), 0),
+            figure(base(storage), 0)
+        );
+        let cell = |subject: Subject| {
+            let of = |of: Of| figure(speeds.ratio(of, [subject, Subject::ReferenceMt], classes, size), 2);
+            [write_time as Of, read_time, bandwidth, storage].map(of).join(" / ")
+        };
+        table.row(format!("{size} bytes"), [own].into_iter().chain(shown.map(cell)));
+    }
+    table
+}

@@ -1,0 +1,173 @@
+//! What traces do to write counters: Table 1, Figures 4, 5 and 17 and section 7.3 of paper 002. Counting, without any file.
+
+use crate::measure::{Access, Trace};
+use crate::reference_counters::CounterIntervals;
+use crate::trace_model::{MODELS, Model};
+use lacuna_bench::table::{Table, head};
+use std::collections::{BTreeMap, HashMap};
+
+/// Bytes of trusted storage that are looked at (Figure 17).
+pub(crate) const TRUSTED: [usize; 6] = [8, 50, 100, 150, 200, 400];
+/// Numbers of writes and of intervals that are looked at (Figures 4 and 5).
+const AT_LEAST: [usize; 7] = [1, 2, 4, 10, 50, 100, 1000];
+
+/// The counters after a trace.
+pub(crate) struct Counted {
+    /// Bytes of intervals of each file: counters as numbers of writes.
+    bytes: Vec<usize>,
+    /// Intervals of each file with counters of passes, as files have them.
+    passes: Vec<usize>,
+    /// Blocks by how often they were written.
+    writes: BTreeMap<u32, u64>,
+    blocks: u64,
+}
+
+/// The passes of one file, in memory and without bounds: a block that this pass wrote begins the next.
+#[derive(Default)]
+struct Passes {
+    pass: u32,
+    of: HashMap<u64, u32>,
+}
+
+impl Passes {
+    fn write(&mut self, first: u64, count: u64) {
+        let again = (first..first + count).any(|block| self.of.get(&block) == Some(&self.pass));
+        if again || self.of.is_empty() {
+            self.pass += 1;
+        }
+        self.of.extend((first..first + count).map(|block| (block, self.pass)));
+    }
+
+    fn intervals(&self) -> usize {
+        let mut all: Vec<(u64, u32)> = self.of.iter().map(|(block, pass)| (*block, *pass)).collect();
+        all.sort_unstable();
+        let apart = |pair: &[(u64, u32)]| pair[0].1 != pair[1].1 || pair[0].0 + 1 != pair[1].0;
+        usize::from(!all.is_empty()) + all.windows(2).filter(|pair| apart(pair)).count()
+    }
+}
+
+impl Counted {
+    pub(crate) fn of(trace: &Trace) -> Counted {
+        let mut intervals: Vec<CounterIntervals> = vec![CounterIntervals::default(); trace.files.len()];
+        let mut passes: Vec<Passes> = trace.files.iter().map(|_| Passes::default()).collect();
+        let written = trace.requests.iter().filter(|request| request.access == Access::Write);
+        for request in written.clone() {
+            let of = &mut intervals[request.file];
+            // What is not written in the trace has no counter; writes begin at the end or before it.
+            (request.first..request.first + request.count)
+                .for_each(|block| of.update(block).expect("traces write without gaps"));
+            passes[request.file].write(request.first, request.count);
+        }
+        let mut writes = BTreeMap::new();
+        let mut blocks = 0;
+        for of in &intervals {
+            blocks += of.blocks();
+            (0..of.blocks()).for_each(|block| *writes.entry(of.get(block)).or_default() += 1);
+        }
+        Counted {
+            bytes: intervals.iter().map(CounterIntervals::bytes).collect(),
+            passes: passes.iter().map(Passes::intervals).collect(),
+            writes,
+            blocks,
+        }
+    }
+
+    /// Table 1: bytes of counter intervals, the mean of all files.
+    pub(crate) fn interval_bytes(&self) -> f64 {
+        self.bytes.iter().sum::<usize>() as f64 / self.bytes.len() as f64
+    }
+
+    /// Percent of files whose intervals fit into so many bytes.
+    pub(crate) fn fitting(&self, room: usize) -> f64 {
+        let fit = self.bytes.iter().filter(|bytes| **bytes <= room).count();
+        100.0 * fit as f64 / self.bytes.len() as f64
+    }
+
+    /// The same with counters of passes.
+    fn fitting_passes(&self, room: usize) -> f64 {
+        let fit = self.passes.iter().filter(|count| **count * CounterIntervals::BYTES <= room).count();
+        100.0 * fit as f64 / self.passes.len() as f64
+    }
+
+    /// Figure 4: blocks that were written at least so often.
+    fn blocks_written(&self, at_least: usize) -> u64 {
+        self.writes.range(at_least as u32..).map(|(_, blocks)| blocks).sum()
+    }
+
+    /// Figure 5: files that have at least so many intervals.
+    fn files_with(&self, at_least: usize) -> usize {
+        self.bytes.iter().filter(|bytes| **bytes / CounterIntervals::BYTES >= at_least).count()
+    }
+}
+
+/// Section 7.2's and 7.3's tables about counters.
+pub(crate) fn tables(traces: &[(Model, Trace)]) -> Vec<Table> {
+    let counted: Vec<Counted> = traces.iter().map(|(_, trace)| Counted::of(trace)).collect();
+    vec![representations(traces, &counted), distributions(&counted), fitting(&counted)]
+}
+
+/// Tables 1 and 6.
+fn representations(traces: &[(Model, Trace)], counted: &[Counted]) -> Table {
+    let heads = [
+        "files",
+        "blocks written",
+        "blocks read",
+        "bytes of intervals a file (paper)",
+        "with counters of passes",
+        "bytes of a counter per block, a file",
+    ];
+    let title = "Synthetic traces: their size, and how counters are kept (paper 002, Tables 6 and 1)";
+    let mut table = Table::new(title, head("", heads.map(str::to_owned)));
+    for ((model, trace), counted) in traces.iter().zip(counted) {
+        let files = counted.bytes.len() as f64;
+        let passes = (counted.passes.iter().sum::<usize>() * CounterIntervals::BYTES) as f64 / files;
+        table.row(
+            model.name,
+            [
+                trace.files.len().to_string(),
+                trace.blocks(Access::Write).to_string(),
+                trace.blocks(Access::Read).to_string(),
+                format!("{:.1} ({})", counted.interval_bytes(), model.interval_bytes),
+                format!("{passes:.1}"),
+                format!("{:.0}", counted.blocks as f64 * 4.0 / files),
+            ],
+        );
+    }
+    table
+}
+
+/// Figures 4 and 5.
+fn distributions(counted: &[Counted]) -> Table {
+    let heads = MODELS.iter().flat_map(|model| {
+        [
+            format!("{}: blocks written so often", model.name),
+            format!("{}: files with so many intervals", model.name),
+        ]
+    });
+    let title =
+        "Synthetic traces: how often blocks are written, and intervals of files (paper 002, Figures 4 and 5)";
+    let mut table = Table::new(title, head("at least", heads));
+    for at_least in AT_LEAST {
+        let cells = counted.iter().flat_map(|counted| {
+            [counted.blocks_written(at_least).to_string(), counted.files_with(at_least).to_string()]
+        });
+        table.row(at_least.to_string(), cells);
+    }
+    table
+}
+
+/// Figure 17 and section 7.3.
+fn fitting(counted: &[Counted]) -> Table {
+    let heads = MODELS.iter().map(|model| format!("{}: writes / passes", model.name));
+    let title = "Synthetic traces: percent of files whose counters fit into so much trusted storage (paper 002, Figure 17)";
+    let mut table = Table::new(title, head("bytes", heads));
+    for room in TRUSTED {
+        let cells = counted
+            .iter()
+            .map(|counted| format!("{:.1} / {:.1}", counted.fitting(room), counted.fitting_passes(room)));
+        table.row(room.to_string(), cells);
+    }
+    let paper = MODELS.iter().map(|model| format!("{}", model.fitting));
+    table.row("200, paper", paper);
+    table
+}

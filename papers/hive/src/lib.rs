@@ -1,0 +1,14 @@
+//! `hive`: the claim of paper 001 that the stash of a write-only ORAM has a constant size, counted on the draws and the placement
+//! of the format `oblivious` beside the bound that is derived for them.
+//!
+//! Every figure is a function of the code alone: the same on every machine.
+#![forbid(unsafe_code)]
+
+mod stash;
+mod stash_plot;
+mod stash_report;
+
+use lacuna_bench::section::Section;
+
+/// The stash beside its bound.
+pub const STASH: Section = Section::new("stash", "Paper 001: the stash", stash_report::measure);

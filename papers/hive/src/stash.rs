@@ -1,0 +1,146 @@
+//! How many blocks of an oblivious disk wait for a cell, counted over millions of simulated operations, beside
+//! the bound that `lacuna-oblivious` derives. A function of the code alone: the same on every machine.
+
+use lacuna_bench::requirement::{Bound, Requirement};
+use lacuna_bench::table::{Table, head};
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::Result;
+use lacuna_oblivious::{World, tail_base};
+
+const CELLS: usize = 8192;
+/// What was seen so often is compared with the bound; the rest scatters.
+const OFTEN: u64 = 1000;
+/// How far above the bound the measured tail may scatter even so.
+const MOST_TO_BOUND: f64 = 1.1;
+/// The most blocks that the table and the plot look at.
+pub(crate) const MOST: usize = 14;
+
+/// One region: its *k*, and operations in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    /// The paper's *k*.
+    pub per_write: u8,
+    at_once: usize,
+    /// Neighbouring cells that are drawn together.
+    group: usize,
+}
+
+/// What is simulated.
+pub(crate) const CASES: [Case; 5] = [
+    Case { per_write: 2, at_once: 1, group: 1 },
+    Case { per_write: 3, at_once: 1, group: 1 },
+    Case { per_write: 4, at_once: 1, group: 1 },
+    Case { per_write: 2, at_once: 4, group: 8 },
+    Case { per_write: 2, at_once: 32, group: 8 },
+];
+
+impl Case {
+    pub(crate) fn name(self) -> String {
+        match self.at_once {
+            1 => self.region(),
+            n => format!("{}, {n} at once", self.region()),
+        }
+    }
+
+    /// What the bound depends on, for people.
+    pub(crate) fn region(self) -> String {
+        match self.group {
+            1 => format!("k = {}", self.per_write),
+            group => format!("k = {} in groups of {group}", self.per_write),
+        }
+    }
+
+    /// Whether no case before it has the same bound.
+    pub(crate) fn is_first_of_bound(self) -> bool {
+        let mut before = CASES.into_iter().take_while(|case| *case != self);
+        !before.any(|case| (case.per_write, case.group) == (self.per_write, self.group))
+    }
+
+    /// The bound on the probability that so many blocks wait.
+    pub(crate) fn bound(self, blocks: usize) -> f64 {
+        let free = if self.per_write == 2 { 2.0 / 3.0 } else { 0.5 };
+        let base =
+            tail_base(self.per_write.into(), free, self.group as u64).expect("so many free cells are enough");
+        base.powi(blocks as i32)
+    }
+}
+
+pub(crate) struct Stash {
+    /// For each case how often it was looked, and how often so many blocks or more waited.
+    tails: Vec<(Case, u64, Vec<u64>)>,
+    operations: u64,
+}
+
+pub(crate) fn measure(work: &Workspace) -> Result<Stash> {
+    let operations = if work.scale.quick { 100_000 } else { 10_000_000 };
+    let mut tails = Vec::new();
+    for case in CASES {
+        work.goes_on(&format!("stash: {}", case.name()))?;
+        let looks = operations / case.at_once as u64;
+        let mut world = World::full(1, CELLS, case.per_write.into(), case.group);
+        tails.push((case, looks, world.tail(looks, case.at_once, false)));
+    }
+    Ok(Stash { tails, operations })
+}
+
+impl Stash {
+    /// For numbers of blocks up to [`MOST`] that were seen to wait, with what probability they do.
+    pub(crate) fn points(&self, case: Case) -> Vec<(usize, f64)> {
+        let found = self.tails.iter().filter(|(of, ..)| *of == case);
+        found
+            .flat_map(|(_, looks, reached)| {
+                reached.iter().map(|count| *count as f64 / *looks as f64).enumerate().take(MOST + 1)
+            })
+            .collect()
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        let columns = |bound: &dyn Fn(Case) -> String, counted: &dyn Fn(Case) -> String| {
+            let of_case =
+                |case: Case| case.is_first_of_bound().then(|| bound(case)).into_iter().chain([counted(case)]);
+            CASES.into_iter().flat_map(of_case).collect::<Vec<_>>()
+        };
+        let heads = columns(&|case| format!("bound, {}", case.region()), &Case::name);
+        let mut table =
+            Table::new("Probability that so many blocks wait for a cell", head("blocks or more", heads));
+        let figure = |p: f64| if p >= 1e-3 { format!("{p:.4}") } else { format!("{p:.1e}") };
+        let most = CASES.map(|case| self.points(case).len()).into_iter().max().unwrap_or(0);
+        for blocks in 1..most {
+            let counted =
+                |case| self.points(case).get(blocks).map_or_else(|| "-".into(), |point| figure(point.1));
+            table.row(blocks.to_string(), columns(&|case| figure(case.bound(blocks)), &counted));
+        }
+        table
+    }
+
+    /// The promise about the bound.
+    pub(crate) fn requirement(&self) -> Requirement {
+        let line = "blocks in the stash, to the derived bound";
+        let mut requirement = Requirement::new(line, Bound::AtMost(MOST_TO_BOUND), "");
+        for (case, looks, reached) in &self.tails {
+            let often = reached.iter().enumerate().skip(1).filter(|(_, count)| **count >= OFTEN);
+            let to_bound = often.map(|(blocks, count)| *count as f64 / *looks as f64 / case.bound(blocks));
+            requirement.add(case.name(), to_bound.reduce(f64::max));
+        }
+        requirement
+    }
+
+    pub(crate) fn method(&self) -> String {
+        let of = |per_write: u8| Case { per_write, at_once: 1, group: 1 }.bound(1);
+        let (two, three, four) = (of(2), of(3), of(4));
+        format!(
+            "### Method for the stash\n\n\
+- {CELLS} cells of one region in memory, a third of them with the latest version of some block for k = 2, half for more: the \
+fullest that a level can be. {operations} random blocks are written again, with the draws and the placement of the format, \
+without ciphers and without a medium. The blocks in the stash are counted after every operation, or after every batch of \
+operations that are done at once, as the format does 32.\n\
+- The bound for *m* blocks or more is y to the power of *m*, where E[y^(free cells of k)] = y: y is {two:.4} for k = 2, \
+{three:.4} for k = 3, which is √5 − 2, and {four:.4} for k = 4. An operation at a time comes as near to it as distinct cells \
+allow; batches stay far below it, because what the cells of a batch have free evens out.\n\
+- The paper's stashes have a fixed size. The format draws cells in groups of 8, for which the bound is \
+y to the power of *m* / 8. The record of a batch has 48 slots: by the bound, more \
+blocks are in the stash than fit there with a probability of 2^-12.2 at most at k = 2; then a further batch is written at once.\n",
+            operations = self.operations,
+        )
+    }
+}

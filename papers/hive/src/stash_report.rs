@@ -1,0 +1,35 @@
+//! What the page of the papers says of the stash.
+
+use crate::stash::{self, Stash};
+use crate::stash_plot;
+use lacuna_bench::measured::Measured;
+use lacuna_bench::page::Run;
+use lacuna_bench::requirement::Requirement;
+use lacuna_bench::table::Table;
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::Result;
+use std::path::Path;
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    Ok(Box::new(stash::measure(work)?))
+}
+
+impl Measured for Stash {
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
+
+    fn requirements(&self) -> Vec<Requirement> {
+        vec![self.requirement()]
+    }
+
+    fn plot(&self, plots: &Path) -> Result<()> {
+        stash_plot::draw(self, &plots.join("oblivious-stash.svg"))
+    }
+
+    fn body(&self, _run: &Run) -> String {
+        let plot = "![blocks that wait for a cell, beside the bound](plots/oblivious-stash.svg)\n";
+        [&self.table().markdown(), plot, &self.method()].join("\n")
+    }
+}

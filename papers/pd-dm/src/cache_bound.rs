@@ -1,0 +1,97 @@
+//! Section 3.3 of paper 000: caches of maps are bounded. How much they held at the most, of their shares: in the runs of Figure
+//! 8, and where random writes spread over many more leaves than any cache holds.
+
+use crate::cache_sizes::{CacheSizes, kib};
+use lacuna_bench::bed::Bed;
+use lacuna_bench::modelled::Case;
+use lacuna_bench::requirement::{Bound, Requirement};
+use lacuna_bench::table::Table;
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::Result;
+use lacuna_deniable::{Cached, Caches};
+
+/// Memory for all caches under spread writes. The first is the least that `--cache` takes.
+const BUDGETS: [u64; 3] = [1 << 20, 2 << 20, 4 << 20];
+
+pub(crate) struct CacheBound {
+    spread: Vec<(u64, Caches)>,
+    medium: u64,
+    writes: u64,
+    /// Leaves of the map of each level.
+    leaves: u64,
+}
+
+/// Measures the spread writes.
+pub(crate) fn measure(work: &Workspace) -> Result<CacheBound> {
+    let (medium, writes) = if work.scale.quick { (256 << 20, 500) } else { (2 << 30, 20_000) };
+    let params = Case::Half.params(medium)?;
+    let span = params.blocks.min(params.most_blocks(1) * 15 / 16);
+    let mut spread = Vec::new();
+    for budget in BUDGETS {
+        work.goes_on(&format!("models: spread writes with caches of {}", kib(budget)))?;
+        let (mut bed, disk) = Bed::with_caches(medium, span, &params, budget)?;
+        bed.write(true, writes)?;
+        spread.push((budget, disk.caches()));
+    }
+    Ok(CacheBound { spread, medium, writes, leaves: span.div_ceil(512) })
+}
+
+/// The caches of a disk, with what they are for.
+fn named(caches: &Caches) -> Vec<(String, Cached)> {
+    let leaves =
+        (0..).zip(&caches.leaves).map(|(level, leaves): (u8, _)| (format!("map of level {level}"), *leaves));
+    leaves.chain([("summaries".into(), caches.summaries)]).collect()
+}
+
+impl CacheBound {
+    /// All figures, with those of the runs of Figure 8.
+    pub(crate) fn table(&self, figure_8: &CacheSizes) -> Table {
+        let head = [
+            "all caches",
+            "writes",
+            "map of level 0: most held",
+            "map of level 1: most held",
+            "summaries: most held",
+        ];
+        let mut table = Table::new("Memory of the caches (paper 000, section 3.3)", head);
+        let runs = figure_8.held().map(|held| ("as in Figure 8", held));
+        let spread = self.spread.iter().map(|(budget, caches)| ("spread", (*budget, caches)));
+        for (writes, (budget, caches)) in runs.chain(spread) {
+            let held =
+                named(caches).into_iter().map(|(_, of)| format!("{} of {}", kib(of.most), kib(of.share)));
+            table.row(kib(budget), std::iter::once(writes.to_owned()).chain(held));
+        }
+        table
+    }
+
+    /// The promise that caches stay within their shares, for all sizes that `--cache` takes.
+    pub(crate) fn requirement(&self, figure_8: &CacheSizes) -> Requirement {
+        let line = format!(
+            "caches of maps and summaries, from {} up: the most they held, of their share",
+            kib(BUDGETS[0])
+        );
+        let mut all = Requirement::new(line, Bound::AtMost(100.0), "%");
+        let spread = self.spread.iter().map(|(budget, caches)| (*budget, caches));
+        for (budget, caches) in figure_8.held().chain(spread).filter(|(budget, _)| *budget >= BUDGETS[0]) {
+            for (name, held) in named(caches) {
+                let part = held.most as f64 / held.share as f64 * 100.0;
+                all.add(format!("{name}, {}", kib(budget)), Some(part));
+            }
+        }
+        all
+    }
+
+    /// How the figures come about.
+    pub(crate) fn method(&self) -> String {
+        format!(
+            "- Section 3.3: the bytes of the leaves that were in memory at once, changed ones that wait to be written among \
+them, and of the summaries, as the disk reckons them, since it was opened; the pages above the leaves, 8 bytes for each \
+leaf, are always in memory. *spread*: {writes} random writes to each level of a medium of {medium} MiB, whose maps have \
+{leaves} leaves each. `deniable` keeps a changed leaf until it is written, \
+so that with little memory the leaves can be more than their share.\n",
+            writes = self.writes,
+            medium = self.medium >> 20,
+            leaves = self.leaves,
+        )
+    }
+}

@@ -1,0 +1,128 @@
+//! Figure 8 of paper 000: throughput by the size of the caches, on the model of the paper's disk.
+
+use crate::paper_tables::{megabytes, name};
+use lacuna_bench::bed::{Bed, Model, Operation};
+use lacuna_bench::modelled::{Case, Sizes};
+use lacuna_bench::table::{Table, head};
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::{BLOCK_SIZE, Budget, Result};
+use lacuna_deniable::Caches;
+use std::collections::HashMap;
+
+/// Bytes of all caches of a disk.
+const BUDGETS: [u64; 6] = [256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+/// The parts of the data that random requests go to, as divisors, the smallest first: the paper's sizes of files.
+const FILES: [u64; 3] = [16, 4, 1];
+/// How often a disk is written from end to end before it is measured: until its log has come round.
+const PASSES: u32 = 5;
+/// What is measured, in the order of the columns.
+const OPERATIONS: [Operation; 4] =
+    [Operation::PublicRead, Operation::PublicWrite, Operation::HiddenRead, Operation::HiddenWrite];
+
+/// Bytes per second of the sequential jobs, divisor 0, and of the random ones by the divisor of their file.
+type Rates = HashMap<(u64, Operation), f64>;
+
+pub(crate) struct CacheSizes {
+    cells: Vec<(u64, Rates, Caches)>,
+    /// Of `sealed`, which has one level.
+    xts: Rates,
+    sizes: Sizes,
+}
+
+pub(crate) fn measure(work: &Workspace) -> Result<CacheSizes> {
+    let sizes = Sizes::of(work)?;
+    let span = sizes.whole / 2;
+    let mut xts = Bed::new(sizes.medium, span, |medium| Case::Xts.open(medium, Budget::bytes(sizes.budget)))?;
+    let xts = rates(work, &mut xts)?;
+    let mut cells = Vec::new();
+    for budget in BUDGETS.into_iter().filter(|budget| !work.scale.quick || *budget == BUDGETS[1]) {
+        work.goes_on(&format!("models: caches of {} KiB", budget >> 10))?;
+        let (mut bed, disk) =
+            Bed::with_caches(sizes.medium, span, &Case::Half.params(sizes.medium)?, budget)?;
+        cells.push((budget, rates(work, &mut bed)?, disk.caches()));
+    }
+    Ok(CacheSizes { cells, xts, sizes })
+}
+
+fn rates(work: &Workspace, bed: &mut Bed) -> Result<Rates> {
+    let span = bed.span;
+    for _ in 0..PASSES {
+        bed.write(false, span)?;
+    }
+    let mut found = Rates::new();
+    let mut note = |divisor: u64, measured: Vec<(Model, Operation, f64)>| {
+        let of_disk = measured.into_iter().filter(|(model, ..)| *model == Model::HardDisk);
+        found.extend(of_disk.map(|(_, operation, rate)| ((divisor, operation), rate)));
+    };
+    note(0, bed.jobs(false)?);
+    for divisor in FILES {
+        work.interrupt.check()?;
+        bed.span = span / divisor;
+        bed.write(true, bed.span)?;
+        note(divisor, bed.jobs(true)?);
+    }
+    Ok(found)
+}
+
+pub(crate) fn kib(bytes: u64) -> String {
+    if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) {
+        format!("{} MiB", bytes >> 20)
+    } else {
+        format!("{} KiB", bytes >> 10)
+    }
+}
+
+impl CacheSizes {
+    pub(crate) fn tables(&self) -> Vec<Table> {
+        let jobs = |divisor: u64| OPERATIONS.map(|operation| (divisor, operation));
+        let all = [jobs(0), jobs(1)].concat();
+        let title = |what| format!("{what} (paper 000, Figure 8)");
+        let both = self.rates_table(title("Size of the caches, hard disk"), &all, |(divisor, operation)| {
+            format!("{} {}", if divisor == 0 { "sequential" } else { "random" }, name(operation))
+        });
+        let files = [Operation::HiddenWrite, Operation::HiddenRead, Operation::PublicRead];
+        let files = files.map(|operation| FILES.map(|divisor| (divisor, operation))).concat();
+        let data = self.sizes.whole / 2 * BLOCK_SIZE as u64;
+        let by_file = self.rates_table(
+            title("Random requests to a part of the data"),
+            &files,
+            |(divisor, operation)| format!("{}, {} MiB", name(operation), (data / divisor) >> 20),
+        );
+        vec![both, by_file]
+    }
+
+    fn rates_table(
+        &self,
+        title: String,
+        columns: &[(u64, Operation)],
+        name: impl Fn((u64, Operation)) -> String,
+    ) -> Table {
+        let mut table = Table::new(title, head("MB/s", columns.iter().map(|column| name(*column))));
+        let cells = self.cells.iter().map(|(budget, rates, _)| (kib(*budget), rates));
+        for (first, rates) in cells.chain([(Case::Xts.name().into(), &self.xts)]) {
+            let figure =
+                |column| rates.get(column).map_or_else(|| "n/a".into(), |rate| megabytes(rate / 1e6));
+            table.row(first, columns.iter().map(figure));
+        }
+        table
+    }
+
+    /// What the caches held at the most, by the memory for all of them.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &Caches)> {
+        self.cells.iter().map(|(budget, _, caches)| (*budget, caches))
+    }
+
+    /// How the figures come about.
+    pub(crate) fn method(&self) -> String {
+        format!(
+            "- Figure 8: *half* with so much for all caches (`--cache`, which takes 1 MiB at the least): a quarter for \
+leaves of the map of level 0, an eighth for those of level 1, a quarter for summaries, and an eighth for what waits at \
+level 1. The leaves of what is written take {leaves} KiB for each level. Sequential requests come first, after {PASSES} \
+passes from end to end, then random ones to a sixteenth of the data, to a quarter and to all of it, each after as many \
+random writes as that has blocks; all else is as in Tables 2 and 3. *lacuna xts* has {budget} KiB. Level 1 takes more \
+public writes for each of its own where its queue is short.\n",
+            leaves = ((self.sizes.whole / 2).div_ceil(512) * BLOCK_SIZE as u64) >> 10,
+            budget = self.sizes.budget >> 10,
+        )
+    }
+}

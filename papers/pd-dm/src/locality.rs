@@ -1,0 +1,105 @@
+//! Section 6 of paper 000: logical data that is written together lies together. Counted for sequential reads, of data that
+//! was written sequentially and then overwritten in part at random.
+
+use crate::paper_tables::megabytes;
+use lacuna_bench::bed::{Bed, LONG};
+use lacuna_bench::modelled::{Case, Sizes};
+use lacuna_bench::table::Table;
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::{BLOCK_SIZE, Budget, Result};
+
+/// What is measured.
+const CASES: [Case; 4] = [Case::Xts, Case::Half, Case::Paper, Case::Oblivious];
+/// Random writes before the data is read, in percent of its blocks.
+const OVERWRITTEN: [u64; 3] = [0, 10, 50];
+
+/// One reading of a level from end to end.
+struct Reading {
+    case: Case,
+    level: usize,
+    overwritten: u64,
+    /// Extents asked of the medium for each request of 1 MiB, seeks by the model, and KiB in a run.
+    extents: f64,
+    seeks: f64,
+    run: f64,
+    /// Bytes of the data per second.
+    rate: f64,
+}
+
+pub(crate) struct Locality {
+    readings: Vec<Reading>,
+}
+
+pub(crate) fn measure(work: &Workspace) -> Result<Locality> {
+    let sizes = Sizes::of(work)?;
+    let mut readings = Vec::new();
+    for case in CASES {
+        work.goes_on(&format!("models: locality, {}", case.name()))?;
+        let span = case.span(sizes)?;
+        let budget = Budget::bytes(sizes.budget);
+        let mut bed = Bed::new(sizes.medium, span, |medium| case.open(medium, budget))?;
+        for _ in 0..2 {
+            bed.write(false, span)?;
+        }
+        let mut before = 0;
+        for overwritten in OVERWRITTEN {
+            work.interrupt.check()?;
+            bed.write(true, span * (overwritten - before) / 100)?;
+            before = overwritten;
+            for level in 0..bed.levels() {
+                readings.push(read(&mut bed, case, level, overwritten)?);
+            }
+        }
+    }
+    Ok(Locality { readings })
+}
+
+fn read(bed: &mut Bed, case: Case, level: usize, overwritten: u64) -> Result<Reading> {
+    let span = bed.span;
+    let (before, seeks_before, then) = bed.charged();
+    bed.read(level, false, span)?;
+    let (found, seeks, now) = bed.charged();
+    let each = |count: u64| count as f64 / span as f64 * LONG as f64;
+    Ok(Reading {
+        case,
+        level,
+        overwritten,
+        extents: each(found.extents - before.extents),
+        seeks: each(seeks - seeks_before),
+        run: (found.bytes - before.bytes) as f64 / 1024.0 / (found.runs - before.runs).max(1) as f64,
+        rate: (span * BLOCK_SIZE as u64) as f64 / now.saturating_sub(then).as_secs_f64(),
+    })
+}
+
+impl Locality {
+    pub(crate) fn table(&self) -> Table {
+        let head = [
+            "disk",
+            "level",
+            "overwritten at random",
+            "reads of the medium for 1 MiB",
+            "KiB in a run",
+            "seeks for 1 MiB",
+            "MB/s",
+        ];
+        let mut table = Table::new("Locality: sequential reads, hard disk (paper 000, section 6)", head);
+        for reading in &self.readings {
+            let mut cells = vec![reading.level.to_string(), format!("{}%", reading.overwritten)];
+            cells.extend([reading.extents, reading.run, reading.seeks].map(|count| format!("{count:.1}")));
+            cells.push(megabytes(reading.rate / 1e6));
+            table.row(reading.case.name(), cells);
+        }
+        table
+    }
+}
+
+/// How the figures come about.
+pub(crate) fn method() -> String {
+    format!(
+        "- Section 6: the disks of Tables 2 to 4, written twice from end to end, both levels together, are read from \
+end to end in requests of 1 MiB, {LONG} blocks; then after as many random writes of one block as a tenth of the data has \
+blocks, then after half as many as it has, to both levels. A read is one extent asked of the medium, summaries and pages \
+of the map among them; a run is what is read without a gap, on `deniable` most often a summary and what it lists; a seek \
+is one by the model, for which passing over what lies between is not quicker.\n",
+    )
+}

@@ -1,0 +1,183 @@
+//! Figure 6 of paper 000: throughput over many runs of the same job on the same disk, on the model of the paper's disk.
+
+use crate::paper_tables::{megabytes, name};
+use lacuna_bench::bed::{Bed, Model, Operation};
+use lacuna_bench::modelled::{Case, Sizes};
+use lacuna_bench::requirement::{Bound, Requirement};
+use lacuna_bench::table::{Table, figure};
+use lacuna_bench::workspace::Workspace;
+use lacuna_core::{Budget, Result};
+
+/// As many as in the paper.
+const RUNS: usize = 40;
+/// Runs before the log has come round, after which it has something to carry on.
+const SETTLING: usize = 5;
+/// Runs that are compared with as many before them.
+const TAIL: usize = 10;
+/// What the last runs reach of the ones before them, at the least.
+const LEAST_KEPT: f64 = 0.95;
+
+/// What the paper prints in Tables 2 and 3: mean and standard error of 40 runs, in MB/s.
+const PAPER: [(bool, Operation, f64, f64); 8] = [
+    (false, Operation::PublicRead, 17.452, 0.367),
+    (false, Operation::PublicWrite, 1.347, 0.093),
+    (false, Operation::HiddenRead, 12.030, 0.088),
+    (false, Operation::HiddenWrite, 1.456, 0.086),
+    (true, Operation::PublicRead, 0.309, 0.005),
+    (true, Operation::PublicWrite, 0.276, 0.017),
+    (true, Operation::HiddenRead, 0.309, 0.011),
+    (true, Operation::HiddenWrite, 0.282, 0.024),
+];
+
+/// The runs of one job, in bytes per second.
+pub(crate) struct Series {
+    /// Whether its requests are random.
+    pub random: bool,
+    /// What it does.
+    pub operation: Operation,
+    /// One figure for each run, the first on a disk as it was created.
+    pub rates: Vec<f64>,
+}
+
+pub(crate) struct Runs {
+    series: Vec<Series>,
+    runs: usize,
+}
+
+pub(crate) fn measure(work: &Workspace) -> Result<Runs> {
+    let sizes = Sizes::of(work)?;
+    let runs = if work.scale.quick { 2 } else { RUNS };
+    let mut series = PAPER.map(|(random, operation, ..)| Series { random, operation, rates: Vec::new() });
+    for random in [false, true] {
+        work.goes_on(&format!("models: {runs} runs, {}", if random { "random" } else { "sequential" }))?;
+        let mut bed = Bed::new(sizes.medium, sizes.whole / 2, |medium| {
+            Case::Half.open(medium, Budget::bytes(sizes.budget))
+        })?;
+        if random {
+            // So that there is something to read.
+            bed.write(false, bed.span)?;
+        }
+        for _ in 0..runs {
+            work.interrupt.check()?;
+            for (model, operation, rate) in bed.jobs(random)? {
+                let of = series.iter_mut().find(|of| (of.random, of.operation) == (random, operation));
+                of.filter(|_| model == Model::HardDisk).into_iter().for_each(|of| of.rates.push(rate));
+            }
+        }
+    }
+    Ok(Runs { series: series.into(), runs })
+}
+
+pub(crate) fn mean(rates: &[f64]) -> f64 {
+    rates.iter().sum::<f64>() / rates.len().max(1) as f64
+}
+
+/// Standard deviation as a part of the mean.
+fn spread(rates: &[f64]) -> f64 {
+    let middle = mean(rates);
+    let squares: f64 = rates.iter().map(|rate| (rate - middle).powi(2)).sum();
+    (squares / (rates.len().max(2) - 1) as f64).sqrt() / middle
+}
+
+/// The least at part 0, the median at 1 and the most at 2.
+fn rank(rates: &[f64], part: usize) -> f64 {
+    let mut sorted = rates.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len().saturating_sub(1) * part / 2).copied().unwrap_or(0.0)
+}
+
+/// The median of the last runs to that of those before them; `None` of too few.
+fn kept(rates: &[f64]) -> Option<f64> {
+    let last = rates.len().checked_sub(TAIL)?;
+    let before = last.checked_sub(TAIL)?;
+    Some(rank(&rates[last..], 1) / rank(&rates[before..last], 1))
+}
+
+/// The runs of a disk that has settled; all of them if there are too few.
+fn settled(rates: &[f64]) -> &[f64] {
+    rates.get(SETTLING..).filter(|settled| !settled.is_empty()).unwrap_or(rates)
+}
+
+impl Series {
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}s", if self.random { "random" } else { "sequential" }, name(self.operation))
+    }
+
+    /// The figures beside those of the paper.
+    fn cells(&self, (paper, error): (f64, f64)) -> Vec<String> {
+        let first = self.rates.first().copied().unwrap_or(0.0);
+        let later = settled(&self.rates);
+        let figures = [first, rank(later, 0), rank(later, 1), rank(later, 2), mean(later)];
+        let deviation = error * (RUNS as f64).sqrt() / paper * 100.0;
+        let mut cells = figures.map(|rate| megabytes(rate / 1e6)).to_vec();
+        cells.extend([format!("{:.1}%", spread(later) * 100.0), figure(kept(&self.rates), 3)]);
+        cells.extend([format!("{paper:.3}"), format!("{deviation:.0}%")]);
+        cells
+    }
+}
+
+impl Runs {
+    /// All jobs with all their runs.
+    pub(crate) fn series(&self) -> &[Series] {
+        &self.series
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        let head = [
+            "MB/s",
+            "first run",
+            "settled: least",
+            "median",
+            "most",
+            "mean",
+            "standard deviation",
+            "last ten to the ten before",
+            "PD-DM, mean",
+            "PD-DM, standard deviation",
+        ];
+        let title = format!("{} runs one after another, hard disk (paper 000, Figure 6)", self.runs);
+        let mut table = Table::new(title, head);
+        for (series, (.., mean, error)) in self.series.iter().zip(PAPER) {
+            table.row(series.name(), series.cells((mean, error)));
+        }
+        table
+    }
+
+    /// The promise that throughput does not fall from run to run.
+    pub(crate) fn requirement(&self) -> Requirement {
+        let line = "many runs on one disk: the last ten to the ten before";
+        let empty = Requirement::new(line, Bound::AtLeast(LEAST_KEPT), "");
+        self.series.iter().fold(empty, |all, series| all.case(series.name(), kept(&series.rates)))
+    }
+
+    /// How the figures come about.
+    pub(crate) fn method(&self) -> String {
+        format!(
+            "- Figure 6: the jobs of Tables 2 and 3 on *half*, {runs} times one after another on the same disk, without \
+a cache before it: public writes, public reads, hidden writes, hidden reads. The sequential series begins on a disk as \
+it was created, the random one after one pass from end to end. Until its log has come round a disk has nothing to carry \
+on: the first {SETTLING} runs are not in the columns after the first. Medians are compared in the column about the last ten. \
+The paper prints a plot of its hidden volume and, in Tables 2 and 3, means with standard errors of {RUNS} runs; its \
+standard deviation here is that error times √{RUNS}. It measured a real disk below a file system, so that much of its \
+spread is not that of the mapper; ours is of the log alone, for a model charges the same for the same calls.\n",
+            runs = self.runs,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::float_cmp, reason = "small whole numbers are exact")]
+    fn the_last_runs_are_compared_with_those_before() {
+        let rates: Vec<f64> = (0..25).map(|run| if run < 15 { 2.0 } else { 1.0 }).collect();
+        assert_eq!(kept(&rates), Some(0.5));
+        assert_eq!(kept(&rates[..19]), None);
+        assert_eq!((settled(&rates).len(), settled(&rates[..5]).len()), (20, 5));
+        assert_eq!([0, 1, 2].map(|part| rank(&[3.0, 1.0, 2.0], part)), [1.0, 2.0, 3.0]);
+        assert!((spread(&[1.0, 2.0, 3.0]) - 0.5).abs() < 1e-9);
+        assert!(spread(&[7.0; 3]) < 1e-9);
+    }
+}
