@@ -4,10 +4,10 @@
 //! one credential serves all disks and levels, so it does not tell how many there are; each has a salt of its own. A token
 //! answers differently with and without its PIN, so the PIN is always used where there is one.
 
-use crate::Token;
 use crate::ffi::fido::{Code, Device, NO_SECRET, plugged};
 use crate::pin::Pin;
 use crate::request::Request;
+use crate::token::Token;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use std::ffi::CStr;
 use std::fs::File;

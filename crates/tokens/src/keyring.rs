@@ -1,8 +1,8 @@
 //! The kernel's keyrings as a token: a key of the type `user`, named `lacuna:NAME`, is a passphrase.
 
-use crate::Token;
 use crate::ffi::keyctl;
 use crate::request::Request;
+use crate::token::Token;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use std::ffi::CString;
 use std::io;

@@ -18,18 +18,8 @@ mod keyring;
 mod pin;
 mod request;
 mod spec;
+mod token;
 mod tpm2;
 
 pub use request::Person;
 pub use spec::TokenSpec;
-
-use lacuna_core::{Result, SecretVec};
-use request::Request;
-
-/// Something that keeps a secret for each disk and name.
-trait Token {
-    /// The secret. With `create`, a token that has nothing yet to make it of is prepared first.
-    ///
-    /// Errors: those of [`TokenSpec::secret`].
-    fn secret(&self, request: &Request<'_>, create: bool) -> Result<SecretVec>;
-}

@@ -1,9 +1,9 @@
 //! How a user names a token: `fido2[:NAME]`, `tpm2[:NAME]`, `keyring:NAME`, with options after commas.
 
-use crate::Token;
 use crate::fido2::Fido2;
 use crate::keyring::Keyring;
 use crate::request::{Person, Request};
+use crate::token::Token;
 use crate::tpm2::{PCR_COUNT, Tpm2};
 use lacuna_core::{Result, SecretVec};
 use std::fmt;

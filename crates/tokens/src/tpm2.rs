@@ -7,9 +7,9 @@
 //! The PIN is a part of the message and not the password of the key: a password does not enter the derivation of a primary
 //! key, so that everybody could make the key anew with a password of his own. For the same reason the TPM cannot count wrong PINs.
 
-use crate::Token;
 use crate::ffi::esys::{Failed, SECRET_LEN, Tpm};
 use crate::request::Request;
+use crate::token::Token;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use sha2::{Digest, Sha256};
 use std::ffi::CString;

@@ -1,12 +1,17 @@
 //! HCTR2 for any machine, in batches over the `aes` and `polyval` crates.
 
-use super::length_block;
 use crate::ffi::Direction;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes256, Block};
 use polyval::Polyval;
 use polyval::universal_hash::UniversalHash;
 use zeroize::Zeroize;
+
+/// The block that opens every hash: the length of the tweak in bits, and whether the message needs padding.
+pub(super) fn length_block(tweak_len: usize, message_len: usize) -> [u8; 16] {
+    let bits = tweak_len as u128 * 8;
+    (bits * 2 + 2 + u128::from(!message_len.is_multiple_of(16))).to_le_bytes()
+}
 
 /// Blocks of key stream made at once.
 const BATCH: usize = 32;

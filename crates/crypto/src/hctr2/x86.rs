@@ -6,7 +6,7 @@
 
 #![allow(clippy::wildcard_imports, reason = "four dozen instructions")]
 
-use super::length_block;
+use super::portable::length_block;
 use crate::ffi::Direction;
 use std::arch::x86_64::*;
 use zeroize::Zeroize;

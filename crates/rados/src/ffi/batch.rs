@@ -2,10 +2,10 @@
 
 use super::super::error::Code;
 use super::context::IoContext;
+use super::handle::{Handle, Pairs, check};
 use super::read::ReadOp;
 use super::symbols::Api;
 use super::write::WriteOp;
-use super::{Handle, Pairs, check};
 use std::ffi::{CString, c_int};
 use std::ptr;
 

@@ -1,8 +1,8 @@
 //! The connection to a cluster.
 
 use super::super::error::Code;
+use super::handle::{Handle, check};
 use super::symbols::{Api, api};
-use super::{Handle, check};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};

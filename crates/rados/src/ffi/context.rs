@@ -2,8 +2,8 @@
 
 use super::super::error::Code;
 use super::cluster::Cluster;
+use super::handle::{Handle, check};
 use super::symbols::Api;
-use super::{Handle, check};
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::Arc;

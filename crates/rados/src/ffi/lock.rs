@@ -1,8 +1,8 @@
 //! The lock class: advisory locks that the cluster keeps on objects.
 
 use super::super::error::Code;
-use super::check;
 use super::context::IoContext;
+use super::handle::check;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 

@@ -13,6 +13,7 @@
 mod batch;
 mod cluster;
 mod context;
+mod handle;
 mod lock;
 mod read;
 mod symbols;
@@ -27,17 +28,3 @@ pub(super) use lock::Locker;
 pub(super) use read::ReadOp;
 pub(super) use watch::Watch;
 pub(super) use write::WriteOp;
-
-use super::error::Code;
-use std::ffi::{c_int, c_void};
-
-/// Whatever librados hands out: it looks into it, we do not.
-type Handle = *mut c_void;
-
-/// Keys with their values, sorted.
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// A result of librados as one of ours.
-fn check(result: c_int) -> Result<c_int, Code> {
-    if result < 0 { Err(Code(result)) } else { Ok(result) }
-}

@@ -1,8 +1,8 @@
 //! A read operation: bytes and keys of one version of one object.
 
 use super::super::error::Code;
+use super::handle::{Handle, Pairs, check};
 use super::symbols::{Api, api};
-use super::{Handle, Pairs, check};
 use std::ffi::{CStr, c_char, c_int, c_uchar};
 use std::marker::PhantomData;
 use std::ptr;

@@ -1,6 +1,6 @@
 //! The functions of librados, found when they are first needed, so that lacuna starts where Ceph is not installed.
 
-use super::Handle;
+use super::handle::Handle;
 use lacuna_core::{Error, Kind, Result};
 use libloading::Library;
 use parking_lot::Mutex;

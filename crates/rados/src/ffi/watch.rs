@@ -2,7 +2,8 @@
 
 use super::super::error::Code;
 use super::context::IoContext;
-use super::{check, symbols::Api};
+use super::handle::check;
+use super::symbols::Api;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A write operation: steps on one object that happen together or not at all.
 
-use super::Handle;
+use super::handle::Handle;
 use super::symbols::{Api, api};
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
