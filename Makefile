@@ -5,7 +5,8 @@
 #                 on with; PLAYS="cuts/flash" plays some alone, JOBS=2 two ranges at a time
 # make bench      measure against peers, write tables and plots; ONLY="disks levels" takes sections alone
 # make bench-compare   A=COMMIT B=COMMIT: whether one takes more processor time; `make bench-self-test` shows that it can tell
-# make papers     redo the figures of the papers
+# make papers     redo the figures and tables of the papers; ONLY="models phone" takes sections alone, QUICK=1 the smallest sizes,
+#                 to see that everything works
 # make fuzz       feed the parsers nonsense, FUZZ_SECONDS each
 # make lint       formatting, clippy, licences
 # make check      lint, and the tests that need no root, no packages and no cluster
@@ -38,6 +39,8 @@ TRACES ?= 156
 # For each fuzz target.
 FUZZ_SECONDS ?= 600
 LACUNA = target/release/lacuna
+# The workspace of the papers, in the same target folder as the product's.
+PAPERS = --manifest-path papers/Cargo.toml --target-dir $(or $(CARGO_TARGET_DIR),target)
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
@@ -82,7 +85,7 @@ bench: packages all
 	$(CARGO) run --release -p lacuna-bench -- $(ONLY:%=--only %) $(if $(ONLY),--out docs) $(RECORD:%=--record %)
 
 papers: all
-	$(CARGO) run --release -p lacuna-bench -- papers $(ONLY:%=--only %) $(if $(ONLY),--out docs)
+	$(CARGO) run --release $(PAPERS) --bin papers -- $(ONLY:%=--only %) $(if $(QUICK),--quick,$(if $(ONLY),--out docs))
 
 bench-compare:
 	$(CARGO) run --release -p lacuna-bench -- compare $(A) $(B)
@@ -94,16 +97,20 @@ fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 # Crates whose tests take files and memory alone, and not long: the power cuts of deniable and oblivious take minutes.
-HERMETIC = contracts crypto medium header sealed sealed-objects integrity vault levels nbd service rados sim
+HERMETIC = contracts crypto medium header sealed sealed-objects integrity vault-store vault levels nbd service rados sim
 
 check: lint
 	$(CARGO) test -p lacuna-storage $(HERMETIC:%=-p lacuna-%)
+	$(CARGO) test $(PAPERS) -p eint
 	$(CARGO) test -p lacuna-cli --bins --test house --test skipped_errors
 
 lint:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path papers/Cargo.toml --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
+	$(CARGO) clippy $(PAPERS) --workspace --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+		$(CARGO) deny check && $(CARGO) deny --manifest-path papers/Cargo.toml check --config deny.toml; \
 	else echo "skipped: cargo-deny is not installed (licences and advisories)"; fi
 
 install: all

@@ -38,7 +38,8 @@ cuts/objects sealed-objects model
 cuts/deniable deniable crash
 cuts/oblivious oblivious crash
 cuts/flash flash crash
-cuts/vault vault store_crash vault_crash
+cuts/vault-store vault-store store_crash
+cuts/vault vault vault_crash
 lies/header header lies
 lies/sealed sealed lies
 lies/objects sealed-objects lies

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs every test of the workspace in two rows at once: programs and disks on Ceph mostly wait for servers, everything else mostly
-# computes, and one after the other each leaves processors idle. The second row prints when the first has ended.
+# computes, and one after the other each leaves processors idle. The second row prints when the first has ended. The tests of
+# papers/, a workspace of its own in the same target folder, follow the first row.
 # Usage: scripts/test.sh [OPTION OF CARGO TEST…]
 #
 # Variables:
@@ -30,6 +31,9 @@ row() {
 # Everything is built once, with the features that the whole workspace has, before servers of Ceph take time from it.
 began=$(date +%s)
 $cargo test --workspace "$@" --no-run
+papers="--manifest-path papers/Cargo.toml --target-dir ${CARGO_TARGET_DIR:-target}"
+# shellcheck disable=SC2086 # options, which are meant to be split
+$cargo test $papers "$@" --no-run
 built=$(date +%s)
 
 said=$(mktemp)
@@ -46,6 +50,8 @@ RUST_TEST_THREADS=${RUST_TEST_THREADS:-2} scripts/ceph-cluster.sh run ec -- \
     $cargo test --workspace --no-fail-fast "$@" $(row first) || status=1
 first=$(date +%s)
 $cargo test --workspace --no-fail-fast "$@" --doc || status=1
+# shellcheck disable=SC2086
+$cargo test $papers --no-fail-fast "$@" || status=1
 wait "$second" || status=1
 second=
 cat "$said"

@@ -1,15 +1,18 @@
 //! The words of the command line. What stands here is also the text of `--help` and of the manual pages.
 
 mod daily;
+mod format;
 mod groups;
 mod header;
 mod keys;
+mod location;
 mod passphrases;
 mod rescue;
 mod snapshots;
 mod vault;
 
 pub(crate) use daily::{CloseArgs, DoctorArgs, EraseArgs, ListArgs, StatusArgs};
+pub(crate) use format::Format;
 pub(crate) use groups::{
     ClusterArgs, CostArgs, ExpectArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, PurgingArgs, ShapeArgs,
     WaitingArgs, WritingArgs,
@@ -24,12 +27,12 @@ pub(crate) use vault::{
     VaultStatArgs, VaultVerb,
 };
 
-use crate::settings;
 use crate::size::Size;
-use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lacuna::{Cipher, Location, ObjectLayout};
 use lacuna_service::Way;
+use location::location;
 use std::path::PathBuf;
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \
@@ -127,8 +130,8 @@ pub(crate) struct CreateArgs {
     /// speed and where there is no room for tags: altered data is not noticed [default: gcm]
     #[arg(long, value_parser = cipher())]
     pub cipher: Option<Cipher>,
-    /// Where the metadata of each block is kept; adaptive is for RADOS alone [default: segment-end, in
-    /// replicated pools of RADOS adaptive]
+    /// In RADOS, where the metadata of each block is kept [default: adaptive in replicated pools, segment-end in
+    /// erasure-coded ones]
     #[arg(long, value_parser = layout())]
     pub layout: Option<ObjectLayout>,
     /// Overwrite an existing file, a device that is not blank, or a disk in RADOS
@@ -172,19 +175,6 @@ impl CreateArgs {
     pub(crate) fn cipher(&self) -> Cipher {
         self.cipher.unwrap_or(Cipher::Gcm)
     }
-}
-
-/// The formats of this build.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// One encrypted disk with unlinkable overwrites
-    Sealed,
-    /// A public level and hidden ones, which nobody can tell are there, however often the medium is imaged
-    Deniable,
-    /// The same, and nobody can tell which blocks are written: a write-only ORAM, much slower
-    Oblivious,
-    /// One encrypted disk on flash that forgets: what was deleted is gone for good after a purge
-    Flash,
 }
 
 /// `open`.
@@ -451,10 +441,6 @@ pub(crate) struct ManArgs {
     pub dir: PathBuf,
 }
 
-fn location() -> impl TypedValueParser<Value = Location> {
-    OsStringValueParser::new().try_map(|word| Location::of_word(&word).map_err(|e| settings::words(&e)))
-}
-
 fn way() -> impl TypedValueParser<Value = Way> {
     PossibleValuesParser::new(Way::ALL.map(Way::name))
         .try_map(|name| Way::ALL.into_iter().find(|way| way.name() == name).ok_or("no such way"))
@@ -465,7 +451,7 @@ fn cipher() -> impl TypedValueParser<Value = Cipher> {
         .try_map(|name| Cipher::ALL.into_iter().find(|c| c.name() == name).ok_or("no such cipher"))
 }
 
-/// The layouts on objects, among which those on a flat medium have their like.
+/// The layouts on objects.
 fn layout() -> impl TypedValueParser<Value = ObjectLayout> {
     PossibleValuesParser::new(ObjectLayout::ALL.map(ObjectLayout::name))
         .try_map(|name| ObjectLayout::ALL.into_iter().find(|l| l.name() == name).ok_or("no such layout"))

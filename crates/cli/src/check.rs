@@ -111,7 +111,7 @@ fn of_server(args: &CheckArgs, mut talk: Conversation, console: Console) -> Resu
         done[name].as_u64().ok_or_else(|| {
             Error::new(Kind::Other, format!("cannot tell what came of the check of {}", args.location))
                 .found(format!("an answer of the server without the count {name:?}"))
-                .remedy("if the server is of another version, close the disk and give the command then")
+                .remedy("close the disk and give the command then")
         })
     };
     let report = CheckReport { good: count("good")?, unwritten: count("unwritten")?, bad: count("bad")? };

@@ -36,11 +36,11 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
     } else {
         String::new()
     };
+    let layout = parameters.layout().map(|layout| format!(", {layout}")).unwrap_or_default();
     console.done(&format!(
-        "created {location}: {}{shares}, {}, {}, UUID {}\nID {}\ntrying a passphrase costs {}",
+        "created {location}: {}{shares}, {}{layout}, UUID {}\nID {}\ntrying a passphrase costs {}",
         human(parameters.size()),
         parameters.cipher(),
-        parameters.layout(),
         created.header.uuid,
         created.id,
         cost::words(&created.header.cost)

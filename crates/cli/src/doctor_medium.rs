@@ -221,10 +221,11 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
         }
         None => return true,
     };
-    let header = examined.header.header.as_ref().filter(|_| parameters.has_data_beside_header());
-    let Some(version) = header.map(|header| header.version) else { return true };
-    let (len, needed) = (examined.len, parameters.medium_len(version));
-    if let Err(e) = parameters.check_length(len, version, location) {
+    if !parameters.has_data_beside_header() {
+        return true;
+    }
+    let (len, needed) = (examined.len, parameters.medium_len());
+    if let Err(e) = parameters.check_length(len, location) {
         findings.failed("length", &e);
         return false;
     }

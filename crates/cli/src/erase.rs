@@ -112,7 +112,7 @@ fn worth(location: &Location, erased: &Erased) -> Vec<String> {
     }
     if !erased.searched_all {
         told.push(
-            "if an early version made the disk larger, a copy of an older header may lie in its midst: not all of it could be searched"
+            "a copy of an older header may lie where the medium ended before it grew: not all of it could be searched"
                 .to_owned(),
         );
     }

@@ -147,7 +147,7 @@ impl Medium for RemoteHeader {
 
 fn misunderstood() -> Error {
     Error::new(Kind::Other, "cannot understand the server of the disk")
-        .remedy("if it is of another version, close the disk and give the command then")
+        .remedy("close the disk and give the command then")
 }
 
 fn to_hex(bytes: &[u8]) -> String {

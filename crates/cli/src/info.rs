@@ -47,9 +47,9 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
         facts.notes().iter().for_each(|note| console.note(note));
         console::bytes(facts.words().as_bytes())?;
     }
-    let About { header, parameters, medium, .. } = &facts.about;
+    let About { parameters, medium, .. } = &facts.about;
     match medium {
-        AboutMedium::File { len, .. } => parameters.check_length(*len, header.version, &args.location),
+        AboutMedium::File { len, .. } => parameters.check_length(*len, &args.location),
         AboutMedium::Flash { .. } | AboutMedium::Pool { .. } => Ok(()),
     }
 }
@@ -71,9 +71,11 @@ impl Facts {
             "size": parameters.size(),
             "largest_size": parameters.largest(),
             "cipher": parameters.cipher(),
-            "layout": parameters.layout(),
             "notes": self.notes(),
         });
+        if let Some(layout) = parameters.layout() {
+            out["layout"] = json!(layout);
+        }
         if let Parameters::Flat(params) = parameters {
             out["ring"] = json!(params.journal_len);
             out["data_offset"] = json!(params.geometry().data);
@@ -135,9 +137,9 @@ impl Facts {
         rows.push(("UUID", header.uuid.to_string()));
         rows.push(("ID", self.id.clone().unwrap_or_else(|| UNKNOWN.to_owned())));
         let version = match parameters {
-            Parameters::Deniable(params) => format!(" version {}", params.version.number()),
-            Parameters::Oblivious(params) => format!(" version {}", params.format_version()),
-            Parameters::Objects(params) => format!(" version {}", params.format_version()),
+            Parameters::Deniable(_) => format!(" version {}", lacuna::DENIABLE_VERSION),
+            Parameters::Oblivious(_) => format!(" version {}", lacuna::OBLIVIOUS_VERSION),
+            Parameters::Objects(_) => format!(" version {}", lacuna::OBJECTS_VERSION),
             Parameters::Flash(_) => format!(" version {}", lacuna::FLASH_VERSION),
             Parameters::Flat(_) | Parameters::Vault(_) => String::new(),
         };
@@ -147,7 +149,7 @@ impl Facts {
             rows.push(("can grow to", human(parameters.largest())));
         }
         rows.push(("cipher", parameters.cipher().to_owned()));
-        rows.push(("layout", parameters.layout()));
+        rows.extend(parameters.layout().map(|layout| ("layout", layout)));
         if let Parameters::Flat(params) = parameters {
             rows.push(("journal", human(params.journal_len)));
         }

@@ -122,7 +122,7 @@ pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Result<
     let mut running = lacuna_service::running(None)?;
     let place = Place::of(location);
     let is_of = |record: &Record| {
-        let is_named = record.location == shown && (record.in_pool.is_none() || record.in_pool == in_pool);
+        let is_named = record.location == shown && record.in_pool == in_pool;
         // A name may be that of another file by now.
         place.is(&record.place) || (is_named && place.may_be(&record.place))
     };

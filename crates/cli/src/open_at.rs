@@ -27,7 +27,7 @@ impl OpenAt {
         let Some(meant) = in_pool::of(location, cluster) else { return OpenAt::of_file(location, &shown) };
         let mounted = records()?.filter(|record| record.location == shown);
         let mut mounts: Vec<(InPool, Mount)> =
-            mounted.map(|record| (record.in_pool.clone().unwrap_or_default(), Mount::of(record))).collect();
+            mounted.filter_map(|record| Some((record.in_pool.clone()?, Mount::of(record)))).collect();
         let answers =
             lacuna_service::answers()?.into_iter().filter(|(_, account)| account["location"] == *shown);
         let mut sockets: Vec<(InPool, PathBuf)> =

@@ -57,9 +57,7 @@ pub(crate) fn place(server: &Value) -> String {
     if server["front"] == "fuse" {
         return server["mountpoint"].as_str().unwrap_or_default().to_owned();
     }
-    // A server of an older version says one of them.
-    let uris = server["uris"].as_array().map_or(std::slice::from_ref(&server["uri"]), Vec::as_slice);
-    let uris: Vec<&str> = uris.iter().filter_map(Value::as_str).collect();
+    let uris: Vec<&str> = server["uris"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if uris.is_empty() { "an unknown address".to_owned() } else { uris.join(" and ") }
 }
 
@@ -119,14 +117,14 @@ pub(crate) fn moved_to(server: &Value) -> Option<&str> {
 
 /// When it was opened, if that is known.
 pub(crate) fn since(server: &Value) -> Option<String> {
-    server["since"].as_u64().filter(|seconds| *seconds > 0).map(utc)
+    server["since"].as_u64().map(utc)
 }
 
 /// What stands behind its name.
 fn facts(server: &Value) -> String {
     let mut facts = vec![format!("process {}", server["pid"])];
     facts.extend(server["namespace"].as_str().map(|namespace| format!("namespace {namespace}")));
-    facts.extend(server["format"].as_str().filter(|format| !format.is_empty()).map(str::to_owned));
+    facts.extend(server["format"].as_str().map(str::to_owned));
     facts.extend(since(server).map(|moment| format!("since {moment}")));
     let marks = [("read_only", "read-only"), ("closing", "closing")];
     facts.extend(marks.into_iter().filter(|(field, _)| server[*field] == true).map(|(_, word)| word.into()));

@@ -61,6 +61,10 @@ fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(Kind::Corrupt, format!("not everything in {} could be brought out", args.dir.display()))
-        .found(if *lost == 1 { "1 thing is missing".to_owned() } else { format!("{lost} things are missing") })
+        .found(if *lost == 1 {
+            "1 thing is missing".to_owned()
+        } else {
+            format!("{lost} things are missing")
+        })
         .remedy(format!("what could be read is in {}; take the rest from a backup", args.target.display())))
 }

@@ -1,7 +1,7 @@
 //! Makes a disk on a file or block device.
 
 use crate::human;
-use crate::making::{Making, NewDisk, check_layout, disk_on, lacuna_disk, overwrite};
+use crate::making::{Making, NewDisk, disk_on, lacuna_disk, overwrite};
 use crate::observer::during;
 use crate::parameters::Parameters;
 use crate::shape::{Created, Shape, blocks};
@@ -12,8 +12,7 @@ use lacuna_header::{HEADER_AREA, NewHeader, PublicHeader, Unlocked, copy_c, medi
 use lacuna_levels::{LevelFormat, Masters, Randomness};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_oblivious::Params as ObliviousParams;
-use lacuna_sealed::{Layout, Params, Sealed};
-use lacuna_sealed_objects::ObjectLayout;
+use lacuna_sealed::{Params, Sealed};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -265,8 +264,12 @@ pub(crate) fn sync_directory(path: &Path) -> Result<()> {
 
 fn plan(making: &Making<'_>, place: &Place) -> Result<Parameters> {
     match making.options.shape {
-        Shape::Sealed { cipher, layout } => {
-            plan_sealed(making, place, (cipher, layout)).map(Parameters::Flat)
+        Shape::Sealed { cipher, layout: None } => plan_sealed(making, place, cipher).map(Parameters::Flat),
+        Shape::Sealed { layout: Some(layout), .. } => {
+            Err(Error::new(Kind::Usage, "cannot use this layout")
+                .found(format!("the layout {} for {}", layout.name(), making.options.location))
+                .expected("no choice of a layout: layouts are a choice of rados: locations")
+                .remedy("leave it out"))
         }
         Shape::Deniable { geometry, spare_permille, cover_millis, .. } => {
             let plan = |room| DeniableParams::plan(room, geometry, spare_permille, cover_millis);
@@ -312,26 +315,11 @@ fn room(making: &Making<'_>, place: &Place) -> Result<u64> {
     }
 }
 
-fn plan_sealed(
-    making: &Making<'_>,
-    place: &Place,
-    (cipher, wanted): (Cipher, Option<ObjectLayout>),
-) -> Result<Params> {
-    check_layout(cipher, wanted, Layout::SegmentEnd.name())?;
-    let layout = match wanted {
-        None => Layout::SegmentEnd,
-        Some(wanted) => Layout::ALL.into_iter().find(|l| l.name() == wanted.name()).ok_or_else(|| {
-            Error::new(Kind::Usage, "cannot use this layout")
-                .found(format!("the layout {} for {}", wanted.name(), making.options.location))
-                .expected(format!("one of {}", Layout::ALL.map(Layout::name).join(", ")))
-                .remedy("leave it out; this one is for rados: locations")
-        })?,
-    };
-    layout.check_available()?;
+fn plan_sealed(making: &Making<'_>, place: &Place, cipher: Cipher) -> Result<Params> {
     let room = place.room();
     match (making.options.size, room) {
-        (Some(size), _) => Params::plan(cipher, layout, blocks(size)?, room),
-        (None, Some(room)) => Params::largest(cipher, layout, room),
+        (Some(size), _) => Params::plan(cipher, blocks(size)?, room),
+        (None, Some(room)) => Params::largest(cipher, room),
         (None, None) => Err(making.no_size("a file")),
     }
 }

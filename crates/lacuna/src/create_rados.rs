@@ -5,11 +5,12 @@
 //! creates a disk leaves objects that nothing leads to: those of an empty disk.
 
 use crate::cluster::{self, Connection, Holder, Site, Target};
-use crate::making::{Making, NewDisk, check_layout, lacuna_disk, overwrite};
+use crate::making::{Making, NewDisk, lacuna_disk, overwrite};
 use crate::observer::{Observer, during};
 use crate::parameters::Parameters;
 use crate::shape::{Created, Shape, blocks};
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
+use lacuna_crypto::Cipher;
 use lacuna_header::{Location, NewHeader, Uuid};
 use lacuna_medium::{ObjectStore, SnapshotId};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
@@ -75,7 +76,7 @@ fn plan(making: &Making<'_>, has_keys: bool) -> Result<ObjectParams> {
                 "levels are made for a file or block device, the format flash for flash: use such a location",
             ));
     };
-    check_layout(cipher, layout, ObjectLayout::SegmentEnd.name())?;
+    check_layout(cipher, layout)?;
     let size = making.options.size.ok_or_else(|| making.no_size("RADOS"))?;
     if making.options.preallocate {
         return Err(making
@@ -87,6 +88,19 @@ fn plan(making: &Making<'_>, has_keys: bool) -> Result<ObjectParams> {
     let beside = cipher.meta_size() == 0 || !has_keys;
     let usual = if beside { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
     ObjectParams::plan(cipher, layout.unwrap_or(usual), blocks(size)?)
+}
+
+/// Refuses a layout for a cipher that keeps no metadata, for which it would mean nothing.
+fn check_layout(cipher: Cipher, layout: Option<ObjectLayout>) -> Result<()> {
+    match layout {
+        Some(layout) if cipher.meta_size() == 0 && layout != ObjectLayout::SegmentEnd => {
+            Err(Error::new(Kind::Usage, "cannot use this layout")
+                .found(format!("the layout {} with the cipher {}", layout.name(), cipher.name()))
+                .expected("a cipher that keeps metadata: xts-random or gcm")
+                .remedy("leave the layout away"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn exists(making: &Making<'_>) -> Error {

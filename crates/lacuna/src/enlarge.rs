@@ -17,19 +17,12 @@ use lacuna_sealed::Sealed;
 /// `erase` finds what lies further.
 const SEARCHED: u64 = 4 << 30;
 
-/// What a disk with these parameters becomes with `size` bytes, or with all of its block device. `version` is that of its header,
-/// `medium_len` the length of its medium.
-pub(crate) fn wanted(
-    parameters: Parameters,
-    size: Option<u64>,
-    version: u32,
-    medium_len: u64,
-) -> Result<Parameters> {
+/// What a disk with these parameters becomes with `size` bytes, or with all of its block device. `medium_len` is the length of its
+/// medium.
+pub(crate) fn wanted(parameters: Parameters, size: Option<u64>, medium_len: u64) -> Result<Parameters> {
     match (size.map(blocks).transpose()?, parameters) {
         (None, Parameters::Flat(params)) => {
-            // A disk of version 1 of the header has no copy of it at the end.
-            let room = if version == 1 { Some(medium_len) } else { copy_c(medium_len) };
-            Ok(Parameters::Flat(params.grown_into(room.unwrap_or(0))))
+            Ok(Parameters::Flat(params.grown_into(copy_c(medium_len).unwrap_or(0))))
         }
         (Some(wanted), parameters) => parameters.grown(wanted),
         (None, _) => Err(Error::new(Kind::Usage, "cannot resize the disk")
@@ -50,7 +43,7 @@ pub(crate) fn find_former(
     let Parameters::Flat(_) = parameters else { return Ok(Vec::new()) };
     let (start, end) = (unlocked.header.end, parameters.end());
     let near = start..start.saturating_add(SEARCHED).min(end);
-    let last = copy_c(medium.len().max(parameters.medium_len(unlocked.header.version)));
+    let last = copy_c(medium.len().max(parameters.medium_len()));
     let found = former_copies::find(medium, unlocked.header.uuid, near, last);
     if found.complete {
         return Ok(found.places);
@@ -70,7 +63,7 @@ pub(crate) fn grow(
     former: &[u64],
 ) -> Result<()> {
     if let Parameters::Flat(params) = &parameters {
-        let needed = parameters.medium_len(unlocked.header.version);
+        let needed = parameters.medium_len();
         if medium.len() < needed {
             medium.set_len(needed)?;
         }

@@ -27,8 +27,7 @@ pub struct Examination {
 impl Examination {
     /// How long the medium is at least, with the disk and all copies of its header; none where the header cannot be read.
     pub fn needed(&self) -> Option<u64> {
-        let (header, parameters) = (self.header.header.as_ref()?, self.parameters.as_ref()?.as_ref().ok()?);
-        Some(parameters.medium_len(header.version))
+        Some(self.parameters.as_ref()?.as_ref().ok()?.medium_len())
     }
 
     /// Whether a file is longer than its disk makes it: it has grown since the header was written, or somebody made it longer.

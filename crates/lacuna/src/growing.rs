@@ -88,7 +88,7 @@ impl Growing {
         let medium = lease.medium();
         let mut unlocked = open_by_key(&**medium, Uuid(self.opener.uuid), &self.opener.master)?;
         let before = Parameters::Flat(*self.engine.read().params());
-        let wanted = enlarge::wanted(before, size, unlocked.header.version, medium.len())?;
+        let wanted = enlarge::wanted(before, size, medium.len())?;
         if wanted == before {
             return Ok(before);
         }

@@ -134,7 +134,7 @@ pub fn restore(
     if !words.is_empty() {
         agree(&words.join("; "))?;
     }
-    if let Err(e) = make_room(&*medium, parameters, public.version) {
+    if let Err(e) = make_room(&*medium, parameters) {
         observer.note(&format!("the last copy of the header of {location} has no place: {e}"));
     }
     backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)?;
@@ -174,7 +174,7 @@ fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
             .expected(format!("the {end} bytes of the disk"))
             .remedy("restore it from a backup; `lacuna doctor` says what can be done without one"));
     }
-    let room = make_room(&*volume.header, volume.parameters, volume.unlocked.header.version);
+    let room = make_room(&*volume.header, volume.parameters);
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
     Ok(room)
 }
@@ -184,7 +184,7 @@ const LONGER: &str = "make the device as long as it was";
 
 /// The error for a last copy that has no place; `first` is what to do before the header is repaired again.
 fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Error {
-    let needed = volume.parameters.medium_len(volume.unlocked.header.version);
+    let needed = volume.parameters.medium_len();
     Error::new(
         kind,
         format!("cannot write the last copy of the header of {location}; the others are written"),
@@ -195,8 +195,8 @@ fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Er
 }
 
 /// Makes a medium that holds the disk as long as all copies of its header need.
-fn make_room(medium: &dyn Medium, parameters: Parameters, version: u32) -> Result<()> {
-    let needed = parameters.medium_len(version);
+fn make_room(medium: &dyn Medium, parameters: Parameters) -> Result<()> {
+    let needed = parameters.medium_len();
     if medium.len() < needed { medium.set_len(needed) } else { Ok(()) }
 }
 

@@ -15,16 +15,14 @@ use std::sync::Arc;
 pub(crate) struct HeldHeader {
     /// Holds the lock.
     medium: Arc<dyn Medium>,
-    /// Of the header. The first has no copy at the end of the medium: data lies there.
-    version: u32,
     read_only: bool,
     lease: Mutex<()>,
 }
 
 impl HeldHeader {
-    /// Of a disk that is open, with a header of this version; `read_only`: others may have it open as well.
-    pub(crate) fn new(medium: Arc<dyn Medium>, version: u32, read_only: bool) -> Self {
-        HeldHeader { medium, version, read_only, lease: Mutex::new(()) }
+    /// Of a disk that is open; `read_only`: others may have it open as well.
+    pub(crate) fn new(medium: Arc<dyn Medium>, read_only: bool) -> Self {
+        HeldHeader { medium, read_only, lease: Mutex::new(()) }
     }
 
     /// Gives the header to one at a time. Errors: [`Kind::Busy`] while it is another's, and of a disk that is open for
@@ -42,14 +40,13 @@ impl HeldHeader {
                 .remedy("try again when it is done"));
         };
         let medium = self.medium.reopened()?.unwrap_or_else(|| Arc::clone(&self.medium));
-        Ok(HeaderLease { medium, version: self.version, _held: held })
+        Ok(HeaderLease { medium, _held: held })
     }
 }
 
 /// The header of an open disk, for one who changes it. Dropping it lets the next have it.
 pub struct HeaderLease<'d> {
     medium: Arc<dyn Medium>,
-    version: u32,
     _held: MutexGuard<'d, ()>,
 }
 
@@ -82,8 +79,7 @@ impl HeaderLease<'_> {
     }
 
     fn check(&self, offset: u64, len: usize) -> Result<()> {
-        let last = copy_c(self.medium.len()).filter(|_| self.version > 1);
-        let copies = [Some(COPY_A), Some(COPY_B), last];
+        let copies = [Some(COPY_A), Some(COPY_B), copy_c(self.medium.len())];
         let inside = |start: u64| {
             let from = offset.checked_sub(start)?;
             from.checked_add(len as u64).filter(|end| *end <= HEADER_LEN as u64)
@@ -105,7 +101,7 @@ mod tests {
 
     #[test]
     fn nothing_but_the_header_is_given() {
-        let held = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), 2, false);
+        let held = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), false);
         let lease = held.lease().unwrap();
         assert_eq!(held.lease().err().unwrap().kind(), Kind::Busy);
         let end = copy_c(8 << 20).unwrap();
@@ -120,16 +116,7 @@ mod tests {
         }
         drop(lease);
         assert!(held.lease().is_ok());
-        let reading = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), 2, true);
+        let reading = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), true);
         assert_eq!(reading.lease().err().unwrap().kind(), Kind::Busy);
-    }
-
-    #[test]
-    fn the_end_of_a_disk_of_the_first_version_is_data() {
-        let held = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), 1, false);
-        let lease = held.lease().unwrap();
-        lease.write(COPY_B, &[1; HEADER_LEN]).unwrap();
-        let end = copy_c(8 << 20).unwrap();
-        assert_eq!(lease.write(end, &[1; HEADER_LEN]).unwrap_err().kind(), Kind::Usage);
     }
 }

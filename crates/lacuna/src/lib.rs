@@ -57,9 +57,8 @@
 //! | feature | what a build lacks without it |
 //! |---|---|
 //! | `rados` | disks in Ceph RADOS: such a location is refused |
-//! | `kv-layout` | sealed disks in files with the layout `kv` |
 //!
-//! Both are on by default.
+//! It is on by default.
 //!
 //! # Invariants
 //!
@@ -87,6 +86,7 @@ mod former_copies;
 mod growing;
 pub mod header;
 mod held_header;
+mod human;
 pub mod keys;
 mod look;
 mod making;
@@ -120,23 +120,24 @@ pub use examine::{Examination, examine};
 pub use file_place::FilePlace;
 pub use flash_place::{FlashPlace, check_forgets};
 pub use held_header::HeaderLease;
+pub use human::human;
 pub use lacuna_core::{
     Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
     Reading, Result, SecretVec as Passphrase, Setting, Status, printable, read_blocks, shell_word,
 };
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
-pub use lacuna_deniable::Geometry;
+pub use lacuna_deniable::{Geometry, VERSION as DENIABLE_VERSION};
 pub use lacuna_flash::{FlashDisk, Policy as PurgePolicy, VERSION as FLASH_VERSION};
 pub use lacuna_header::{
     CopyReport, CopyState, Diagnosis, DiskId, FormatId, KEY_SLOTS, Location, PublicHeader, Unlocked, Uuid,
 };
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
 pub use lacuna_nand::{FlashGeometry, Wearing};
-pub use lacuna_oblivious::{Hiding, Plan};
+pub use lacuna_oblivious::{Hiding, Plan, VERSION as OBLIVIOUS_VERSION};
 /// The connection to Ceph, of which a process must know when it ends.
 #[cfg(feature = "rados")]
 pub use lacuna_rados as rados;
-pub use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, is_of_version_table};
+pub use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, VERSION as OBJECTS_VERSION, is_of_version_table};
 pub use making::NewDisk;
 pub use observer::{Observer, Silent};
 pub use open_disk::{OVERWRITTEN, OpenDisk};
@@ -146,18 +147,6 @@ pub use rados::ClusterOptions;
 pub use resize::resize;
 pub use shape::{ChipShape, CreateOptions, Created, Shape, blocks};
 pub use unlock::{DEEPER_LEVELS, Opened, Opener, Volume, open, peek, unlock, unlock_to_rescue};
-
-/// A size for people: exact where it is short, otherwise to one decimal, in powers of 1024.
-pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let unit = (bytes.max(1).ilog2() / 10).min(4);
-    let whole = 1u64 << (unit * 10);
-    if bytes.is_multiple_of(whole) {
-        format!("{} {}", bytes / whole, UNITS[unit as usize])
-    } else {
-        format!("{:.1} {}", bytes as f64 / whole as f64, UNITS[unit as usize])
-    }
-}
 
 /// The program in the README compiles.
 #[cfg(doctest)]

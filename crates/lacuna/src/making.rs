@@ -5,10 +5,9 @@ use crate::observer::{Observer, during};
 use crate::parameters::Parameters;
 use crate::shape::CreateOptions;
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
-use lacuna_crypto::{Cipher, SystemRandom};
+use lacuna_crypto::SystemRandom;
 use lacuna_header::{CreateHeader, NewHeader, PublicHeader, Uuid};
 use lacuna_medium::Medium;
-use lacuna_sealed_objects::ObjectLayout;
 
 /// A disk that is there already, in words.
 pub(crate) fn lacuna_disk(there: &PublicHeader) -> String {
@@ -114,19 +113,5 @@ impl Making<'_> {
             .found("no size")
             .expected(format!("the size of a disk in {wherefore}"))
             .remedy(Advice::from("give for example ").setting(Setting::Size).text(" 20G"))
-    }
-}
-
-/// Refuses a layout for a cipher that keeps no metadata, for which it would mean nothing. `only` is the one that such a disk
-/// counts as having.
-pub(crate) fn check_layout(cipher: Cipher, layout: Option<ObjectLayout>, only: &str) -> Result<()> {
-    match layout {
-        Some(layout) if cipher.meta_size() == 0 && layout.name() != only => {
-            Err(Error::new(Kind::Usage, "cannot use this layout")
-                .found(format!("the layout {} with the cipher {}", layout.name(), cipher.name()))
-                .expected("a cipher that keeps metadata: xts-random or gcm")
-                .remedy("leave the layout away"))
-        }
-        _ => Ok(()),
     }
 }

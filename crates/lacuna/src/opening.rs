@@ -33,8 +33,6 @@ pub struct Key {
     pub(crate) masters: Vec<Secret<32>>,
     pub(crate) id: DiskId,
     pub(crate) uuid: [u8; 16],
-    /// The version of the header.
-    pub(crate) version: u32,
     /// What is left of the disk is to be read.
     pub(crate) rescue: bool,
     /// For errors.
@@ -164,9 +162,9 @@ impl Key {
         if self.has_levels && write_through {
             return Err(no_write_through());
         }
-        let held = |medium: &Arc<dyn Medium>| HeldHeader::new(Arc::clone(medium), self.version, read_only);
+        let held = |medium: &Arc<dyn Medium>| HeldHeader::new(Arc::clone(medium), read_only);
         let whole = |medium: &Arc<dyn Medium>, parameters: Parameters| {
-            parameters.check_length(medium.len(), self.version, &self.location)
+            parameters.check_length(medium.len(), &self.location)
         };
         // The engines of disks with levels know of places that cannot be read.
         let left = |medium: Arc<dyn Medium>, parameters: Parameters| -> Result<Arc<dyn Medium>> {
@@ -205,14 +203,13 @@ impl Key {
                     clock: Arc::new(SystemClock),
                     random,
                 };
-                let header =
-                    HeldHeader::new(Arc::new(HeaderMedium::new(flash.clone())), self.version, read_only);
+                let header = HeldHeader::new(Arc::new(HeaderMedium::new(flash.clone())), read_only);
                 let disk = FlashDisk::open(flash, &params, master, &options)
                     .map_err(|e| e.context(&self.location))?;
                 (Ok(Engine::Flash(OnFlash { disk, write_through })), header)
             }
             Place::Objects(objects) => {
-                let (engine, header) = on_objects(*objects, master, (opening, self.version, random))?;
+                let (engine, header) = on_objects(*objects, master, opening, random)?;
                 (Ok(engine), header)
             }
         };
@@ -225,11 +222,12 @@ impl Key {
 fn on_objects(
     mut objects: Objects,
     master: &Secret<32>,
-    (opening, version, random): (Opening, u32, Arc<SystemRandom>),
+    opening: Opening,
+    random: Arc<SystemRandom>,
 ) -> Result<(Engine, HeldHeader)> {
     let connection = objects.connect()?;
     let read_only = opening.read_only || objects.target.snapshot().is_some();
-    let header = HeldHeader::new(connection.header()?, version, read_only);
+    let header = HeldHeader::new(connection.header()?, read_only);
     let options = ObjectOptions {
         budget: opening.budget,
         read_only,

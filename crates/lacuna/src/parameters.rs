@@ -89,10 +89,9 @@ impl Parameters {
         }
     }
 
-    /// Length of the shortest medium with room for the disk and all copies of its header, of which one of `version` 1 has
-    /// none at the end.
-    pub fn medium_len(&self, version: u32) -> u64 {
-        if version == 1 { self.end() } else { medium_len(self.end()) }
+    /// Length of the shortest medium with room for the disk and all copies of its header.
+    pub fn medium_len(&self) -> u64 {
+        medium_len(self.end())
     }
 
     /// Whether the medium of the header holds the data as well.
@@ -100,9 +99,8 @@ impl Parameters {
         matches!(self, Parameters::Flat(_) | Parameters::Deniable(_) | Parameters::Oblivious(_))
     }
 
-    /// Refuses a file or device of `len` bytes at `location` that is shorter than the disk, and says how long it was. `version`
-    /// is that of its header.
-    pub fn check_length(&self, len: u64, version: u32, location: &Location) -> Result<()> {
+    /// Refuses a file or device of `len` bytes at `location` that is shorter than the disk, and says how long it was.
+    pub fn check_length(&self, len: u64, location: &Location) -> Result<()> {
         if len >= self.end() {
             return Ok(());
         }
@@ -114,7 +112,7 @@ impl Parameters {
                     "`lacuna header restore DISK BACKUP` takes a backup; if it is what is left of a disk, restore that from a backup",
                 ));
         }
-        let whole = self.medium_len(version);
+        let whole = self.medium_len();
         let zeros = "what is left be read; what is gone reads as zeros, of which `check` says nothing";
         let longer = if location.is_block_device() {
             format!("a longer device, of {whole} bytes, that begins as this one does lets {zeros}")
@@ -169,7 +167,7 @@ impl Parameters {
                 (1..=params.hidden_levels()).map(|level| bytes(params.most_blocks(level))).collect()
             }
             Parameters::Oblivious(params) => {
-                (1..=params.hidden_levels()).map(|level| bytes(params.most_blocks(level))).collect()
+                (1..=ObliviousParams::HIDDEN_LEVELS).map(|level| bytes(params.most_blocks(level))).collect()
             }
         }
     }
@@ -215,10 +213,10 @@ impl Parameters {
         }
     }
 
-    /// The name of the layout.
-    pub fn layout(&self) -> String {
-        match self {
-            Parameters::Flat(params) => params.layout.name().to_owned(),
+    /// The name of the layout; none for a sealed disk on a flat medium, all of which have the same.
+    pub fn layout(&self) -> Option<String> {
+        Some(match self {
+            Parameters::Flat(_) => return None,
             Parameters::Objects(params) => params.layout.name().to_owned(),
             Parameters::Deniable(params) => {
                 format!("stripes of {}+{} blocks", params.geometry.public, params.geometry.hidden)
@@ -238,7 +236,7 @@ impl Parameters {
                 u32::from(params.key_len) * 8
             ),
             Parameters::Vault(_) => "one backing file for each file".to_owned(),
-        }
+        })
     }
 
     /// The size to which `resize` can take the disk, in bytes.
@@ -301,11 +299,7 @@ impl Parameters {
             Parameters::Deniable(params) => Parameters::Deniable(DeniableParams { blocks, ..*params }),
             Parameters::Flash(params) => Parameters::Flash(FlashParams { blocks, ..*params }),
             Parameters::Vault(params) => Parameters::Vault(*params),
-            Parameters::Oblivious(params) => {
-                let mut resized = *params;
-                resized.blocks = blocks;
-                Parameters::Oblivious(resized)
-            }
+            Parameters::Oblivious(params) => Parameters::Oblivious(ObliviousParams { blocks, ..*params }),
         }
     }
 
@@ -333,12 +327,11 @@ pub fn hiding(params: &ObliviousParams) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_sealed::Layout;
     use lacuna_sealed_objects::ObjectLayout;
 
     #[test]
     fn grows_within_the_map_and_never_shrinks() {
-        let flat = Params::plan(Cipher::Gcm, Layout::SegmentEnd, 16384, None).unwrap();
+        let flat = Params::plan(Cipher::Gcm, 16384, None).unwrap();
         let old = Parameters::Flat(flat);
         let new = old.grown(50_000).unwrap();
         assert_eq!(new, Parameters::Flat(Params { blocks: 50_000, ..flat }));

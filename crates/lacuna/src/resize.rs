@@ -12,8 +12,7 @@ use lacuna_core::Result;
 /// what the medium reports.
 pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
     volume.refuse_snapshot("resize")?;
-    let (version, len) = (volume.unlocked.header.version, volume.header.len());
-    let parameters = wanted(volume.parameters, size, version, len)?;
+    let parameters = wanted(volume.parameters, size, volume.header.len())?;
     if parameters == volume.parameters {
         return Ok(parameters);
     }

@@ -47,7 +47,7 @@ pub enum Shape {
     Sealed {
         /// How blocks are encrypted. Only [`Cipher::Gcm`] notices altered data.
         cipher: Cipher,
-        /// Where the metadata of blocks lies; if not given, what suits the medium.
+        /// Where the metadata of blocks lies: a choice in a pool alone. If not given, what suits the pool.
         layout: Option<ObjectLayout>,
     },
     /// A public level and hidden ones (PD-DM).

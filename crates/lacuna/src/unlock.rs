@@ -160,7 +160,7 @@ fn unlock_in(
     let parameters = Parameters::of(&public, location).map_err(naming)?;
     if claims && parameters.has_data_beside_header() {
         // Copies of the header are not written to what is no whole disk.
-        parameters.check_length(header.len(), public.version, location)?;
+        parameters.check_length(header.len(), location)?;
     }
     let claim = if claims {
         Claim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
@@ -295,7 +295,6 @@ impl Volume {
         let id = unlocked.id();
         let masters = unlocked.master_keys;
         let uuid = unlocked.header.uuid.0;
-        let version = unlocked.header.version;
         let has_levels = parameters.has_levels();
         let place = match (parameters, connection) {
             (Parameters::Flat(params), _) => Place::Flat { medium, params },
@@ -315,7 +314,7 @@ impl Volume {
             (Parameters::Vault(_), _) => return Err(not_a_disk(&location)),
             (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
         };
-        Ok(Key { place, claim, has_levels, masters, id, uuid, version, rescue, location })
+        Ok(Key { place, claim, has_levels, masters, id, uuid, rescue, location })
     }
 }
 

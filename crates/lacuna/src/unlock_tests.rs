@@ -5,14 +5,14 @@ use crate::observer::Silent;
 use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
 use lacuna_header::{CreateHeader, FormatId, NewHeader, Uuid, medium_len};
 use lacuna_medium::{MemoryMedium, ReadExtent};
-use lacuna_sealed::{Layout, Params};
+use lacuna_sealed::Params;
 use lacuna_sim::{Around, Surrounded};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The header of a disk of this name, on a medium of its own.
 fn header_of(uuid: u8) -> MemoryMedium {
-    let params = Params::plan(Cipher::Gcm, Layout::SegmentEnd, 16, None).unwrap();
+    let params = Params::plan(Cipher::Gcm, 16, None).unwrap();
     let end = params.geometry().medium_len();
     let levels = [vec![SecretVec::new(b"secret".to_vec())]];
     let new = CreateHeader {

@@ -7,7 +7,7 @@ use lacuna_deniable::{Geometry, Params as DeniableParams};
 use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Params as ObliviousParams, Plan};
-use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, Sealed};
 use lacuna_sim::levels::seeded;
 use lacuna_sim::{FailedSync, reopens_from_the_medium};
 use std::sync::Arc;
@@ -60,8 +60,8 @@ fn play(
 
 #[test]
 fn sealed() {
-    for (cipher, layout) in [(Cipher::Gcm, Layout::SegmentEnd), (Cipher::XtsRandom, Layout::Kv)] {
-        let params = Params::plan(cipher, layout, 2048, Some(1 << 40)).unwrap();
+    for cipher in [Cipher::Gcm, Cipher::XtsRandom] {
+        let params = Params::plan(cipher, 2048, Some(1 << 40)).unwrap();
         let master = Secret::copy_from(&[5; 32]);
         play(
             "sealed",

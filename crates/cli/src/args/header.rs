@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 /// Keep the header of a disk elsewhere, bring it back, and mend its copies.
 ///
-/// Without its header a disk is lost. It is kept three times on the medium (twice on disks that older versions made). A
-/// backup elsewhere is for the day when all of them are overwritten.
+/// Without its header a disk is lost. It is kept three times on the medium. A backup elsewhere is for the day when all of them
+/// are overwritten.
 #[derive(Subcommand)]
 pub(crate) enum HeaderVerb {
     /// Write the header into a file

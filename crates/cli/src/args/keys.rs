@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 /// What to do with passphrases.
 ///
-/// On a sealed disk `add`, `change` and `remove` leave all other passphrases as they are. On a disk with levels, on one
-/// with version 1 of the header (see `info`), and with `refresh`, all key slots are rewritten: passphrases that are not
-/// given with --key-file, --key-fd, --token or on the terminal stop working.
+/// On a sealed disk `add`, `change` and `remove` leave all other passphrases as they are. On a disk with levels, and with
+/// `refresh`, all key slots are rewritten: passphrases that are not given with --key-file, --key-fd, --token or on the
+/// terminal stop working.
 #[derive(Subcommand)]
 pub(crate) enum KeyVerb {
     /// Add a passphrase; on a disk with levels give every passphrase that is to keep working, and the new one

@@ -319,7 +319,7 @@ fn nothing_of_a_header_is_left_of_a_disk_that_was_erased() {
     serving.signal(Signal::TERM);
     scene.wait_until_free("disk.img");
     serving.kill();
-    // As an early version left one.
+    // As where a medium ended before it grew.
     let file = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
     file.write_all_at(&fs::read(scene.path("disk.hdr")).unwrap(), 20 << 20).unwrap();
 

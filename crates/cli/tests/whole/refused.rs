@@ -47,6 +47,16 @@ fn words() {
 }
 
 #[test]
+fn layouts_on_a_path() {
+    let scene = Scene::new();
+    for layout in ["adaptive", "segment-end", "interleaved", "kv"] {
+        let ran = scene.create("new.img", &["--size", "64M", "--layout", layout]).code(1);
+        assert!(ran.stderr.contains("layouts are a choice of rados: locations"), "{}", ran.stderr);
+        assert!(!scene.path("new.img").exists());
+    }
+}
+
+#[test]
 fn passphrases() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::write(scene.path("empty"), "\n").unwrap();

@@ -6,7 +6,6 @@ use crate::held_header::HeldHeader;
 use lacuna_core::{BLOCK_SIZE, SecretVec};
 use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
 use lacuna_header::{CreateHeader, FormatId, NewHeader, medium_len};
-use lacuna_sealed::Layout;
 use lacuna_sim::{CrashMedium, Image, Rng};
 use std::sync::atomic::AtomicBool;
 
@@ -22,7 +21,7 @@ struct Made {
 
 impl Made {
     fn new() -> Made {
-        let params = Params::plan(Cipher::Gcm, Layout::SegmentEnd, OLD, None).unwrap();
+        let params = Params::plan(Cipher::Gcm, OLD, None).unwrap();
         let end = Parameters::Flat(params).end();
         let medium = CrashMedium::new(medium_len(end));
         let levels = [vec![SecretVec::new(b"key".to_vec())]];
@@ -57,7 +56,7 @@ impl Made {
     /// Grows a disk that is written to, without power after `cut` operations. Whether it grew before, and what is left.
     fn grow(&self, cut: u64) -> (bool, Image) {
         let medium = Arc::new(CrashMedium::from_image(self.image.clone()));
-        let held = HeldHeader::new(medium.clone(), 2, false);
+        let held = HeldHeader::new(medium.clone(), false);
         let disk = self.open(&medium, &self.params);
         disk.write(BlockAddr(0), &block(1)).unwrap();
         disk.write(BlockAddr(OLD - 1), &block(2)).unwrap();
