@@ -17,24 +17,26 @@ def put(target, name, data):
 def header():
     put("header", "untouched", [1, 0])
     put("header", "raw-magic", b"\0LACUNA\0\1" + struct.pack("<II", 1, 16384))
-    # flags, then place (bit 15: copy B, bit 14: anywhere), length - 1, bytes
-    change = lambda place, data: struct.pack("<HB", place, len(data) - 1) + bytes(data)
-    for name, place, data in [
+    # flags (bits 0 to 2: the digest of copies A to C stays wrong, bit 3: cut short), then the place, length - 1, bytes.
+    # Of the place, bits 14 and 15 are the copy; with bit 13 the others are an offset, without it an offset modulo 160.
+    place = lambda copy, offset: (copy << 14) + (offset if offset >= 8192 else (offset - (copy << 14)) % 160)
+    def change(copies, offset, data):
+        return b"".join(struct.pack("<HB", place(copy, offset), len(data) - 1) + bytes(data) for copy in copies)
+    for name, offset, data in [
         ("version", 8, [2]), ("length", 12, [1]), ("generation", 16, [9]), ("generation-max", 16, [255] * 8),
-        ("memory", 42, [255] * 4), ("passes", 46, [0] * 4), ("lanes", 50, [16]), ("salt", 54, [1] * 32),
-        ("params-len", 86, [1, 4]), ("slot", 0x4000 | 2048, [7] * 64), ("mac", 0x4000 | 16352, [0] * 32),
+        ("foreign", 32, [0]), ("memory", 80, [255] * 4), ("passes", 84, [0] * 4), ("lanes", 88, [16]),
+        ("salt", 92, [1] * 32), ("params-len", 124, [1, 4]), ("slot", 8192, [7] * 64), ("slot-map", 10240, [7] * 36),
+        ("mac", 16352, [0] * 32),
     ]:
-        put("header", name + "-a", b"\1\0" + change(place, data))
-        put("header", name + "-both", b"\1\0" + change(place, data) + change(place | 0x8000, data))
-        put("header", name + "-b-undigested", b"\1\2" + change(place | 0x8000, data))
-    put("header", "cut-short", b"\1\4" + struct.pack("<I", 530000))
+        put("header", name + "-a", b"\1\0" + change([0], offset, data))
+        put("header", name + "-all", b"\1\0" + change([0, 1, 2], offset, data))
+        put("header", name + "-b-undigested", b"\1\2" + change([1], offset, data))
+    put("header", "cut-short", b"\1\x08" + change([0] * 16, 0, b"L") + struct.pack("<I", 530000))
 
 
 def params():
     for cipher in range(4):
-        for layout in range(3):
-            seed = struct.pack("<HBBIQQI12x", 1, cipher, layout, 2, 5000, 8 << 20, 1 << 18)
-            put("sealed_params", f"{cipher}-{layout}", seed)
+        put("sealed_params", str(cipher), struct.pack("<HBxIQQI12x", 1, cipher, 2, 5000, 8 << 20, 1 << 18))
 
 
 def ring():
@@ -75,11 +77,11 @@ def book():
     put("sealed_book", "empty", table(0))
     put("sealed_book", "one", table(1, record(1, 0, b"a")))
     put("sealed_book", "two", table(9, record(2, 2, b"a.b"), record(9, 1, b"n" * 64)))
-    put("sealed_book", "page", struct.pack("<8sQIIQ", b"LACLEDG1", 1, 2, 1, 3) + tag + struct.pack("<Q", 77))
+    put("sealed_book", "page", struct.pack("<8sQIIQ", b"LACVERS1", 1, 2, 1, 3) + tag + struct.pack("<Q", 77))
 
 
 def objects():
-    for selector in range(22):
+    for selector in range(20):
         put("sealed_objects", f"untouched-{selector}", [selector, 0])
         put("sealed_objects", f"lies-{selector}", [selector, 0x83, selector, 1, 0, 0])
         put("sealed_objects", f"rollback-{selector}", [selector, 3])
@@ -148,7 +150,7 @@ def oblivious():
     put("oblivious_open", "level-1", batch(flags=8, cells=[(1, data)]) + batch(flags=24, cells=[(1, page), (2, data)]))
     put("oblivious_open", "number", batch(flags=2, number=(1 << 48) - 1) + batch(flags=2, number=33))
     put("oblivious_open", "applied", batch() + batch() + batch(synced=2, applied=1) + batch(synced=1))
-    hiding_and_on = struct.pack("<HBBBB2xIIIIQQQ16x", 1, 2, 3, 32, 4, 1000, 64, 2048, 512, 400000, 99000, 99000)
+    hiding_and_on = struct.pack("<HBBBB2xIIIIQQ24x", 1, 2, 3, 32, 4, 1000, 60, 2048, 512, 400000, 99000)
     put("oblivious_open", "params", hiding_and_on)
 
 

@@ -14,7 +14,7 @@ fuzz_target!(|input: &[u8]| {
     let Ok(params) = Params::parse(input) else { return };
     assert_eq!(params.encode(), input);
     let g = params.geometry();
-    assert!(g.journal < g.map && g.map < g.kv.0 && g.kv.0 + g.kv.1 <= g.data);
+    assert!(g.journal < g.map && g.map < g.map_end && g.map_end <= g.data);
     assert!(g.slots > g.segments);
     assert_eq!(g.medium_len(), g.data + u64::from(g.slots) * g.stride);
 });

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| lacuna_vault::fuzz_commits(input));
+fuzz_target!(|input: &[u8]| lacuna_vault_store::fuzz_commits(input));

@@ -8,5 +8,5 @@ use std::sync::Arc;
 
 fuzz_target!(|input: &[u8]| {
     let folder: Arc<dyn Folder> = Arc::new(CrashFolder::new());
-    lacuna_vault::fuzz_journal(input, &folder);
+    lacuna_vault_store::fuzz_journal(input, &folder);
 });

@@ -11,8 +11,7 @@ use lacuna_header::{
 use sha2::{Digest, Sha256};
 use std::sync::OnceLock;
 
-/// Where the cost lies in version 1 and in later ones.
-const KDF_V1: usize = 42;
+/// Where the cost lies.
 const KDF: usize = 80;
 /// Where the digest lies.
 const DIGEST: usize = 16320;
@@ -82,10 +81,9 @@ pub fn damage(medium: &SparseMedium, input: &mut Bytes<'_>) {
 
 fn lower_cost(header: &mut [u8]) {
     let number = |at: usize| u64::from(u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes")));
-    let at = if header[8] == 1 { KDF_V1 } else { KDF };
-    let (memory, passes) = (number(at), number(at + 4));
+    let (memory, passes) = (number(KDF), number(KDF + 4));
     // Costs beyond the limits must be refused, so they stay; those within cost time.
     if memory * passes > MAX_FUZZED_KIB && Argon2Cost::new(memory as u32, passes as u32, 1).is_ok() {
-        header[at..at + 12].copy_from_slice(&Argon2Cost { memory_kib: 8, passes: 1, lanes: 1 }.to_bytes());
+        header[KDF..KDF + 12].copy_from_slice(&Argon2Cost { memory_kib: 8, passes: 1, lanes: 1 }.to_bytes());
     }
 }

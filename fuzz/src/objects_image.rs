@@ -61,8 +61,7 @@ pub fn image(selector: u8) -> &'static Image {
             let layouts = if cipher.meta_size() == 0 { &ObjectLayout::ALL[1..2] } else { &ObjectLayout::ALL };
             layouts.iter().map(move |layout| ObjectParams::plan(cipher, *layout, BLOCKS))
         });
-        let old = ObjectParams::plan_version_1(Cipher::Gcm, ObjectLayout::Adaptive, BLOCKS);
-        let made = kinds.chain([old]).flat_map(|params| {
+        let made = kinds.flat_map(|params| {
             let params = params.expect("a size that every disk may have");
             [false, true].map(|closed| Image::make(params, closed).expect("a store without faults"))
         });

@@ -1,4 +1,4 @@
-//! Small sealed disks in every cipher and layout, with a history, and an adversary who alters the medium.
+//! Small sealed disks in every cipher, with a history, and an adversary who alters the medium.
 //!
 //! What a block was ever given is known from its address and the phase, so that what an altered disk returns can
 //! be judged.
@@ -8,7 +8,7 @@ use crate::sparse::SparseMedium;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret, SEGMENT_BLOCKS};
 use lacuna_crypto::{SeededRandom, Cipher};
 use lacuna_medium::Medium;
-use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
+use lacuna_sealed::{OpenOptions, Params, Sealed};
 use std::sync::{Arc, OnceLock};
 
 /// Blocks of each disk: one whole segment and a little of a second one.
@@ -30,22 +30,12 @@ pub struct Image {
     snapshots: Vec<SparseMedium>,
 }
 
-/// The combinations of cipher and layout that exist.
-fn kinds() -> Vec<(Cipher, Layout)> {
-    let mut kinds = vec![];
-    for cipher in Cipher::ALL {
-        let layouts = if cipher.meta_size() == 0 { &Layout::ALL[..1] } else { &Layout::ALL[..] };
-        kinds.extend(layouts.iter().map(|layout| (cipher, *layout)));
-    }
-    kinds
-}
-
-/// The image that `selector` chooses: by kind, and whether the disk was closed or its power failed.
+/// The image that `selector` chooses: by cipher, and whether the disk was closed or its power failed.
 pub fn image(selector: u8) -> &'static Image {
     static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
     let images = IMAGES.get_or_init(|| {
-        let made = kinds().into_iter().flat_map(|(cipher, layout)| {
-            [false, true].map(|closed| Image::make(cipher, layout, closed).expect("a medium without faults"))
+        let made = Cipher::ALL.into_iter().flat_map(|cipher| {
+            [false, true].map(|closed| Image::make(cipher, closed).expect("a medium without faults"))
         });
         made.collect()
     });
@@ -109,10 +99,10 @@ pub fn each_readable_block(disk: &dyn Disk, first: u64, count: u64, mut each: im
 }
 
 impl Image {
-    fn make(cipher: Cipher, layout: Layout, closed: bool) -> Result<Image> {
-        // Half of the disks have room to grow, which makes the region of a key-value store 32 GiB long.
+    fn make(cipher: Cipher, closed: bool) -> Result<Image> {
+        // Half of the disks are laid out as in a file, where the map has room for 1 TiB.
         let room = if closed { None } else { Some(1 << 40) };
-        let params = Params::plan(cipher, layout, BLOCKS, room)?;
+        let params = Params::plan(cipher, BLOCKS, room)?;
         let medium = Arc::new(SparseMedium::new(params.geometry().medium_len()));
         Sealed::create(&*medium, &params, &Secret::copy_from(&[5; 32]))?;
         let mut snapshots = vec![medium.snapshot()];
@@ -189,7 +179,7 @@ impl Image {
             _ => {
                 let place = input.byte();
                 let from = self.place(medium, place, input);
-                let unit = [16, 32, 48, 64, 4096, 4112, 8192, 65536][usize::from(input.byte() % 8)];
+                let unit = [16, 32, 48, 64, 4096, 8192, 32768, 65536][usize::from(input.byte() % 8)];
                 copy(medium, medium, from, at, unit);
             }
         }
@@ -204,7 +194,6 @@ impl Image {
             0 => within(g.journal, 2 * 4096),
             1 => within(g.journal + 2 * 4096, 1 << 16),
             2 => within(g.map, u64::from(g.segments) * 16),
-            3 if g.kv.1 > 0 => within(g.kv.0, 1 << 16),
             3 => within(g.data + number % u64::from(g.slots) * g.stride + SEGMENT_BLOCKS * 4096, 1 << 14),
             4 => within(0, g.medium_len()),
             region => {
