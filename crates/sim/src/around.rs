@@ -4,6 +4,7 @@ use lacuna_core::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 
 /// The operations that a double passes on as they are to the medium in its field of this name.
+#[macro_export]
 macro_rules! pass_on {
     ($inner:ident) => {
         fn len(&self) -> u64 {

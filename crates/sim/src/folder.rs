@@ -4,29 +4,22 @@ mod file;
 mod image;
 mod names;
 mod op;
+mod state;
 
 pub use image::FolderImage;
 pub use op::FolderOp;
 
 use crate::nth_call::NthCall;
-use crate::{CrashMedium, Lies, Loss, PAGE_SIZE, Rng, operation::Digest, power::Power};
+use crate::power::Power;
+use crate::{CrashMedium, Digest, Lies, Loss, Rng};
 use file::File;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name};
 use names::{Names, Removal};
 use parking_lot::{Mutex, MutexGuard};
+use state::{Fault, State};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// A failure to come.
-struct Fault {
-    op: FolderOp,
-    /// Operations of the kind that still pass.
-    after: u64,
-    kind: Kind,
-    /// Whether all later ones fail as well.
-    forever: bool,
-}
 
 /// A folder of files in memory.
 ///
@@ -34,77 +27,6 @@ struct Fault {
 /// creation, removal and rename that was not synced may be lost alone. Creations, removals, renames, writes, changes of
 /// length and syncs count as one operation each; opening and reading do not.
 pub struct CrashFolder(Arc<Mutex<State>>);
-
-struct State {
-    files: BTreeMap<u64, Arc<CrashMedium>>,
-    next_file: u64,
-    /// How many files there may be before those without names are looked for.
-    sweep_at: usize,
-    names: Names,
-    power: Power,
-    faults: Vec<Fault>,
-    nth_call: NthCall<FolderOp>,
-    capacity: u64,
-    quota: u64,
-    /// The longest length of a file, and whether files tell.
-    longest: (u64, bool),
-    ignore_syncs: bool,
-    /// Whether files keep every version of every page.
-    keeps_past: bool,
-    read_only: bool,
-    /// Of all operations.
-    digest: Digest,
-}
-
-impl State {
-    /// An operation begins. True if it is the one that the power goes in.
-    fn begin(&mut self, op: FolderOp) -> Result<bool> {
-        self.power.on()?;
-        if op.changes() {
-            self.digest.word(op as u64);
-            if !self.power.survives(1) {
-                return Ok(true);
-            }
-        }
-        self.nth_call.begin(op, op.syncs())?;
-        self.fault(op)?;
-        Ok(false)
-    }
-
-    fn fault(&mut self, op: FolderOp) -> Result<()> {
-        for (index, fault) in self.faults.iter_mut().enumerate().filter(|(_, fault)| fault.op == op) {
-            if fault.after > 0 {
-                fault.after -= 1;
-                continue;
-            }
-            let kind = fault.kind;
-            if !fault.forever {
-                self.faults.remove(index);
-            }
-            return Err(Error::new(kind, format!("{op:?}: a failure that the test asked for")));
-        }
-        Ok(())
-    }
-
-    /// Bytes that files hold.
-    fn used(&self) -> u64 {
-        let named = self.names.current.values().filter_map(|id| self.files.get(id));
-        named.map(|file| file.resident_pages() * PAGE_SIZE).sum()
-    }
-
-    fn read_only(&self) -> Result<()> {
-        if self.read_only { Err(Error::new(Kind::ReadOnly, "the folder is read-only")) } else { Ok(()) }
-    }
-
-    /// Forgets files that have no name and never will again, now and then.
-    fn sweep(&mut self) {
-        if self.files.len() >= self.sweep_at {
-            let named = self.names.all_files();
-            self.files.retain(|id, file| Arc::strong_count(file) > 1 || named.contains(id));
-            self.sweep_at = 2 * self.files.len() + 64;
-        }
-    }
-}
 
 impl CrashFolder {
     /// An empty folder.

@@ -18,19 +18,31 @@ pub enum OpKind {
 }
 
 /// A fold over 64-bit words in the manner of FNV-1a, with a shift so that high bits reach low ones.
-pub(crate) struct Digest(pub(crate) u64);
+pub struct Digest(
+    /// The fold so far.
+    pub u64,
+);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Digest {
-    pub(crate) fn new() -> Self {
+    /// Of nothing.
+    pub fn new() -> Self {
         Digest(0xCBF2_9CE4_8422_2325)
     }
 
-    pub(crate) fn word(&mut self, word: u64) {
+    /// Folds in a word.
+    pub fn word(&mut self, word: u64) {
         let x = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = x ^ (x >> 32);
     }
 
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+    /// Folds in bytes, and how many they are.
+    pub fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A medium that fails to read now and then, and gives what it has when it is asked again.
-pub(crate) struct Flaky {
+pub struct Flaky {
     medium: Arc<dyn Medium>,
     rng: Mutex<Rng>,
 }
@@ -30,7 +30,7 @@ pub struct Slow {
 
 impl Flaky {
     /// Over a medium.
-    pub(crate) fn over(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
+    pub fn over(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
         Arc::new(Surrounded(Flaky { medium, rng: Mutex::new(Rng::new(seed)) }))
     }
 }
@@ -57,7 +57,7 @@ impl Slow {
     }
 
     /// Some writes and syncs hesitate, so that other threads come first.
-    pub(crate) fn at_times(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
+    pub fn at_times(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
         let rng = Mutex::new(Rng::new(seed));
         let (one_of, after_sync) = (3, true);
         Arc::new(Surrounded(Slow { medium, rng, one_of, read: 0, write: 300, sync: 300, after_sync }))

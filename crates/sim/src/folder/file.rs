@@ -1,6 +1,7 @@
 //! An open file of a simulated folder: its writes find space or not, are refused, and may be cut by the power.
 
-use super::{FolderOp, State};
+use super::op::FolderOp;
+use super::state::State;
 use crate::{CrashMedium, PAGE_SIZE};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{FolderFile, Medium, pieces};

@@ -28,7 +28,7 @@ pub fn kolmogorov_smirnov(one: &[f64], other: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Rng;
+    use lacuna_sim::Rng;
 
     fn sample(seed: u64, shift: u64) -> Vec<f64> {
         let mut rng = Rng::new(seed);

@@ -2,12 +2,11 @@
 //!
 //! An error is always right. What else is right is what the format promises ([`Promise`]), never the content of another block.
 
-use crate::cuts::setting;
-use crate::operation::Digest;
-use crate::versions::{Model, Worked, origin_of, stamp_of};
-use crate::{CrashMedium, Lies, Rng, Truths};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, Result};
 use lacuna_medium::Medium;
+use lacuna_sim::cuts::setting;
+use lacuna_sim::versions::{Model, Worked, origin_of, stamp_of};
+use lacuna_sim::{CrashMedium, Digest, Lies, Rng, Truths};
 use std::sync::Arc;
 
 /// Openings of one disk.

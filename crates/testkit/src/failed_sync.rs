@@ -2,10 +2,10 @@
 //! count as written from then on: one caller hears of it, later syncs do nothing and succeed, and reads give what the medium
 //! does not hold, until the cache is dropped.
 
-use crate::image::PAGE_SIZE;
-use crate::versions::{Model, fill};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range, pieces};
+use lacuna_sim::PAGE_SIZE;
+use lacuna_sim::versions::{Model, fill};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

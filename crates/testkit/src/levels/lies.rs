@@ -1,13 +1,13 @@
 //! Openings of disks with levels on media that lie: a model beside each level, which keeps every version that a block ever had.
 
 use super::crash::beating;
-use super::{create, flush_hidden, models, open, open_with, options};
+use super::disks::{create, flush_hidden, models, open, open_with, options};
 use crate::openings::{Openings, Past, Promise};
-use crate::versions::{Model, Worked};
-use crate::{CrashMedium, Rng, Truths};
 use lacuna_core::{Disk, Result};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, level_disks};
 use lacuna_medium::Medium;
+use lacuna_sim::versions::{Model, Worked};
+use lacuna_sim::{CrashMedium, Rng, Truths};
 use std::ops::Range;
 use std::sync::Arc;
 

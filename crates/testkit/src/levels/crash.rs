@@ -4,14 +4,13 @@
 //! opens what the medium kept (power may go again meanwhile), and compares every block of every level with its model: it
 //! must read as its last flushed version or any later acknowledged one. Rounds continue on the same medium.
 
-use super::{create, flush_hidden, models, open, open_with, options};
-use crate::cuts::{Cuts, Outcome, setting};
-use crate::slow::{Flaky, Slow};
-use crate::versions::{Model, Worked};
-use crate::{CrashMedium, Image, Rng};
+use super::disks::{create, flush_hidden, models, open, open_with, options};
 use lacuna_core::{Budget, Disk, Kind, Result};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, level_disks};
 use lacuna_medium::Medium;
+use lacuna_sim::cuts::{Cuts, Outcome, setting};
+use lacuna_sim::versions::{Model, Worked};
+use lacuna_sim::{CrashMedium, Flaky, Image, Rng, Slow};
 use std::sync::Arc;
 
 /// Levels that are open: level 0 and two hidden ones.

@@ -1,25 +1,10 @@
-//! Disks with levels under test: any format, with seeded randomness and keys that anybody knows.
+//! Disks with levels that tests make and open: any format, with seeded randomness and keys that every test knows.
 
-mod crash;
-mod damage;
-mod errno;
-mod lies;
-mod resumed;
-mod threads;
-
-pub use crash::Hardship;
-pub use damage::{failures, lost_blocks};
-pub use errno::Sweep;
-pub use lies::Lying;
-pub use resumed::resume_twice;
-pub use threads::Threaded;
-
-use crate::versions::{Model, stamp_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, Result, Secret};
 use lacuna_crypto::SeededRandom;
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
-use std::path::Path;
+use lacuna_sim::versions::{Model, stamp_of};
 use std::sync::Arc;
 
 /// The identity of every disk here.
@@ -144,22 +129,6 @@ pub fn flush_hidden<D: Levels>(disk: &D, level: &LevelDisk, beats: u64) -> Resul
 /// If there is none of this name.
 pub fn counter(level: &LevelDisk, name: &str) -> u64 {
     level.status().items.iter().find(|item| item.name == name).expect("a counter of this name").value
-}
-
-/// A medium that was kept as a file: the blocks that are not zeros, each behind its offset (8 bytes, little-endian).
-///
-/// # Panics
-///
-/// If there is no such file.
-pub fn kept_medium(file: &Path, len: u64) -> Vec<u8> {
-    let kept = std::fs::read(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-    let mut bytes = vec![0; (len as usize).next_multiple_of(BLOCK_SIZE)];
-    for piece in kept.chunks_exact(8 + BLOCK_SIZE) {
-        let at = u64::from_le_bytes(piece[..8].try_into().expect("8 bytes")) as usize;
-        bytes[at..at + BLOCK_SIZE].copy_from_slice(&piece[8..]);
-    }
-    bytes.truncate(len as usize);
-    bytes
 }
 
 /// Compares all blocks of a level with the few that are written, each with its stamp.

@@ -1,9 +1,9 @@
 //! A machine that is resumed twice: two copies of an open disk, with the same medium and the same generators, take different data.
 
-use super::{Fresh, fresh};
-use crate::versions::content;
+use super::disks::{Fresh, fresh};
 use lacuna_core::{BlockAddr, Disk};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels};
+use lacuna_sim::versions::content;
 use std::sync::Arc;
 
 /// Levels that are open: level 0 and two hidden ones.

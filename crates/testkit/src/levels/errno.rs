@@ -1,13 +1,11 @@
 //! Each error of the system at each call of the medium under a disk with levels, between its opening and its close.
 
-use super::{create, flush_hidden, models, open};
-use crate::around::pass_on;
-use crate::operation::Digest;
-use crate::versions::{Model, run};
-use crate::{CrashMedium, Image, NthCall, OpKind, Rng, SWEPT, refuses};
+use super::disks::{create, flush_hidden, models, open};
 use lacuna_core::{BlockAddr, Disk, Kind, Result};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, Pace, level_disks};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use lacuna_sim::versions::{Model, run};
+use lacuna_sim::{CrashMedium, Digest, Image, NthCall, OpKind, Rng, SWEPT, pass_on, refuses};
 use parking_lot::Mutex;
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! Reading disks with levels whose medium was altered.
 
-use super::open;
-use crate::versions::{Model, fill, stamp_of};
+use super::disks::open;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_levels::{LevelDisk, LevelFormat, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::versions::{Model, fill, stamp_of};
 use std::sync::Arc;
 
 /// Opens two levels of a medium and reads the first blocks of both, so many of each: each has a version that `allowed` (level,

@@ -1,11 +1,12 @@
 //! Disks with levels and their threads: many clients at once, and media that fail.
 
-use super::{create, open_with, options};
-use crate::versions::{content, fill, stamp_of};
-use crate::{FailedSync, Fault, FaultMedium, OpKind, Record, Recorder, Rng, StopAtEnd, flush_until_refused};
+use super::disks::{create, open_with, options};
+use crate::{FailedSync, StopAtEnd, flush_until_refused};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, Pace, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::versions::{content, fill, stamp_of};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,0 +1,28 @@
+//! What tests share beside simulated media ([`lacuna_sim`]): the second reader that checks what a medium holds, openings of disks on
+//! media that lie, a cache whose sync fails, programs and guests that tests drive, and what tests of formats with levels have in
+//! common (feature `levels`).
+//!
+//! Nothing here is fit for protecting data.
+
+pub mod ciphertexts;
+mod failed_sync;
+pub mod format_page;
+mod guest;
+mod kept_medium;
+#[cfg(feature = "levels")]
+pub mod levels;
+pub mod openings;
+mod program;
+mod python;
+mod stop_at_end;
+mod two_sample;
+mod unasked;
+
+pub use failed_sync::{FailedSync, flush_until_refused, reopens_from_the_medium};
+pub use guest::{Guest, GuestImage};
+pub use kept_medium::kept_medium;
+pub use program::have;
+pub use python::python_reader;
+pub use stop_at_end::StopAtEnd;
+pub use two_sample::kolmogorov_smirnov;
+pub use unasked::Unasked;
