@@ -214,7 +214,7 @@ fn check_levels(params: &Params, masters: &[Secret<32>]) -> Result<()> {
     Err(Error::new(Kind::Usage, "too many levels for this disk")
         .found(format!("{} hidden levels", masters.len() - 1))
         .expected(format!("at most {most}, by the hidden slots of a stripe"))
-        .remedy(more_slots.setting(Setting::Geometry)))
+        .remedy(more_slots.setting(Setting("geometry"))))
 }
 
 impl Levels for Deniable {

@@ -82,7 +82,7 @@ impl Params {
                 .expected(format!("at least {least} bytes for stripes of {} blocks", geometry.blocks()))
                 .remedy(
                     Advice::from("use a larger medium, or fewer slots in a stripe: ")
-                        .setting(Setting::Geometry),
+                        .setting(Setting("geometry")),
                 ));
         }
         Ok(params)

@@ -195,7 +195,7 @@ fn check_next(log: &Log, end: &End) -> Result<()> {
 
 /// To read what there is, and what else to say of that.
 fn rescue(more: &'static str) -> Advice {
-    Advice::from("open it with ").setting(Setting::ReadOnly).text(" and copy what is there").text(more)
+    Advice::from("open it with ").setting(Setting("read_only")).text(" and copy what is there").text(more)
 }
 
 /// The last stripe that any summary calls durable, for a disk whose checkpoints are gone. Reads the whole ring.

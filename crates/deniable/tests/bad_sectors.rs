@@ -7,8 +7,8 @@ use fixture::{Model, Written, flush_hidden, open_with, options, stamp_of, writte
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, Levels, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::levels::lost_blocks;
 use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder};
+use lacuna_testkit::levels::lost_blocks;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and tears what was not synced
-//! ([`lacuna_sim::levels::Hardship`]).
+//! ([`lacuna_testkit::levels::Hardship`]).
 //!
 //! `LACUNA_CUTS` sets the cuts (default 200, with threads 100, where reads fail a fifth), `LACUNA_SEED` the seed.
 
@@ -8,7 +8,7 @@ mod fixture;
 use fixture::{beats, params};
 use lacuna_deniable::Params;
 use lacuna_sim::cuts::{a_seed_is_a_run, setting};
-use lacuna_sim::levels::Hardship;
+use lacuna_testkit::levels::Hardship;
 
 fn alone() -> Hardship<Params> {
     // With threads the paced clock would beat as well: the rounds beat themselves.

@@ -6,8 +6,9 @@ mod fixture;
 use fixture::{Model, Worked, flush_hidden, models, params};
 use lacuna_core::BLOCK_SIZE;
 use lacuna_deniable::{Levels, Params};
-use lacuna_sim::levels::{Fresh, fresh};
-use lacuna_sim::{Rng, levels};
+use lacuna_sim::Rng;
+use lacuna_testkit::levels;
+use lacuna_testkit::levels::{Fresh, fresh};
 
 const LOG: u64 = (1 << 20) + (256 << 10);
 

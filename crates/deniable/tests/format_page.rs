@@ -7,8 +7,8 @@ use fixture::{Model, UUID, fill, flush_hidden, masters, params};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Secret};
 use lacuna_crypto::{AesBlock, GcmKey, derive};
 use lacuna_deniable::{Levels, Params};
-use lacuna_sim::format_page::{Fields, FormatPage, number};
-use lacuna_sim::levels::{Fresh, fresh};
+use lacuna_testkit::format_page::{Fields, FormatPage, number};
+use lacuna_testkit::levels::{Fresh, fresh};
 
 fn page() -> FormatPage {
     FormatPage::read("deniable")

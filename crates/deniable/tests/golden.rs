@@ -8,7 +8,8 @@ use fixture::{create, fill, flush_hidden, open, params_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_deniable::{Geometry, Levels, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::levels::{has_contents, kept_medium};
+use lacuna_testkit::kept_medium;
+use lacuna_testkit::levels::has_contents;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -385,7 +385,7 @@ fn reading_is_left(e: Error) -> Error {
     }
     e.remedy(
         Advice::from("open it with ")
-            .setting(Setting::ReadOnly)
+            .setting(Setting("read_only"))
             .text(" and copy what is there to another device: nothing that was flushed is lost"),
     )
 }

@@ -7,7 +7,7 @@ use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::MemoryMedium;
 use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
 use lacuna_sim::Rng;
-use lacuna_sim::format_page::FormatPage;
+use lacuna_testkit::format_page::FormatPage;
 use std::sync::Arc;
 
 /// Small, but of so many erase blocks that the few which are never counted on hardly help.

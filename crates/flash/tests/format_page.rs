@@ -8,7 +8,7 @@ use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
 use lacuna_medium::MemoryMedium;
 use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, Wearing};
-use lacuna_sim::format_page::FormatPage;
+use lacuna_testkit::format_page::FormatPage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

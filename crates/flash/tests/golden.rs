@@ -12,7 +12,7 @@ use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::MemoryMedium;
 use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
-use lacuna_sim::levels::kept_medium;
+use lacuna_testkit::kept_medium;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

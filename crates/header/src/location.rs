@@ -156,7 +156,7 @@ fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
     };
     if name.contains('/') {
         let remedy =
-            Advice::from("the namespace, if there is one, is given with ").setting(Setting::Namespace);
+            Advice::from("the namespace, if there is one, is given with ").setting(Setting("namespace"));
         return Err(flaw("a second slash", remedy));
     }
     check_name("a disk", name, "-_")?;

@@ -10,7 +10,7 @@ use lacuna_header::{
     COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, TAIL_AREA, Unlocked, Uuid, open,
 };
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::format_page::FormatPage;
+use lacuna_testkit::format_page::FormatPage;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -121,7 +121,7 @@ fn the_page_and_the_code_agree() {
 fn a_reader_written_from_the_page_alone_agrees() {
     for (passphrase, level) in PASSPHRASES {
         let args = [directory().join(GOLDEN).into(), passphrase.into()];
-        let Some(text) = lacuna_sim::python_reader(&directory().join("read_header.py"), &args) else {
+        let Some(text) = lacuna_testkit::python_reader(&directory().join("read_header.py"), &args) else {
             return;
         };
         assert!(text.starts_with(&format!("level {level}\n")), "{text}");

@@ -1,12 +1,12 @@
 //! Authentic write counters (section 4.2 and Figure 6): in TS while they fit, otherwise both arrays in US and their keyed hashes
 //! in TS.
 
+use crate::ablation::{Check, enforced};
 use crate::counter::Counter;
 use crate::intervals::Intervals;
 use crate::keys::{ARRAYS, FileKeys, Tag};
 use crate::tampered::tampered;
 use crate::untrusted::{PART_PAGE, Part, Untrusted};
-use crate::weak::{Check, enforced};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::constant_time_eq;
 use std::sync::{Arc, OnceLock};

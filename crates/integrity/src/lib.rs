@@ -20,6 +20,10 @@
 #[cfg(test)]
 extern crate self as lacuna_integrity;
 
+#[cfg(not(feature = "ablation"))]
+mod ablation;
+#[cfg(feature = "ablation")]
+pub mod ablation;
 mod auth_counters;
 mod body;
 mod compress;
@@ -28,14 +32,14 @@ mod counter;
 mod entropy;
 mod failed;
 mod file;
-#[cfg(test)]
-mod game;
 mod intervals;
 mod keys;
 mod low;
 mod mt;
 mod mt_counters;
 mod nature;
+#[cfg(test)]
+mod nonce_tests;
 mod page_array;
 mod scheme;
 mod schemes;
@@ -45,7 +49,6 @@ mod tampered;
 mod tree_page;
 mod trusted;
 mod untrusted;
-mod weak;
 mod wide_tree;
 mod witness;
 

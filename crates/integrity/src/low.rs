@@ -4,11 +4,11 @@
 //! A tag is a pseudorandom function of index, write counter and content, and is the nonce as well (SIV): a machine that is
 //! resumed twice repeats counters, and then shows no more than whether contents are equal.
 
+use crate::ablation::{Check, enforced};
 use crate::compress::{PACKED_HEADER, compress, decompress};
 use crate::counter::{Counter, Session};
 use crate::entropy::is_random_looking;
 use crate::keys::{FileKeys, Tag, tag_counter, wide_tweak};
-use crate::weak::{Check, enforced};
 use lacuna_core::Result;
 use lacuna_crypto::GcmKey;
 use std::sync::Arc;

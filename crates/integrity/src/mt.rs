@@ -2,6 +2,7 @@
 //!
 //! The paper hashes index and content; here the tag is a keyed hash that binds the write counter as well. A leaf of zeros is a hole.
 
+use crate::ablation::{Check, enforced};
 use crate::body::{BATCH, Body, State, at, batch_blocks, with_buffer};
 use crate::counter::{Counter, Pass};
 use crate::failed::Checked;
@@ -12,7 +13,6 @@ use crate::section::{Section, SectionMut};
 use crate::tampered::altered;
 use crate::tree_page::{ABSENT, ENTRIES};
 use crate::untrusted::Untrusted;
-use crate::weak::{Check, enforced};
 use crate::wide_tree::{TreeRoot, WideTree};
 use lacuna_core::{Budget, Kind, Result};
 use std::ops::Range;

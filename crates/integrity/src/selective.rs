@@ -5,6 +5,7 @@
 //! SearchOffset). Both lie in US unauthenticated, as the paper argues: the tag in the leaf binds the block. Altering them
 //! makes blocks fail and no more. They are therefore believed only as far as they agree.
 
+use crate::ablation::{Check, enforced};
 use crate::auth_counters::{AuthCounters, CounterState, MOST_INTERVALS, ROOM};
 use crate::body::{BATCH, Body, MOST_BLOCKS, State, at, batch_blocks, with_buffer};
 use crate::counter::{Counter, Pass};
@@ -17,7 +18,6 @@ use crate::section::{Section, SectionMut, malformed};
 use crate::tampered::altered;
 use crate::tree_page::ABSENT;
 use crate::untrusted::{Part, Untrusted};
-use crate::weak::{Check, enforced};
 use crate::wide_tree::{TreeRoot, WideTree};
 use lacuna_core::{Budget, Result};
 use std::marker::PhantomData;

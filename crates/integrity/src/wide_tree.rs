@@ -12,13 +12,13 @@
 
 mod clearing;
 
+use crate::ablation::{Check, enforced};
 use crate::keys::{FileKeys, Tag};
 use crate::tampered::tampered;
 use crate::tree_page::{
     ABSENT, BITS, Cache, ENTRIES, Entries, FEWEST_PAGES, Page, height, make_room, no_entries,
 };
 use crate::untrusted::{Part, Untrusted};
-use crate::weak::{Check, enforced};
 use lacuna_core::{Budget, Result};
 use lacuna_crypto::constant_time_eq;
 use parking_lot::Mutex;

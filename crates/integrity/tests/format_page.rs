@@ -11,7 +11,7 @@ use lacuna_integrity::{
     Trusted,
 };
 use lacuna_sim::Rng;
-use lacuna_sim::format_page::FormatPage;
+use lacuna_testkit::format_page::FormatPage;
 
 #[test]
 fn constants_are_those_of_the_page() {

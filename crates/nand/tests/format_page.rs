@@ -6,8 +6,8 @@ mod by_page;
 use by_page::Lebs;
 use lacuna_medium::MemoryMedium;
 use lacuna_nand::{Chip, ChipGeometry, Flash, FlashGeometry, Leb, Mapping, Peb, SimulatedChip, Wearing};
-use lacuna_sim::format_page::FormatPage;
-use lacuna_sim::levels::kept_medium;
+use lacuna_testkit::format_page::FormatPage;
+use lacuna_testkit::kept_medium;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

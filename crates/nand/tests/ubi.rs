@@ -3,7 +3,8 @@
 
 use lacuna_core::Kind;
 use lacuna_nand::{Flash, Leb, UbiVolume, Unerased};
-use lacuna_sim::{GuestImage, Rng};
+use lacuna_sim::Rng;
+use lacuna_testkit::GuestImage;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and tears what was not synced
-//! ([`lacuna_sim::levels::Hardship`]).
+//! ([`lacuna_testkit::levels::Hardship`]).
 //!
 //! On a disk whose maps are one page each, on one whose maps have more leaves than memory holds, on one with its threads,
 //! where the same seed is not the same run, and on one whose medium fails to read at times.
@@ -12,7 +12,7 @@ use fixture::{BEATS, params};
 use lacuna_core::Budget;
 use lacuna_oblivious::{Params, Plan};
 use lacuna_sim::cuts::{a_seed_is_a_run, setting};
-use lacuna_sim::levels::Hardship;
+use lacuna_testkit::levels::Hardship;
 
 /// Maps of one page each.
 fn small() -> Hardship<Params> {

@@ -11,8 +11,8 @@ use fixture::{
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Levels, Oblivious, OpenOptions, Params};
-use lacuna_sim::levels::lost_blocks;
 use lacuna_sim::{Fault, FaultMedium, OpKind, Rng};
+use lacuna_testkit::levels::lost_blocks;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -8,8 +8,9 @@ use fixture::{Worked, create, fill, models, open as open_alone, stamp_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Oblivious, Params, Plan};
-use lacuna_sim::levels::Threaded;
-use lacuna_sim::{OpKind, Rng, StopAtEnd};
+use lacuna_sim::{OpKind, Rng};
+use lacuna_testkit::StopAtEnd;
+use lacuna_testkit::levels::Threaded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

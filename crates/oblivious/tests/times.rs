@@ -14,8 +14,8 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Clock, Disk, ManualClock};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Levels, OpenOptions, Params, Plan, Randomness};
-use lacuna_sim::levels::seeded;
 use lacuna_sim::{LatencyMedium, LatencyModel, Rng};
+use lacuna_testkit::levels::seeded;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -224,7 +224,7 @@ impl ObjectDisk {
     /// The write path, for `what`. Errors: [`Kind::ReadOnly`] of a disk that has none.
     fn writer(&self, what: &str) -> Result<&Writer> {
         self.writer.as_ref().ok_or_else(|| {
-            let advice = Advice::from("open it without ").setting(Setting::ReadOnly);
+            let advice = Advice::from("open it without ").setting(Setting("read_only"));
             Error::new(Kind::ReadOnly, format!("{what} refused"))
                 .found("a disk opened read-only")
                 .remedy(advice.text(", and not at a snapshot"))

@@ -105,7 +105,7 @@ impl ObjectParams {
             .expected("a replicated pool")
             .remedy(
                 Advice::from("use the layout segment-end (")
-                    .setting(Setting::Layout)
+                    .setting(Setting("layout"))
                     .text("), or a replicated pool"),
             ));
         }

@@ -8,7 +8,7 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, derive, keyed_hash};
 use lacuna_medium::{Keys, MemoryObject, MemoryObjects, ObjectStore, Query, ReadExtent, StripedMedium};
 use lacuna_sealed_objects::{ObjectLayout, ObjectParams, VERSION, list_snapshots};
-use lacuna_sim::format_page::{Fields, FormatPage, Rows, SealedBlock};
+use lacuna_testkit::format_page::{Fields, FormatPage, Rows, SealedBlock};
 use std::collections::HashMap;
 use std::sync::Arc;
 

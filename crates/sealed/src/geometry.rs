@@ -69,7 +69,7 @@ impl Params {
                     "{needed} bytes for a disk of {} bytes with its journal, map and spare",
                     blocks * BLOCK
                 ))
-                .remedy(Advice::from("choose a smaller ").setting(Setting::Size))),
+                .remedy(Advice::from("choose a smaller ").setting(Setting("size")))),
             _ => Ok(params),
         }
     }

@@ -19,7 +19,7 @@ pub use batch::fuzz_parse;
 pub(crate) use batch::{Batch, Entry, ParsedBatch};
 
 use batch::{BatchHead, HEAD, MAX_BATCH};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_core::{Action, Advice, BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret};
 use lacuna_crypto::{GcmKey, HedgedNonce, derive, derive_gcm, keyed_hash};
 use lacuna_medium::{Medium, WriteExtent};
 use std::sync::Arc;
@@ -140,7 +140,11 @@ impl Journal {
                 return Err(Error::new(Kind::Corrupt, "the journal of this disk is not readable")
                     .found("neither of its two retired records verifies")
                     .expected("at least one that this disk wrote")
-                    .remedy("restore the medium from a backup; if there is none, `lacuna rescue` copies what there is"));
+                    .remedy(
+                        Advice::from("restore the medium from a backup; if there is none, ")
+                            .action(Action("rescue"))
+                            .text(" copies what there is"),
+                    ));
             }
         };
         let salts = HedgedNonce::derive(&master, "sealed ring salt", &[]);

@@ -8,7 +8,7 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, GcmKey, derive, keyed_hash};
 use lacuna_medium::MemoryMedium;
 use lacuna_sealed::Params;
-use lacuna_sim::format_page::{Fields, FormatPage, Rows, SealedBlock};
+use lacuna_testkit::format_page::{Fields, FormatPage, Rows, SealedBlock};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -209,7 +209,7 @@ fn a_reader_written_from_the_pages_alone_agrees() {
     let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/read_sealed.py");
     for golden in ALL.iter().filter(|g| g.cipher != Cipher::Hctr2) {
         let args = [path(golden).into(), PASSPHRASE.into()];
-        let Some(text) = lacuna_sim::python_reader(&reader, &args) else { return };
+        let Some(text) = lacuna_testkit::python_reader(&reader, &args) else { return };
         assert_eq!(text, expected, "{}", golden.name);
     }
 }

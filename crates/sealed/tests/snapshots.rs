@@ -8,7 +8,7 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
 use lacuna_medium::MemoryMedium;
 use lacuna_sealed::Params;
-use lacuna_sim::ciphertexts::{
+use lacuna_testkit::ciphertexts::{
     UNIT, assert_unrelated, equal_bytes, equal_units, spliced, with_one_bit_changed,
 };
 use std::ops::Range;

@@ -8,7 +8,7 @@ use lebs::Lebs;
 
 use lacuna_core::Secret;
 use lacuna_crypto::{GcmKey, SivHash, SivKey, XaesKey, XtsKey, derive};
-use lacuna_sim::format_page::{Fields, FormatPage, number};
+use lacuna_testkit::format_page::{Fields, FormatPage, number};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a node lies, as a place says it.

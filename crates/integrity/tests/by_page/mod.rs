@@ -5,7 +5,7 @@ use crate::fixture::Stored;
 use lacuna_core::Secret;
 use lacuna_crypto::{GcmKey, Hctr2Key, SivKey, XtsKey, derive, keyed_hash};
 use lacuna_integrity::{Part, decompress, is_random_looking};
-use lacuna_sim::format_page::{FormatPage, number};
+use lacuna_testkit::format_page::{FormatPage, number};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 

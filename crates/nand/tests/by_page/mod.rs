@@ -1,7 +1,7 @@
 //! A second reader of a chip: it finds what lies in each logical erase block in the file of a chip, by the words of
 //! `docs/format/nand.md` alone.
 
-use lacuna_sim::format_page::{FormatPage, number};
+use lacuna_testkit::format_page::{FormatPage, number};
 use std::collections::BTreeMap;
 
 /// What the logical erase blocks of a chip hold.

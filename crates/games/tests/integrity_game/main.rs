@@ -2,10 +2,11 @@
 //!
 //! `LACUNA_GAMES` sets the runs for each scheme (default 500), `LACUNA_SEED` the seed.
 
+#[path = "../../../integrity/tests/fixture/mod.rs"]
 mod fixture;
-#[path = "fixture/game.rs"]
 mod replay;
 
+use lacuna_games::{fold, games};
 use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::cuts::setting;
 use replay::Game;
@@ -14,7 +15,7 @@ use replay::Game;
 const STEPS: u64 = 30;
 
 fn play(choice: Choice) {
-    let (runs, first) = (setting("LACUNA_GAMES", 500), setting("LACUNA_SEED", 0) << 20);
+    let (runs, first) = (games(500), setting("LACUNA_SEED", 0) << 20);
     let (mut noticed, mut digest) = (0, 0u64);
     for seed in first..first + runs {
         let block_size = [128, 256, 512, 4096][(seed % 4) as usize];
@@ -27,7 +28,7 @@ fn play(choice: Choice) {
         let mut game = game.unwrap_or_else(|e| panic!("{choice:?}, seed {seed}: {e}"));
         game.play(STEPS).unwrap_or_else(|won| panic!("{choice:?}, seed {seed}: {won}"));
         noticed += game.noticed;
-        digest = (digest.rotate_left(7) ^ game.noticed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        digest = fold(digest, game.noticed);
     }
     println!("{choice:?}: {runs} runs, seed {first}, {noticed} errors, digest {digest:016x}");
     assert!(noticed > runs, "the adversary hardly tried: {noticed} errors");

@@ -9,6 +9,7 @@
 //!
 //! `LACUNA_LIES` sets the openings for all ciphers together (default 200), `LACUNA_SEED` the seed.
 
+#[path = "../../sealed/tests/fixture/mod.rs"]
 mod fixture;
 
 use fixture::{create, open_with, options, params};
@@ -16,9 +17,9 @@ use lacuna_core::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::Medium;
 use lacuna_sealed::{OpenOptions, Sealed};
-use lacuna_sim::openings::{Openings, Past, Promise};
 use lacuna_sim::versions::{Model, Worked, run};
 use lacuna_sim::{CrashMedium, Rng, Truths};
+use lacuna_testkit::openings::{Openings, Past, Promise};
 use std::sync::Arc;
 
 const BLOCKS: u64 = SEGMENT_BLOCKS + 60;

@@ -4,14 +4,15 @@
 //!
 //! `LACUNA_LIES` sets the openings (default 300), `LACUNA_SEED` the seed.
 
+#[path = "../../header/tests/fixture/mod.rs"]
 mod fixture;
 
 use fixture::*;
 use lacuna_core::Kind;
 use lacuna_crypto::SeededRandom;
 use lacuna_header::{HEADER_AREA, Keyring, PublicHeader, Unlocked, change_keys, open, repair, update_params};
-use lacuna_sim::openings::Openings;
 use lacuna_sim::{CrashMedium, Lies, Rng, Truths};
+use lacuna_testkit::openings::Openings;
 
 /// Openings of one disk.
 const OF_ONE_DISK: u64 = 30;

@@ -1,13 +1,14 @@
 //! The peek-a-boo game (paper 003, section 2): an adversary reads the whole chip at moments of its choice, superseded pages and
 //! all, and in the end has every passphrase. It looks for blocks that lived in other epochs than those it looked in.
 
-#[path = "fixture/adversary.rs"]
+#[path = "../../flash/tests/fixture/adversary.rs"]
 mod adversary;
 
 use adversary::{Adversary, Image};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
+use lacuna_games::games;
 use lacuna_medium::MemoryMedium;
 use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased, Wearing};
 use std::collections::{BTreeMap, BTreeSet};
@@ -151,29 +152,25 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
     (outside, inside)
 }
 
-fn games(count: u64, kind: Play, wearing: Wearing) -> (usize, usize) {
+fn play_all(count: u64, kind: Play, wearing: Wearing) -> (usize, usize) {
     (0..count).map(|seed| play(seed, kind, wearing)).fold((0, 0), |(a, b), (c, d)| (a + c, b + d))
-}
-
-fn asked(default: u64) -> u64 {
-    std::env::var("LACUNA_GAMES").ok().and_then(|games| games.parse().ok()).unwrap_or(default)
 }
 
 #[test]
 fn nothing_of_other_epochs_is_ever_found() {
-    let (outside, inside) = games(asked(1000), Play::Honest, Wearing::default());
+    let (outside, inside) = play_all(games(1000), Play::Honest, Wearing::default());
     assert_eq!(outside, 0);
     assert!(inside > 1000, "the adversary decrypts what it may: {inside}");
 }
 
 #[test]
 fn without_the_purge_or_the_drain_it_is_found() {
-    assert!(games(50, Play::WithoutPurge, Wearing::default()).0 > 50);
-    assert!(games(50, Play::WithoutDrain, Wearing::default()).0 > 5);
+    assert!(play_all(50, Play::WithoutPurge, Wearing::default()).0 > 50);
+    assert!(play_all(50, Play::WithoutDrain, Wearing::default()).0 > 5);
 }
 
 #[test]
 fn blocks_that_go_bad_with_their_keys_betray_nothing() {
     let wearing = Wearing { erase_faults: 4000, program_faults: 500, ..Wearing::default() };
-    assert_eq!(games(asked(1000) / 3, Play::Honest, wearing).0, 0);
+    assert_eq!(play_all(games(1000) / 3, Play::Honest, wearing).0, 0);
 }

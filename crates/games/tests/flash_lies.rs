@@ -4,6 +4,7 @@
 //!
 //! What the simulation of the chip keeps for itself is true. `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the seed.
 
+#[path = "../../flash/tests/fixture/mod.rs"]
 mod fixture;
 
 use fixture::{SMALL, master, random};
@@ -11,9 +12,9 @@ use lacuna_core::{Budget, Disk, ManualClock, Result};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::Medium;
 use lacuna_nand::{Flash, Mapping, SimulatedChip, Wearing};
-use lacuna_sim::openings::{Openings, Past, Promise};
 use lacuna_sim::versions::{Model, Worked};
 use lacuna_sim::{CrashMedium, Rng, Truths};
+use lacuna_testkit::openings::{Openings, Past, Promise};
 use std::sync::Arc;
 
 /// Sessions before the chip lies.

@@ -1,13 +1,16 @@
-//! The checks of the schemes by name, so that tests can show that each of them is needed: the replay game must fail as soon as
-//! one is left out. Outside of this crate's own unit tests all of them are always made.
+//! The checks of the schemes by name, so that games can show that each of them is needed: the replay game must fail as soon as
+//! one is left out. That takes the feature `ablation`, which is for tests and papers alone; without it all of them are always made.
 //!
 //! The level in the tag of a tree page and the number of leaves are none of them. The adversary of the game has nothing to put in the
 //! place of a page but other pages, none of which has its tag on any level, and no leaf past the end is in a page that verifies.
 //! Tests of the keys show that tags of different levels differ.
 
+// Without the feature no other crate sees it.
+#![cfg_attr(not(feature = "ablation"), allow(unreachable_pub))]
+
 /// A check that a scheme makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Check {
+pub enum Check {
     /// The tag of a page of a tree.
     PageTag,
     /// The tag of a block that has a leaf in a tree.
@@ -25,16 +28,18 @@ pub(crate) enum Check {
 }
 
 /// Whether the check is made.
-#[cfg(not(test))]
+#[cfg(not(feature = "ablation"))]
 #[inline]
-pub(crate) fn enforced(_: Check) -> bool {
+pub(crate) const fn enforced(_: Check) -> bool {
     true
 }
 
-#[cfg(test)]
-pub(crate) use switch::{enforced, without};
+#[cfg(feature = "ablation")]
+pub(crate) use switch::enforced;
+#[cfg(feature = "ablation")]
+pub use switch::without;
 
-#[cfg(test)]
+#[cfg(feature = "ablation")]
 mod switch {
     use super::Check;
     use std::cell::Cell;
@@ -48,7 +53,7 @@ mod switch {
     }
 
     /// Runs `game` on this thread without one check.
-    pub(crate) fn without<R>(check: Check, game: impl FnOnce() -> R) -> R {
+    pub fn without<R>(check: Check, game: impl FnOnce() -> R) -> R {
         LEFT_OUT.set(Some(check));
         let result = game();
         LEFT_OUT.set(None);

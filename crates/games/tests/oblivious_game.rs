@@ -7,12 +7,15 @@
 //!
 //! `LACUNA_GAMES` sets the games of each kind (default 10).
 
+#[path = "../../oblivious/tests/fixture/mod.rs"]
 mod fixture;
+#[path = "oblivious_view/mod.rs"]
 mod view;
 
 use fixture::regions::{GROUP, GROUP_LEN};
 use fixture::{UUID, counter, create, masters, open_with, options};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_games::games;
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Levels, Oblivious, Params, Plan};
 use lacuna_sim::{OpKind, Recorder, Rng};
@@ -23,10 +26,6 @@ use view::{Bytes, Observer, Seen, Shown, chi_square};
 /// A map of several pages, and batches of ten blocks.
 fn params(hiding: Hiding) -> Params {
     Params::plan(16 << 20, Plan { hiding, operations: 12, ..Plan::DEFAULT }).unwrap()
-}
-
-fn games() -> u64 {
-    std::env::var("LACUNA_GAMES").ok().and_then(|v| v.parse().ok()).unwrap_or(10)
 }
 
 /// A disk that is watched.
@@ -135,7 +134,7 @@ fn whatever_is_written_the_trace_is_the_same() {
     let params = params(Hiding::Opportunistic);
     let mut groups = vec![0; params.cells as usize / GROUP];
     let mut bytes = WRITES.map(|_| Bytes::default());
-    for seed in (1..=games()).map(|seed| seed * 1000) {
+    for seed in (1..=games(10)).map(|seed| seed * 1000) {
         let mut first = Vec::new();
         for (traffic, bytes) in WRITES.into_iter().zip(&mut bytes) {
             let observer = play_one(&params, seed, traffic);
@@ -185,7 +184,7 @@ fn a_disk_that_leaves_blocks_alone_that_stay_is_caught() {
 #[test]
 fn on_a_plausible_disk_a_read_is_as_good_as_a_write() {
     let params = params(Hiding::Plausible);
-    for seed in (1..=games()).map(|seed| seed * 1000) {
+    for seed in (1..=games(10)).map(|seed| seed * 1000) {
         let traces = [Traffic::Random, Traffic::Reads].map(|t| outside(&play_one(&params, seed, t).trace));
         assert!(traces[0] == traces[1], "seed {seed}");
     }

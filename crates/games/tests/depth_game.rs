@@ -6,23 +6,23 @@
 //!
 //! `LACUNA_GAMES` sets the games of each kind (default 4).
 
+#[path = "../../oblivious/tests/fixture/mod.rs"]
 mod fixture;
+#[path = "oblivious_view/mod.rs"]
 mod view;
 
 use fixture::{UUID, counter, create, masters, open_with, options};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
+use lacuna_games::games;
 use lacuna_levels::Pace;
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
-use lacuna_sim::levels::Above;
-use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder, Rng, Slow, StopAtEnd};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder, Rng, Slow};
+use lacuna_testkit::StopAtEnd;
+use lacuna_testkit::levels::Above;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use view::{Bytes, Observer, Seen, Shown};
-
-fn games() -> u64 {
-    std::env::var("LACUNA_GAMES").ok().and_then(|v| v.parse().ok()).unwrap_or(4)
-}
 
 fn params(hiding: Hiding) -> Params {
     Params::plan(12 << 20, Plan { hiding, operations: 8, ..Plan::DEFAULT }).unwrap()
@@ -241,7 +241,7 @@ fn play(hiding: Hiding, threads: bool) {
     let params = params(hiding);
     for depth in 0..3 {
         let (mut rest, mut endings) = (Bytes::default(), [0u64; 2]);
-        for seed in (1..=games()).map(|seed| seed * 1000) {
+        for seed in (1..=games(4)).map(|seed| seed * 1000) {
             let of = |above, failing| Game::new(&params, depth, above, threads, seed).play(seed, failing);
             for above in [Above::Idle, Above::Busy, Above::Full] {
                 // A full level is written before level 0 is: on a plausible disk that is something else.

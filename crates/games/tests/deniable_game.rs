@@ -14,15 +14,18 @@
 //!
 //! `LACUNA_GAMES` sets the rounds at each depth (default 20).
 
+#[path = "../../deniable/tests/fixture/mod.rs"]
 mod fixture;
 
 use fixture::{create_with, open_with, options, params_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, Geometry, LevelDisk, Levels, OpenOptions, Params};
+use lacuna_games::games;
 use lacuna_levels::Pace;
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::levels::{Above, seeded};
-use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng, Slow, StopAtEnd};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng, Slow};
+use lacuna_testkit::StopAtEnd;
+use lacuna_testkit::levels::{Above, seeded};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
@@ -238,17 +241,13 @@ fn chi_square<'a>(bytes: impl Iterator<Item = &'a u8>) -> f64 {
     counts.iter().map(|&n| (n as f64 - expected).powi(2) / expected).sum()
 }
 
-fn env(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
-}
-
 #[test]
 fn at_no_depth_do_traces_tell_of_the_levels_above() {
     let params = params();
     for depth in 0..3 {
         let mut rest: [Vec<u8>; 3] = Default::default();
         let (mut endings, mut digest) = ([0u64; 2], DefaultHasher::new());
-        for seed in 1..=env("LACUNA_GAMES", 20) {
+        for seed in 1..=games(20) {
             let game = Game { depth, threads: false, seed: seed * 1000 };
             let idle = play_both(game, Above::Idle);
             let busy = play_both(game, Above::Busy);
@@ -300,7 +299,7 @@ fn full_levels_above_leave_the_same_trace() {
 #[test]
 fn at_no_depth_do_threads_tell_of_the_levels_above() {
     for depth in 0..3 {
-        for seed in 1..=env("LACUNA_GAMES", 20) / 4 {
+        for seed in 1..=games(20) / 4 {
             let game = Game { depth, threads: true, seed: seed * 1000 };
             for above in [Above::Idle, Above::Busy, Above::Full] {
                 let [absent, run] = play_both(game, above).map(|played| changes(played.trace));

@@ -1,11 +1,11 @@
-//! A machine that is resumed twice: two copies of an open disk, with the same flash and the same generator, take different data.
-//! No key and nonce may serve for two contents. Where nonces of headers are as they are drawn, some do.
+//! `flash`: the nonces of headers are hedged.
 
+#[path = "../../../flash/tests/fixture/mod.rs"]
 mod fixture;
 
+use crate::no_nonce_serves_twice;
 use fixture::Bed;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
-use lacuna_crypto::witness::{repeated, uses_of, uses_unhedged};
 
 fn content(block: u64, version: u64) -> Vec<u8> {
     (version << 20 | block).to_le_bytes().into_iter().cycle().take(BLOCK_SIZE).collect()
@@ -33,10 +33,6 @@ fn copies() {
 }
 
 #[test]
-fn no_nonce_serves_twice() {
-    let ((), hedged) = uses_of(copies);
-    assert!(hedged.len() > 100, "{} uses", hedged.len());
-    assert_eq!(repeated(&hedged), 0);
-    let ((), unhedged) = uses_unhedged(copies);
-    assert!(repeated(&unhedged) > 0, "the game does not notice");
+fn flash() {
+    no_nonce_serves_twice("flash", 101, 1, copies);
 }

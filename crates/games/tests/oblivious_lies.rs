@@ -1,14 +1,15 @@
 //! A medium that answers two reads of one place differently, with any version that the place ever had or with the content of
-//! another ([`lacuna_sim::levels::Lying`]): every block of every level reads as a version of its own, whole, or fails. Where the
+//! another ([`lacuna_testkit::levels::Lying`]): every block of every level reads as a version of its own, whole, or fails. Where the
 //! journal is read as it is, or first reads of all places, it reads as the latest.
 //!
 //! `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the seed.
 
+#[path = "../../oblivious/tests/fixture/mod.rs"]
 mod fixture;
 
 use fixture::{BEATS, params};
 use lacuna_core::BLOCK_SIZE;
-use lacuna_sim::levels::Lying;
+use lacuna_testkit::levels::Lying;
 
 /// Where the journal begins (docs/format/oblivious.md).
 const JOURNAL: u64 = 1 << 20;

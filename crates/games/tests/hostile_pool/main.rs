@@ -4,6 +4,7 @@
 //! LACUNA_HOSTILE is the number of attacks on each kind of disk; those on whole objects come first, then a sample of the others.
 
 mod adversary;
+#[path = "../../../sealed-objects/tests/fixture/mod.rs"]
 mod fixture;
 
 use adversary::{Act, Attack, Family, Moment, Place, Pool, VERSION_TABLE, WATCHED};

@@ -7,15 +7,16 @@
 //!
 //! `LACUNA_LIES` sets the openings for all ciphers and layouts together (default 400), `LACUNA_SEED` the seed.
 
+#[path = "../../sealed-objects/tests/fixture/mod.rs"]
 mod fixture;
 
 use fixture::{Scene, all_kinds, options};
 use lacuna_core::{Disk, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
-use lacuna_sim::openings::{Openings, Promise};
 use lacuna_sim::versions::{Model, Worked};
 use lacuna_sim::{Lies, LyingObjects, Rng};
+use lacuna_testkit::openings::{Openings, Promise};
 use std::sync::Arc;
 
 const BLOCKS: u64 = SEGMENT_BLOCKS + 60;

@@ -1,12 +1,12 @@
-//! A machine that is resumed twice: two copies of a running disk, with the same medium and the same generator, take different
-//! data. No key and nonce may serve for two contents. Where nonces are as they are drawn, some do.
+//! `sealed`: the nonces of blocks and the salts of the journal are hedged.
 
+#[path = "../../../sealed/tests/fixture/mod.rs"]
 mod fixture;
 
+use crate::no_nonce_serves_twice;
 use fixture::{create, open_with, options, params, write};
 use lacuna_core::{Disk, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_crypto::witness::{Use, repeated, uses_of, uses_unhedged};
 use lacuna_medium::MemoryMedium;
 use std::sync::Arc;
 
@@ -34,18 +34,9 @@ fn copies(cipher: Cipher) {
     }
 }
 
-fn play(cipher: Cipher) -> [Vec<Use>; 2] {
-    let ((), hedged) = uses_of(|| copies(cipher));
-    let ((), unhedged) = uses_unhedged(|| copies(cipher));
-    [hedged, unhedged]
-}
-
 #[test]
-fn no_nonce_serves_twice() {
+fn sealed() {
     for cipher in [Cipher::Gcm, Cipher::XtsRandom] {
-        let [hedged, unhedged] = play(cipher);
-        assert!(hedged.len() > 2 * 1024, "{cipher:?}: {} uses", hedged.len());
-        assert_eq!(repeated(&hedged), 0, "{cipher:?}");
-        assert!(repeated(&unhedged) > 1000, "{cipher:?}: the game does not notice");
+        no_nonce_serves_twice(&format!("{cipher:?}"), 2 * 1024 + 1, 1001, || copies(cipher));
     }
 }
