@@ -8,7 +8,7 @@ use crate::parts::Parts;
 use crate::read::is_listed;
 use crate::reclaimer::Reclaimer;
 use crate::superblock::SuperFiles;
-use lacuna_core::{Error, Kind, Result, closed};
+use lacuna_core::{Action, Advice, Error, Kind, Result, closed};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::FolderFile;
 use parking_lot::Mutex;
@@ -260,8 +260,11 @@ impl Checkpointer {
             ))
             .expected("what was written there")
             .remedy(
-                "bring the journal files back as they were, or bring everything out with `lacuna vault rescue DIR TARGET` and make the \
-                 vault anew; nothing is lost by this alone, as long as nothing writes to the directory",
+                Advice::from("bring the journal files back as they were, or bring everything out with ")
+                    .action(Action("vault::rescue"))
+                    .text(
+                        " and make the vault anew; nothing is lost by this alone, as long as nothing writes to the directory",
+                    ),
             ))
     }
 

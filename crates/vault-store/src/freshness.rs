@@ -4,7 +4,7 @@
 use crate::anchor::AnchorState;
 use crate::content::{Commit, Facts, MACHINES};
 use crate::ids::CommitInfo;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Action, Advice, Error, Kind, Result};
 
 /// What a state is to this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +71,14 @@ fn forgotten(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
             "{found}, made by another machine, with the last commits of {MACHINES} machines and none of this one"
         ))
         .expected(format!("{expected}, made by this machine, or one that follows it and names it"))
-        .remedy(format!(
-            "a vault remembers the {MACHINES} machines that used it last; if more than that have used it since this one did, \
-             and the directory is its newest copy, `lacuna vault accept DIR` takes it"
-        ))
+        .remedy(
+            Advice::from(format!(
+                "a vault remembers the {MACHINES} machines that used it last; if more than that have used it since this one \
+                 did, and the directory is its newest copy, "
+            ))
+            .action(Action("vault::accept"))
+            .text(" takes it"),
+        )
 }
 
 fn rolled_back(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
@@ -92,8 +96,12 @@ fn rolled_back(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
         .found(format!("{found}, made by {by}{why}"))
         .expected(format!("{expected}, made by this machine, or one that follows it"))
         .remedy(
-            "bring the newest copy of the directory back (one that was opened as a trial counts too); if an older one was restored on \
-             purpose, or two machines wrote at once and this copy is the one to keep, `lacuna vault accept DIR` takes it",
+            Advice::from(
+                "bring the newest copy of the directory back (one that was opened as a trial counts too); if an older one was \
+                 restored on purpose, or two machines wrote at once and this copy is the one to keep, ",
+            )
+            .action(Action("vault::accept"))
+            .text(" takes it"),
         )
 }
 

@@ -61,9 +61,7 @@ fn a_machine_that_is_no_longer_listed_is_told_so() {
         refused.to_string()
     };
     let full = words(others(MACHINES as u8));
-    for part in
-        ["no longer remembers this machine", "the last commits of 32 machines", "`lacuna vault accept DIR`"]
-    {
+    for part in ["no longer remembers this machine", "the last commits of 32 machines", "`vault::accept`"] {
         assert!(full.contains(part), "{full}");
     }
     // With room for this machine, or with another commit of it, it is another history.
@@ -81,7 +79,7 @@ fn the_refusal_says_what_to_do() {
         "older than what this machine committed last",
         "found: state 6 of 2020-09-13 12:26:40 UTC",
         "expected: state 7 of 2023-11-14 22:13:20 UTC",
-        "`lacuna vault accept DIR`",
+        "`vault::accept`",
     ] {
         assert!(words.contains(part), "{words}");
     }

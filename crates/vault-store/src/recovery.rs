@@ -14,7 +14,7 @@ use crate::record;
 use crate::recovered::{Recovered, Superblocks};
 use crate::replay::Replay;
 use crate::superblock::SuperFiles;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Action, Advice, Error, Kind, Result};
 use lacuna_medium::FolderFile;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -114,8 +114,11 @@ fn damaged(last: &Commit) -> Error {
         .found(format!("state {}, and later ones that nothing leads to", last.number))
         .expected("a journal without gaps")
         .remedy(
-            "bring the journal files back as they were, or bring out what there is with `lacuna vault rescue DIR TARGET`; \
-             `lacuna vault accept DIR` goes on from the state before the gap",
+            Advice::from("bring the journal files back as they were, or bring out what there is with ")
+                .action(Action("vault::rescue"))
+                .text("; ")
+                .action(Action("vault::accept"))
+                .text(" goes on from the state before the gap"),
         )
 }
 

@@ -4,7 +4,7 @@
 
 use crate::content::{Commit, Facts, MOST_NUMBER, Super, super_from_bytes, super_to_bytes};
 use crate::keys::{NONCE, StoreKeys, TAG};
-use lacuna_core::{Error, Kind, Record, RecordMut, Result};
+use lacuna_core::{Action, Advice, Error, Kind, Record, RecordMut, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::{Folder, FolderFile};
 use std::sync::{Arc, OnceLock};
@@ -230,7 +230,7 @@ fn lost() -> Error {
     Error::new(Kind::Corrupt, "the vault has no superblock")
         .found(format!("neither `{first}` nor `{second}` of its directory verifies"))
         .expected("a superblock in at least one of these files")
-        .remedy("restore the directory from a backup, then `lacuna vault accept DIR`")
+        .remedy(Advice::from("restore the directory from a backup, then ").action(Action("vault::accept")))
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Changing attributes and extended attributes.
 
-use crate::contents::{Contents, check_is_file};
+use crate::contents::Contents;
 use crate::fs_error::errno;
-use crate::ground::Ground;
 use crate::inodes::{Body, Inode};
 use crate::length;
 use crate::namespace::tables::{self, Table};
@@ -17,17 +16,16 @@ const LIST_MAX: usize = 64 << 10;
 
 /// Changes attributes.
 pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<Attr> {
-    let ground = &contents.ground;
-    let inode = ground.inodes.get(ino)?;
+    let inode = contents.inodes.get(ino)?;
     let mut body = inode.body.write();
     body.alive()?;
-    let now = ground.now();
+    let now = contents.services.now();
     if let Some(size) = changes.size {
-        check_is_file(&body.record)?;
+        body.record.check_is_file()?;
         let result = length::truncate(contents, &inode, &mut body, size);
         if result.is_err() {
             // It may have been done in part.
-            ground.inodes.touch(&inode, &mut body);
+            contents.inodes.touch(&inode, &mut body);
         }
         result?;
         body.record.mtime = now;
@@ -43,15 +41,15 @@ pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<
     record.atime = changes.atime.unwrap_or(record.atime);
     record.mtime = changes.mtime.unwrap_or(record.mtime);
     record.ctime = changes.ctime.unwrap_or(now);
-    ground.inodes.touch(&inode, &mut body);
+    contents.inodes.touch(&inode, &mut body);
     Ok(body.record.attr(ino))
 }
 
 /// Clears set-user-ID and set-group-ID as a write by an ordinary user does.
-pub(crate) fn clear_set_ids(ground: &Ground, ino: u64) -> FsResult<()> {
-    change(ground, ino, |_, body| {
+pub(crate) fn clear_set_ids(contents: &Contents, ino: u64) -> FsResult<()> {
+    change(contents, ino, |_, body| {
         if body.record.clear_set_ids() {
-            body.changed_at(ground.now(), false);
+            body.changed_at(contents.services.now(), false);
             return Ok(true);
         }
         Ok(false)
@@ -59,8 +57,8 @@ pub(crate) fn clear_set_ids(ground: &Ground, ino: u64) -> FsResult<()> {
 }
 
 /// ENODATA if there is none.
-pub(crate) fn get_xattr(ground: &Ground, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
-    let inode = ground.inodes.get(ino)?;
+pub(crate) fn get_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
+    let inode = contents.inodes.get(ino)?;
     let body = inode.body.read();
     let record = body.alive()?;
     if name == INTEGRITY_XATTR {
@@ -70,7 +68,7 @@ pub(crate) fn get_xattr(ground: &Ground, ino: u64, name: &[u8]) -> FsResult<Vec<
     if !record.has_xattrs {
         return errno(libc::ENODATA);
     }
-    ground.namespace.get(&tables::xattr(ino, name))?.ok_or(FsError::Errno(libc::ENODATA))
+    contents.namespace.get(&tables::xattr(ino, name))?.ok_or(FsError::Errno(libc::ENODATA))
 }
 
 /// EEXIST and ENODATA as `how` says, ERANGE and E2BIG for what is too long.
@@ -81,15 +79,14 @@ pub(crate) fn set_xattr(
     value: &[u8],
     how: SetXattr,
 ) -> FsResult<()> {
-    let ground = &contents.ground;
     if name.is_empty() || name.len() > NAME_MAX {
         return errno(libc::ERANGE);
     }
     if value.len() > XATTR_MAX {
         return errno(libc::E2BIG);
     }
-    change(ground, ino, |inode, body| {
-        let there = has_xattr(ground, ino, body, name)?;
+    change(contents, ino, |inode, body| {
+        let there = has_xattr(contents, ino, body, name)?;
         match how {
             SetXattr::Create if there => return errno(libc::EEXIST),
             SetXattr::Replace if !there => return errno(libc::ENODATA),
@@ -99,48 +96,47 @@ pub(crate) fn set_xattr(
             let choice = Choice::from_name(value).ok_or(FsError::Errno(libc::EINVAL))?;
             set_choice(contents, inode, body, Some(choice))?;
         } else {
-            let listed = list(ground, ino, body)?.iter().map(|name| name.len() + 1).sum::<usize>();
+            let listed = list(contents, ino, body)?.iter().map(|name| name.len() + 1).sum::<usize>();
             if !there && listed + name.len() + 1 > LIST_MAX {
                 return errno(libc::ENOSPC);
             }
-            ground.namespace.put(&tables::xattr(ino, name), Some(value));
+            contents.namespace.put(&tables::xattr(ino, name), Some(value));
             body.record.has_xattrs = true;
         }
-        body.changed_at(ground.now(), false);
+        body.changed_at(contents.services.now(), false);
         Ok(true)
     })
 }
 
 /// ENODATA if there is none.
 pub(crate) fn remove_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<()> {
-    let ground = &contents.ground;
-    change(ground, ino, |inode, body| {
-        if !has_xattr(ground, ino, body, name)? {
+    change(contents, ino, |inode, body| {
+        if !has_xattr(contents, ino, body, name)? {
             return errno(libc::ENODATA);
         }
         if name == INTEGRITY_XATTR {
             set_choice(contents, inode, body, None)?;
         } else {
-            ground.namespace.put(&tables::xattr(ino, name), None);
+            contents.namespace.put(&tables::xattr(ino, name), None);
         }
-        body.changed_at(ground.now(), false);
+        body.changed_at(contents.services.now(), false);
         Ok(true)
     })
 }
 
 /// All names.
-pub(crate) fn list_xattrs(ground: &Ground, ino: u64) -> FsResult<Vec<Vec<u8>>> {
-    let inode = ground.inodes.get(ino)?;
+pub(crate) fn list_xattrs(contents: &Contents, ino: u64) -> FsResult<Vec<Vec<u8>>> {
+    let inode = contents.inodes.get(ino)?;
     let body = inode.body.read();
     body.alive()?;
-    list(ground, ino, &body)
+    list(contents, ino, &body)
 }
 
-fn list(ground: &Ground, ino: u64, body: &Body) -> FsResult<Vec<Vec<u8>>> {
+fn list(contents: &Contents, ino: u64, body: &Body) -> FsResult<Vec<Vec<u8>>> {
     let mut names = vec![];
     if body.record.has_xattrs {
         let prefix = tables::of_inode(Table::Xattrs, ino);
-        let pairs = ground.namespace.scan(&prefix, &prefix, LIST_MAX)?;
+        let pairs = contents.namespace.scan(&prefix, &prefix, LIST_MAX)?;
         names.extend(pairs.into_iter().map(|(key, _)| key[prefix.len()..].to_vec()));
     }
     if body.record.choice.is_some() {
@@ -149,11 +145,11 @@ fn list(ground: &Ground, ino: u64, body: &Body) -> FsResult<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-fn has_xattr(ground: &Ground, ino: u64, body: &Body, name: &[u8]) -> FsResult<bool> {
+fn has_xattr(contents: &Contents, ino: u64, body: &Body, name: &[u8]) -> FsResult<bool> {
     if name == INTEGRITY_XATTR {
         return Ok(body.record.choice.is_some());
     }
-    Ok(body.record.has_xattrs && ground.namespace.get(&tables::xattr(ino, name))?.is_some())
+    Ok(body.record.has_xattrs && contents.namespace.get(&tables::xattr(ino, name))?.is_some())
 }
 
 /// What a file's blocks are to be protected by from now on; those that are there are converted. Only files and directories can be
@@ -171,7 +167,7 @@ fn set_choice(
     if body.record.object == 0 || body.record.kind != FileKind::File {
         return Ok(());
     }
-    let effective = choice.unwrap_or(contents.ground.choice);
+    let effective = choice.unwrap_or(contents.default_choice());
     contents.change_locked(inode, body, |_, _, work| {
         work.open.protected.set_choice(effective);
         Ok(())
@@ -180,15 +176,15 @@ fn set_choice(
 
 /// Works on an inode; true: it changed.
 fn change(
-    ground: &Ground,
+    contents: &Contents,
     ino: u64,
     work: impl FnOnce(&Arc<Inode>, &mut Body) -> FsResult<bool>,
 ) -> FsResult<()> {
-    let inode: Arc<Inode> = ground.inodes.get(ino)?;
+    let inode: Arc<Inode> = contents.inodes.get(ino)?;
     let mut body = inode.body.write();
     body.alive()?;
     if work(&inode, &mut body)? {
-        ground.inodes.touch(&inode, &mut body);
+        contents.inodes.touch(&inode, &mut body);
     }
     Ok(())
 }

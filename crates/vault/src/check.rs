@@ -2,10 +2,9 @@
 
 use crate::contents::{Contents, check_run};
 use crate::directories;
-use crate::ground::Ground;
 use crate::inodes::Inode;
+use crate::namespace::Namespace;
 use crate::namespace::tables::{self, Table};
-use crate::open_file::FileSpace;
 use crate::options::{BadFile, CheckReport, FileStat};
 use crate::record::Record;
 use crate::{BLOCK, FileKind, FsError, FsResult, paths};
@@ -24,19 +23,18 @@ type Checked = std::result::Result<(), Failed>;
 
 /// How one file is protected.
 pub(crate) fn file_stat(contents: &Contents, ino: u64) -> FsResult<FileStat> {
-    let ground = &contents.ground;
-    let inode = ground.inodes.get(ino)?;
+    let inode = contents.inodes.get(ino)?;
     let (body, _) = contents.for_reading(&inode)?;
     let record = &body.record;
-    let choice = record.choice.unwrap_or(ground.choice);
+    let choice = record.choice.unwrap_or(contents.default_choice());
     let opened;
     let protected = if let Some(open) = &body.file {
         &open.protected
     } else {
-        opened = crate::open_file::open(ground, ino, record)?;
+        opened = contents.open_file(ino, record)?;
         &opened.protected
     };
-    let usage = protected.usage(&FileSpace::new(ground, ino, record))?;
+    let usage = protected.usage(&contents.space_of(ino, record))?;
     Ok(FileStat {
         scheme: usage.scheme,
         choice,
@@ -45,17 +43,16 @@ pub(crate) fn file_stat(contents: &Contents, ino: u64) -> FsResult<FileStat> {
         blocks: record.size.div_ceil(BLOCK as u64),
         random_looking: usage.random_looking,
         intervals: usage.intervals,
-        backing: (record.object != 0).then(|| ground.store.object_name(ObjectId(record.object))),
+        backing: (record.object != 0).then(|| contents.store.object_name(ObjectId(record.object))),
         mtime: record.mtime,
     })
 }
 
 /// Verifies everything; `progress` is told how many nodes are done, and of how many.
 pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
-    let ground = &contents.ground;
     let mut report = CheckReport::default();
-    let backing = ground.namespace.backing();
-    let (blocks, single) = ground.namespace.verify(&mut |block, error| {
+    let backing = contents.namespace.backing();
+    let (blocks, single) = contents.namespace.verify(&mut |block, error| {
         let (path, backing, why) = ("(namespace)".into(), backing.clone(), error.finding());
         report.add(BadFile { path, backing, block: Some(block), blocks: 1, why });
     })?;
@@ -66,11 +63,11 @@ pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> 
         return Ok(report);
     }
     let mut total = 0;
-    each_inode(ground, &mut |_, _| total += 1)?;
+    each_inode(&contents.namespace, &mut |_, _| total += 1)?;
     let mut done = 0;
     progress(done, total);
     let mut buf = vec![0; PIECE];
-    each_inode(ground, &mut |ino, record| {
+    each_inode(&contents.namespace, &mut |ino, record| {
         if record.kind == FileKind::File {
             report.files += 1;
             check_file(contents, ino, &mut report, &mut buf);
@@ -78,16 +75,16 @@ pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> 
         done += 1;
         progress(done, total.max(done));
     })?;
-    check_entries(ground, &mut report)?;
+    check_entries(contents, &mut report)?;
     Ok(report)
 }
 
 /// Calls `each` with every inode of the namespace.
-fn each_inode(ground: &Ground, each: &mut dyn FnMut(u64, &Record)) -> Result<()> {
+fn each_inode(namespace: &Namespace, each: &mut dyn FnMut(u64, &Record)) -> Result<()> {
     let prefix = [Table::Inodes as u8];
     let mut from = prefix.to_vec();
     loop {
-        let pairs = ground.namespace.scan(&from, &prefix, STEP)?;
+        let pairs = namespace.scan(&from, &prefix, STEP)?;
         for (key, value) in &pairs {
             each(tables::inode_of(key), &Record::parse(value)?);
         }
@@ -98,7 +95,7 @@ fn each_inode(ground: &Ground, each: &mut dyn FnMut(u64, &Record)) -> Result<()>
 }
 
 fn check_file(contents: &Contents, ino: u64, report: &mut CheckReport, buf: &mut [u8]) {
-    let inode = match contents.ground.inodes.get(ino) {
+    let inode = match contents.inodes.get(ino) {
         Ok(inode) => inode,
         // It was removed meanwhile.
         Err(FsError::Errno(_)) => return,
@@ -144,11 +141,10 @@ impl FileCheck<'_> {
 
     /// Reads the next run of data: its first block, how many, and whether they verify. Nothing if there is no more.
     fn read(&self, buf: &mut [u8]) -> FsResult<Option<(u64, u64, Checked)>> {
-        let ground = &self.contents.ground;
         let (body, _) = self.contents.for_reading(&self.inode)?;
         let Some(open) = &body.file else { return Ok(None) };
         let file = &open.protected;
-        let space = FileSpace::new(ground, self.inode.ino, &body.record);
+        let space = self.contents.space_of(self.inode.ino, &body.record);
         // Where it cannot be found out where data are, every block is tried.
         let first = file.seek(&space, self.at, true).unwrap_or(Some(self.at));
         let Some(first) = first.filter(|first| *first < file.blocks()) else { return Ok(None) };
@@ -171,10 +167,9 @@ struct Place {
 
 impl Place {
     fn of(contents: &Contents, ino: u64) -> Place {
-        let ground = &contents.ground;
-        let object = ground.inodes.get(ino).map_or(0, |inode| inode.body.read().record.object);
-        let backing = if object == 0 { String::new() } else { ground.store.object_name(ObjectId(object)) };
-        Place { path: paths::path_of(ground, ino), backing }
+        let object = contents.inodes.get(ino).map_or(0, |inode| inode.body.read().record.object);
+        let backing = if object == 0 { String::new() } else { contents.store.object_name(ObjectId(object)) };
+        Place { path: paths::path_of(&contents.inodes, &contents.namespace, ino), backing }
     }
 }
 
@@ -187,12 +182,12 @@ fn bad(place: &Place, block: Option<u64>, report: &mut CheckReport, why: &Error)
 }
 
 /// Every entry must name a node.
-fn check_entries(ground: &Ground, report: &mut CheckReport) -> Result<()> {
+fn check_entries(contents: &Contents, report: &mut CheckReport) -> Result<()> {
     let prefix = [Table::Entries as u8];
     let mut lost: Vec<(u64, Vec<u8>, String)> = vec![];
     let scanned =
-        directories::scan(&ground.namespace, prefix.to_vec(), &prefix, &mut |directory, _, entry| {
-            let found = ground.inodes.get(entry.ino).map(|inode| inode.body.read().record.kind);
+        directories::scan(&contents.namespace, prefix.to_vec(), &prefix, &mut |directory, _, entry| {
+            let found = contents.inodes.get(entry.ino).map(|inode| inode.body.read().record.kind);
             let why = match found {
                 Ok(kind) if kind == entry.kind => return true,
                 Ok(_) => "the entry names a node of another kind".into(),
@@ -207,8 +202,12 @@ fn check_entries(ground: &Ground, report: &mut CheckReport) -> Result<()> {
         FsError::Errno(_) => Error::new(Kind::Other, "cannot read the directories of the vault"),
     })?;
     for (directory, name, why) in lost {
-        let path = format!("{}/{}", paths::path_of(ground, directory), String::from_utf8_lossy(&name));
-        report.add(BadFile { path, backing: ground.namespace.backing(), block: None, blocks: 1, why });
+        let path = format!(
+            "{}/{}",
+            paths::path_of(&contents.inodes, &contents.namespace, directory),
+            String::from_utf8_lossy(&name)
+        );
+        report.add(BadFile { path, backing: contents.namespace.backing(), block: None, blocks: 1, why });
     }
     Ok(())
 }

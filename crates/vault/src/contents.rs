@@ -2,17 +2,20 @@
 //!
 //! Invariant: the bytes of the last block after the end of the file are zeros, so a file that grows reads as zeros there.
 
-use crate::due::Due;
 use crate::fs_error::errno;
-use crate::ground::Ground;
-use crate::inodes::{Body, Inode};
+use crate::inodes::{Body, Inode, Inodes};
+use crate::namespace::Namespace;
 use crate::namespace::tables::{self, Table};
-use crate::open_file::{self, FileSpace, OpenFile, OpenFiles};
+use crate::open_file::{FileSpace, OpenFile};
+use crate::open_files::OpenFiles;
 use crate::record::Record;
-use crate::{BLOCK, FileKind, FsError, FsResult, Time, paths};
+use crate::services::Services;
+use crate::space_budget::SpaceBudget;
+use crate::task_queue::TaskQueue;
+use crate::{BLOCK, FILE_MAX, FsError, FsResult, paths};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_integrity::{Failed, ProtectedFile};
-use lacuna_vault_store::ObjectId;
+use lacuna_integrity::{Choice, Failed, ProtectedFile, Session};
+use lacuna_vault_store::{ObjectId, Store};
 use parking_lot::{Mutex, RwLockReadGuard};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,8 +25,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PIECE: usize = 128 << 10;
 /// Bytes that are written all or not at all when there is no space.
 pub(crate) const ATOMIC: usize = 128 << 10;
-/// `relatime`: a time of access that is older than this is renewed by a read.
-const ATIME_AGE: i64 = 24 * 3600;
 /// Blocks of a file from which on it is removed a piece at a time.
 const LARGE: u64 = 2048;
 /// Failures that are remembered, so that each is logged once.
@@ -31,13 +32,16 @@ const TOLD: usize = 1024;
 
 /// The contents of an open vault's files.
 pub(crate) struct Contents {
-    pub(crate) ground: Arc<Ground>,
+    pub(crate) services: Arc<Services>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) namespace: Arc<Namespace>,
+    pub(crate) inodes: Arc<Inodes>,
+    space: Arc<SpaceBudget>,
     files: OpenFiles,
     /// Files that have something to be done a piece at a time.
-    pub(crate) due: Arc<Due>,
+    pub(crate) tasks: Arc<TaskQueue>,
     /// Inodes and blocks that the log names already.
     told: Mutex<HashSet<(u64, u64)>>,
-    written: AtomicU64,
     failed: AtomicU64,
 }
 
@@ -52,20 +56,55 @@ pub(crate) struct Work<'a> {
 }
 
 impl Contents {
-    pub(crate) fn new(ground: Arc<Ground>) -> Contents {
+    pub(crate) fn new(
+        services: Arc<Services>,
+        store: Arc<Store>,
+        namespace: Arc<Namespace>,
+        inodes: Arc<Inodes>,
+        space: Arc<SpaceBudget>,
+        files: OpenFiles,
+    ) -> Contents {
         Contents {
-            ground,
-            files: OpenFiles::default(),
-            due: Arc::default(),
+            services,
+            store,
+            namespace,
+            inodes,
+            space,
+            files,
+            tasks: Arc::default(),
             told: Mutex::default(),
-            written: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         }
     }
 
+    /// The longest that a file may be, in bytes: as long as the backing file of its blocks may become.
+    pub(crate) fn longest(&self) -> u64 {
+        FILE_MAX.min(self.store.longest().saturating_mul(BLOCK as u64))
+    }
+
+    /// The scheme of files whose directory names none.
+    pub(crate) fn default_choice(&self) -> Choice {
+        self.files.default_choice()
+    }
+
+    /// The untrusted storage of a file.
+    pub(crate) fn space_of(&self, ino: u64, record: &Record) -> FileSpace<'_> {
+        FileSpace::new(&self.store, &self.namespace, ino, record)
+    }
+
+    /// Opens the content of an inode, for a caller that keeps it.
+    pub(crate) fn open_file(&self, ino: u64, record: &Record) -> Result<OpenFile> {
+        self.files.open(self.session(), ino, record)
+    }
+
+    /// The session in which files are written now.
+    fn session(&self) -> Session {
+        Session(self.store.session())
+    }
+
     /// Reads; short at the end of the file and before a block that does not verify.
     pub(crate) fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
-        let inode = self.ground.inodes.get(ino)?;
+        let inode = self.inodes.get(ino)?;
         let (body, fresh) = self.for_reading(&inode)?;
         let size = body.record.size;
         if offset >= size || buf.is_empty() {
@@ -74,7 +113,7 @@ impl Contents {
         let len = buf.len().min((size - offset) as usize);
         let mut done = 0;
         if let Some(open) = &body.file {
-            let space = FileSpace::new(&self.ground, ino, &body.record);
+            let space = self.space_of(ino, &body.record);
             while done < len {
                 let at = offset + done as u64;
                 let step = read_step(&open.protected, &space, at, &mut buf[done..len]);
@@ -97,7 +136,7 @@ impl Contents {
             done = len;
         }
         drop(body);
-        if !fresh && !self.ground.read_only {
+        if !fresh && !self.services.read_only {
             self.accessed(&inode);
         }
         Ok(done)
@@ -105,7 +144,7 @@ impl Contents {
 
     /// Writes all of `data`. With `dated` the file's times change.
     pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8], dated: bool) -> FsResult<usize> {
-        let longest = self.ground.longest();
+        let longest = self.longest();
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > longest) {
             return errno(libc::EFBIG);
         }
@@ -129,7 +168,7 @@ impl Contents {
                 }
                 work.record.size = work.record.size.max(offset + done as u64);
             }
-            this.written.fetch_add(done as u64, Ordering::Relaxed);
+            this.space.note_written(done as u64);
             Ok(done)
         })
     }
@@ -141,15 +180,15 @@ impl Contents {
         dated: bool,
         work: impl FnOnce(&Self, &Inode, &mut Work<'_>) -> FsResult<T>,
     ) -> FsResult<T> {
-        let inode = self.ground.inodes.get(ino)?;
+        let inode = self.inodes.get(ino)?;
         let mut guard = inode.body.write();
-        let now = self.ground.now();
-        check_is_file(guard.alive()?)?;
+        let now = self.services.now();
+        guard.alive()?.check_is_file()?;
         let result = self.change_locked(&inode, &mut guard, work);
         if dated {
             guard.changed_at(now, true);
         }
-        self.ground.inodes.touch(&inode, &mut guard);
+        self.inodes.touch(&inode, &mut guard);
         result
     }
 
@@ -162,26 +201,26 @@ impl Contents {
     ) -> FsResult<T> {
         self.open(inode.ino, body)?;
         if body.record.object == 0 {
-            let object = self.ground.store.new_object();
+            let object = self.store.new_object();
             // Commits that would let more be made find no space.
             let busy = |e: Error| if e.kind() == Kind::Busy { e.with_kind(Kind::NoSpace) } else { e };
             body.record.object = object.map_err(busy)?.0;
         }
-        let space = FileSpace::new(&self.ground, inode.ino, &body.record);
+        let space = self.space_of(inode.ino, &body.record);
         let open = body.file.as_mut().expect("it was just opened");
-        open.protected.set_session(self.ground.session());
+        open.protected.set_session(self.session());
         let mut all = Work { open, space, record: &mut body.record };
         let result = work(self, inode, &mut all);
         let has_us = all.space.has_us();
         body.record.has_us = has_us;
         let open = body.file.as_mut().expect("it was opened above");
-        self.files.used(&self.ground, inode, open);
+        self.files.used(inode, open);
         if open.protected.is_dirty() {
             // Whatever the outcome: the next commit must bring the TS of what was done in part.
-            self.ground.inodes.touch(inode, body);
+            self.inodes.touch(inode, body);
         }
         result.map_err(|e| match e {
-            FsError::Storage(e) => FsError::Storage(self.ground.failed(e)),
+            FsError::Storage(e) => FsError::Storage(self.services.failed(e)),
             FsError::Errno(_) => e,
         })
     }
@@ -189,7 +228,7 @@ impl Contents {
     /// Brings a file's TS into its record, so that the file need not stay open.
     pub(crate) fn finish(&self, inode: &Inode, body: &mut Body) -> Result<()> {
         let Some(open) = body.file.as_mut().filter(|open| open.protected.is_dirty()) else { return Ok(()) };
-        let space = FileSpace::new(&self.ground, inode.ino, &body.record);
+        let space = self.space_of(inode.ino, &body.record);
         let trusted = open.protected.commit(&space)?;
         body.record.has_us = space.has_us();
         body.record.trusted = trusted.to_bytes();
@@ -200,15 +239,15 @@ impl Contents {
     /// Notes a file whose scheme does not suit it. What does not verify is told by those who read it.
     pub(crate) fn look_again(&self, inode: &Inode, body: &Body) {
         let Some(open) = &body.file else { return };
-        let space = FileSpace::new(&self.ground, inode.ino, &body.record);
+        let space = self.space_of(inode.ino, &body.record);
         if open.protected.wants_conversion(&space).is_ok_and(|wants| wants) {
-            self.due.add(inode.ino);
+            self.tasks.push(inode.ino);
         }
     }
 
     /// Whether a file is being removed a piece at a time.
     pub(crate) fn is_leaving(&self, ino: u64) -> FsResult<bool> {
-        match self.ground.inodes.get(ino) {
+        match self.inodes.get(ino) {
             Err(FsError::Errno(_)) => Ok(false),
             inode => Ok(inode?.body.read().record.is_leaving()),
         }
@@ -229,22 +268,22 @@ impl Contents {
     pub(crate) fn remove_or_begin(&self, inode: &Arc<Inode>, body: &mut Body) -> Result<bool> {
         let record = &body.record;
         let large = record.has_us && (record.data_blocks >= LARGE || record.object == 0);
-        if !large || !self.due.add(inode.ino) {
+        if !large || !self.tasks.push(inode.ino) {
             return self.remove(inode, body).map(|()| true);
         }
         if record.object != 0 {
-            self.ground.store.remove(ObjectId(record.object))?;
+            self.store.remove(ObjectId(record.object))?;
         }
         body.record.leave();
         body.file = None;
         self.files.forget(inode.ino);
-        self.ground.inodes.touch(inode, body);
+        self.inodes.touch(inode, body);
         Ok(false)
     }
 
     /// Removes a node for good, with its content and extended attributes.
     pub(crate) fn remove(&self, inode: &Inode, body: &mut Body) -> Result<()> {
-        let namespace = &self.ground.namespace;
+        let namespace = &self.namespace;
         if body.record.has_us {
             namespace.remove_all(&tables::of_inode(Table::Us, inode.ino))?;
         }
@@ -252,21 +291,11 @@ impl Contents {
             namespace.remove_all(&tables::of_inode(Table::Xattrs, inode.ino))?;
         }
         if body.record.object != 0 {
-            self.ground.store.remove(ObjectId(body.record.object))?;
+            self.store.remove(ObjectId(body.record.object))?;
         }
-        self.ground.inodes.remove(inode, body);
+        self.inodes.remove(inode, body);
         self.files.forget(inode.ino);
         Ok(())
-    }
-
-    /// Bytes that were written since the last call.
-    pub(crate) fn take_written(&self) -> u64 {
-        self.written.swap(0, Ordering::Relaxed)
-    }
-
-    /// Bytes that were written since.
-    pub(crate) fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
     }
 
     /// Blocks that did not verify, and open files.
@@ -282,9 +311,9 @@ impl Contents {
         loop {
             let body = inode.body.read();
             let record = body.alive()?;
-            check_is_file(record)?;
+            record.check_is_file()?;
             if body.file.is_some() || record.trusted.is_empty() {
-                let fresh = is_fresh(record, self.ground.now());
+                let fresh = record.is_atime_fresh(self.services.now());
                 return Ok((body, fresh));
             }
             drop(body);
@@ -292,7 +321,7 @@ impl Contents {
             body.alive()?;
             self.open(inode.ino, &mut body)?;
             if let Some(open) = body.file.as_mut() {
-                self.files.used(&self.ground, inode, open);
+                self.files.used(inode, open);
             }
         }
     }
@@ -346,20 +375,20 @@ impl Contents {
 
     fn open(&self, ino: u64, body: &mut Body) -> Result<()> {
         if body.file.is_none() {
-            body.file = Some(open_file::open(&self.ground, ino, &body.record)?);
+            body.file = Some(self.open_file(ino, &body.record)?);
         }
         Ok(())
     }
 
     /// A read happened and the time of access is to be renewed.
     fn accessed(&self, inode: &Arc<Inode>) {
-        if self.ground.short.load(Ordering::Relaxed) || self.ground.inodes.too_many_changed() {
+        if self.space.is_short() || self.inodes.too_many_changed() {
             return;
         }
         let mut body = inode.body.write();
         if !body.gone {
-            body.record.atime = self.ground.now();
-            self.ground.inodes.touch(inode, &mut body);
+            body.record.atime = self.services.now();
+            self.inodes.touch(inode, &mut body);
         }
     }
 
@@ -378,9 +407,9 @@ impl Contents {
         }
         drop(told);
         self.failed.fetch_add(1, Ordering::Relaxed);
-        let path = paths::path_from(&self.ground, inode.ino, record.parent);
-        let backing = self.ground.store.object_name(ObjectId(record.object));
-        self.ground.say(&format!(
+        let path = paths::path_from(&self.inodes, &self.namespace, inode.ino, record.parent);
+        let backing = self.store.object_name(ObjectId(record.object));
+        self.services.log(&format!(
             "block {block} of {path} (backing file {backing}) cannot be read: {}",
             error.finding()
         ));
@@ -461,19 +490,4 @@ pub(crate) fn holes(work: &Work<'_>, first: u64, count: u64) -> Result<u64> {
         at = data;
     }
     Ok(holes)
-}
-
-/// Refuses what has no content. EISDIR, EINVAL.
-pub(crate) fn check_is_file(record: &Record) -> FsResult<()> {
-    match record.kind {
-        FileKind::File => Ok(()),
-        FileKind::Directory => Err(FsError::Errno(libc::EISDIR)),
-        _ => Err(FsError::Errno(libc::EINVAL)),
-    }
-}
-
-/// Whether a read leaves the time of access alone, as with Linux's `relatime`.
-fn is_fresh(record: &Record, now: Time) -> bool {
-    let old = now.secs.saturating_sub(record.atime.secs) >= ATIME_AGE;
-    record.atime > record.mtime && record.atime > record.ctime && !old
 }

@@ -10,7 +10,7 @@ use crate::{FsError, FsResult, Time};
 use lacuna_core::{BoundedCache, Budget, Result};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Parts of the cache, each under its own lock.
 const SHARDS: usize = 16;
@@ -51,6 +51,10 @@ pub(crate) struct Inodes {
     namespace: Arc<Namespace>,
     shards: Vec<Mutex<BoundedCache<u64, Arc<Inode>>>>,
     changed: Mutex<Vec<Arc<Inode>>>,
+    /// Length of `changed`, renewed under its lock: admission asks for it at each write.
+    changed_count: AtomicUsize,
+    /// Inodes that may be changed at most.
+    changed_most: usize,
     next: AtomicU64,
     /// What the namespace knows of `next`.
     next_kept: AtomicU64,
@@ -60,9 +64,12 @@ impl Inodes {
     /// None in memory; the next new one gets the number `next`.
     pub(crate) fn new(namespace: Arc<Namespace>, next: u64, budget: Budget) -> Inodes {
         let most = (budget.get() / INODE_BYTES / SHARDS as u64) as usize;
-        let shards = (0..SHARDS).map(|_| Mutex::new(BoundedCache::new(most))).collect();
+        let shards: Vec<Mutex<BoundedCache<u64, Arc<Inode>>>> =
+            (0..SHARDS).map(|_| Mutex::new(BoundedCache::new(most))).collect();
+        let changed_most = SHARDS * shards[0].lock().most() / 2;
+        let changed_count = AtomicUsize::new(0);
         let (changed, next, next_kept) = (Mutex::default(), AtomicU64::new(next), AtomicU64::new(next));
-        Inodes { namespace, shards, changed, next, next_kept }
+        Inodes { namespace, shards, changed, changed_count, changed_most, next, next_kept }
     }
 
     /// An inode. ENOENT if there is none.
@@ -90,24 +97,26 @@ impl Inodes {
     pub(crate) fn touch(&self, inode: &Arc<Inode>, body: &mut Body) {
         if !body.dirty && !body.gone {
             body.dirty = true;
-            self.changed.lock().push(inode.clone());
+            let mut changed = self.changed.lock();
+            changed.push(inode.clone());
+            self.changed_count.store(changed.len(), Ordering::Release);
         }
     }
 
     /// How many inodes differ from what the namespace has.
     pub(crate) fn changed(&self) -> usize {
-        self.changed.lock().len()
+        self.changed_count.load(Ordering::Acquire)
     }
 
     /// Whether more inodes are changed than may be.
     pub(crate) fn too_many_changed(&self) -> bool {
-        self.changed() >= SHARDS * self.shards[0].lock().most() / 2
+        self.changed() >= self.changed_most
     }
 
     /// Writes the records of changed inodes to the namespace. `before` is called with each first, to bring its content's TS
     /// into the record. The caller keeps everybody from changing contents and names meanwhile.
     pub(crate) fn write_back(&self, mut before: impl FnMut(&Inode, &mut Body) -> Result<()>) -> Result<()> {
-        let mut changed = std::mem::take(&mut *self.changed.lock());
+        let mut changed = self.take_changed();
         while let Some(inode) = changed.pop() {
             let mut body = inode.body.write();
             if body.gone {
@@ -116,7 +125,9 @@ impl Inodes {
             if let Err(e) = before(&inode, &mut body) {
                 drop(body);
                 changed.push(inode);
-                self.changed.lock().append(&mut changed);
+                let mut listed = self.changed.lock();
+                listed.append(&mut changed);
+                self.changed_count.store(listed.len(), Ordering::Release);
                 return Err(e);
             }
             self.keep(&inode, &mut body);
@@ -126,6 +137,12 @@ impl Inodes {
             self.namespace.put(&tables::meta("next inode"), Some(&next.to_le_bytes()));
         }
         Ok(())
+    }
+
+    fn take_changed(&self) -> Vec<Arc<Inode>> {
+        let mut changed = self.changed.lock();
+        self.changed_count.store(0, Ordering::Release);
+        std::mem::take(&mut *changed)
     }
 
     /// Takes an inode out of the namespace and the cache.

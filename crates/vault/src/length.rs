@@ -3,7 +3,6 @@
 use crate::contents::{Contents, Work, holes, update};
 use crate::fs_error::errno;
 use crate::inodes::{Body, Inode};
-use crate::open_file::FileSpace;
 use crate::{Allocate, BLOCK, FsResult, SeekTo};
 use lacuna_vault_store::ObjectId;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ const LONG: u64 = BLOCK as u64;
 
 /// Sets the length of a file whose inode is locked. What is cut is gone, what is added is a hole.
 pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body, size: u64) -> FsResult<()> {
-    if size > contents.ground.longest() {
+    if size > contents.longest() {
         return errno(libc::EFBIG);
     }
     if size >= body.record.size || body.record.object == 0 {
@@ -29,7 +28,7 @@ pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body,
             let data = cut - holes(work, blocks, cut)?;
             work.open.protected.resize(&work.space, blocks)?;
             work.record.data_blocks = work.record.data_blocks.saturating_sub(data);
-            contents.ground.store.truncate(ObjectId(work.record.object), blocks)?;
+            contents.store.truncate(ObjectId(work.record.object), blocks)?;
         }
         work.record.size = size;
         Ok(())
@@ -39,7 +38,7 @@ pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body,
 /// As `fallocate` where it does not keep space for later: that would be the backing file system's, which others may fill.
 pub(crate) fn allocate(contents: &Contents, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
     let Some(end) = offset.checked_add(len).filter(|_| len > 0) else { return errno(libc::EINVAL) };
-    if end > contents.ground.longest() {
+    if end > contents.longest() {
         return errno(libc::EFBIG);
     }
     contents.change(ino, true, |contents, inode, work| {
@@ -53,7 +52,7 @@ pub(crate) fn allocate(contents: &Contents, ino: u64, how: Allocate, offset: u64
 
 /// As `lseek` with `SEEK_DATA` and `SEEK_HOLE`.
 pub(crate) fn seek(contents: &Contents, ino: u64, offset: u64, to: SeekTo) -> FsResult<u64> {
-    let inode = contents.ground.inodes.get(ino)?;
+    let inode = contents.inodes.get(ino)?;
     let (body, _) = contents.for_reading(&inode)?;
     let size = body.record.size;
     if offset >= size {
@@ -61,7 +60,7 @@ pub(crate) fn seek(contents: &Contents, ino: u64, offset: u64, to: SeekTo) -> Fs
     }
     let found = match &body.file {
         Some(open) if offset / LONG < open.protected.blocks() => {
-            let space = FileSpace::new(&contents.ground, ino, &body.record);
+            let space = contents.space_of(ino, &body.record);
             let blocks = open.protected.blocks();
             let found = open.protected.seek(&space, offset / LONG, to == SeekTo::Data)?;
             // Past the file's blocks there is nothing but a hole.

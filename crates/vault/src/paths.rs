@@ -2,34 +2,35 @@
 
 use crate::ROOT;
 use crate::directories;
-use crate::ground::Ground;
+use crate::inodes::Inodes;
+use crate::namespace::Namespace;
 use crate::namespace::tables::{self, Table};
 
 /// Directories that a path has at most: a loop, which nothing makes, must end.
 const DEPTH: usize = 4096;
 
 /// The path of a node by its number.
-pub(crate) fn path_of(ground: &Ground, ino: u64) -> String {
-    let parent = ground.inodes.get(ino).map(|inode| inode.body.read().record.parent);
-    path_from(ground, ino, parent.unwrap_or(0))
+pub(crate) fn path_of(inodes: &Inodes, namespace: &Namespace, ino: u64) -> String {
+    let parent = inodes.get(ino).map(|inode| inode.body.read().record.parent);
+    path_from(inodes, namespace, ino, parent.unwrap_or(0))
 }
 
 /// The path of a node that got its last name in `parent`; its own inode may be locked.
-pub(crate) fn path_from(ground: &Ground, ino: u64, parent: u64) -> String {
+pub(crate) fn path_from(inodes: &Inodes, namespace: &Namespace, ino: u64, parent: u64) -> String {
     let (mut path, mut at, mut parent) = (String::new(), ino, parent);
     for _ in 0..DEPTH {
         if at == ROOT {
             return if path.is_empty() { "/".into() } else { path };
         }
         // It may have lost the name that it got last and have others.
-        let in_parent = name_in(ground, &tables::of_inode(Table::Entries, parent), at);
-        let Some((directory, name)) = in_parent.or_else(|| name_in(ground, &[Table::Entries as u8], at))
+        let in_parent = name_in(namespace, &tables::of_inode(Table::Entries, parent), at);
+        let Some((directory, name)) = in_parent.or_else(|| name_in(namespace, &[Table::Entries as u8], at))
         else {
             break;
         };
         path = format!("/{}{path}", String::from_utf8_lossy(&name));
         at = directory;
-        parent = match ground.inodes.get(at) {
+        parent = match inodes.get(at) {
             Ok(inode) => inode.body.read().record.parent,
             Err(_) => break,
         };
@@ -38,14 +39,13 @@ pub(crate) fn path_from(ground: &Ground, ino: u64, parent: u64) -> String {
 }
 
 /// A name of a node among the entries whose keys begin with `prefix`, and its directory.
-fn name_in(ground: &Ground, prefix: &[u8], ino: u64) -> Option<(u64, Vec<u8>)> {
+fn name_in(namespace: &Namespace, prefix: &[u8], ino: u64) -> Option<(u64, Vec<u8>)> {
     let mut found = None;
-    let scanned =
-        directories::scan(&ground.namespace, prefix.to_vec(), prefix, &mut |directory, _, entry| {
-            if entry.ino == ino {
-                found = Some((directory, entry.name.clone()));
-            }
-            found.is_none()
-        });
+    let scanned = directories::scan(namespace, prefix.to_vec(), prefix, &mut |directory, _, entry| {
+        if entry.ino == ino {
+            found = Some((directory, entry.name.clone()));
+        }
+        found.is_none()
+    });
     scanned.ok().and(found)
 }

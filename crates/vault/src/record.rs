@@ -4,7 +4,7 @@
 //! u64, object u64, four times (atime, mtime, ctime, crtime: i64 and u32 each), choice u8, flags u8, length of TS u16, TS; the target
 //! of a symbolic link takes the rest.
 
-use crate::{Attr, BLOCK, FileKind, Time};
+use crate::{Attr, BLOCK, FileKind, FsError, FsResult, Time};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_integrity::{Choice, Scheme};
 
@@ -20,6 +20,8 @@ const HAS_US: u8 = 1;
 const HAS_XATTRS: u8 = 2;
 /// The size that a directory shows, as ext4 shows that of a small one.
 const DIRECTORY_SIZE: u64 = 4096;
+/// `relatime`: a time of access that is older than this, in seconds, is renewed by a read.
+const ATIME_AGE: i64 = 24 * 3600;
 
 /// One inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +118,21 @@ impl Record {
     pub(crate) fn leave(&mut self) {
         (self.object, self.size, self.data_blocks) = (0, 0, 0);
         self.trusted = vec![];
+    }
+
+    /// Refuses what has no content. EISDIR, EINVAL.
+    pub(crate) fn check_is_file(&self) -> FsResult<()> {
+        match self.kind {
+            FileKind::File => Ok(()),
+            FileKind::Directory => Err(FsError::Errno(libc::EISDIR)),
+            _ => Err(FsError::Errno(libc::EINVAL)),
+        }
+    }
+
+    /// Whether a read leaves the time of access alone, as with Linux's `relatime`.
+    pub(crate) fn is_atime_fresh(&self, now: Time) -> bool {
+        let old = now.secs.saturating_sub(self.atime.secs) >= ATIME_AGE;
+        self.atime > self.mtime && self.atime > self.ctime && !old
     }
 
     /// Whether [`Record::leave`] was the last thing that happened to it.

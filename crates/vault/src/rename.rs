@@ -52,7 +52,7 @@ fn replace(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: O
             (false, false) => {}
         }
     }
-    let now = tree.ground.now();
+    let now = tree.services.now();
     // The one that can fail for want of room comes first.
     let set = tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
     let removed = tree.directories.remove(from.directory.ino, from.name);
@@ -70,7 +70,7 @@ fn exchange(tree: &Tree, one: (&Place<'_>, &Node), other: (&Place<'_>, &Node)) -
     if there.is_directory() && is_within(tree, from.directory.ino, there.inode.ino)? {
         return errno(libc::EINVAL);
     }
-    let now = tree.ground.now();
+    let now = tree.services.now();
     let set = tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
     let other = tree.directories.set(from.directory.ino, from.name, there.inode.ino, there.kind);
     other.inspect_err(|_| tree.directories.undo(&set))?;
@@ -86,8 +86,8 @@ fn exchange(tree: &Tree, one: (&Place<'_>, &Node), other: (&Place<'_>, &Node)) -
 fn settle(tree: &Tree, node: &Node, at: &Place<'_>) {
     let mut body = node.inode.body.write();
     body.record.parent = at.directory.ino;
-    body.changed_at(tree.ground.now(), false);
-    tree.ground.inodes.touch(&node.inode, &mut body);
+    body.changed_at(tree.services.now(), false);
+    tree.inodes.touch(&node.inode, &mut body);
 }
 
 fn place<'a>(tree: &Tree, (parent, name): (u64, &'a [u8])) -> FsResult<Place<'a>> {
@@ -101,14 +101,14 @@ fn place<'a>(tree: &Tree, (parent, name): (u64, &'a [u8])) -> FsResult<Place<'a>
 
 fn node(tree: &Tree, at: &Place<'_>) -> FsResult<Option<Node>> {
     let Some((ino, kind)) = tree.directories.find(at.directory.ino, at.name)? else { return Ok(None) };
-    Ok(Some(Node { inode: tree.ground.inodes.get(ino)?, kind }))
+    Ok(Some(Node { inode: tree.inodes.get(ino)?, kind }))
 }
 
 /// Whether a directory is `above` or lies in it.
 fn is_within(tree: &Tree, directory: u64, above: u64) -> FsResult<bool> {
     let mut at = directory;
     while at != above && at != ROOT {
-        at = tree.ground.inodes.get(at)?.body.read().alive()?.parent;
+        at = tree.inodes.get(at)?.body.read().alive()?.parent;
     }
     Ok(at == above)
 }

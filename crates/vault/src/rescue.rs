@@ -73,7 +73,7 @@ impl Rescue {
         }
         match Rescue::look(base, master, uuid, options, true) {
             // The newest state, if all of its names are there.
-            Ok(past) if past.refusal.is_none() && past.vault.ground().namespace.is_whole() => Ok(past),
+            Ok(past) if past.refusal.is_none() && past.vault.contents().namespace.is_whole() => Ok(past),
             _ => found,
         }
     }
@@ -138,22 +138,22 @@ impl Rescue {
 
     /// Calls `each` with the name, node and kind of every entry of a directory that verifies. Whether all do.
     pub fn entries(&self, directory: u64, each: &mut dyn FnMut(&[u8], u64, FileKind)) -> bool {
-        directories::scan_past_damage(&self.vault.ground().namespace, directory, &mut |entry| {
+        directories::scan_past_damage(&self.vault.contents().namespace, directory, &mut |entry| {
             each(&entry.name, entry.ino, entry.kind);
         })
     }
 
     /// The first number that no node was ever given; 2 if that cannot be read.
     pub fn next_inode(&self) -> u64 {
-        self.vault.ground().inodes.made() + 1
+        self.vault.contents().inodes.made() + 1
     }
 
     /// Plain paths of what commits changed that are durable and cannot be reached, as far as the journal still says it; and the
     /// numbers of these commits.
     pub fn changed_later(&self) -> Result<(Vec<u64>, BTreeSet<String>)> {
-        let ground = self.vault.ground();
+        let contents = self.vault.contents();
         let (mut numbers, mut named, mut changed) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
-        for (number, batch) in ground.store.unreached()? {
+        for (number, batch) in contents.store.unreached()? {
             numbers.push(number);
             let each = |key: &[u8], value: Option<&[u8]>| match key.first() {
                 Some(table) if *table == Table::Entries as u8 => {
@@ -177,7 +177,7 @@ impl Rescue {
                 path = format!("/{}{path}", String::from_utf8_lossy(name));
                 at = *directory;
             }
-            let above = paths::path_of(ground, at);
+            let above = paths::path_of(&contents.inodes, &contents.namespace, at);
             if path.is_empty() || above != "/" { above + &path } else { path }
         };
         Ok((numbers, changed.into_iter().map(path).collect()))

@@ -4,7 +4,7 @@ use crate::WallClock;
 use crate::namespace::Namespace;
 use crate::options::OpenOptions;
 use crate::settings::Settings;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Action, Advice, Error, Kind, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Folder;
 use lacuna_vault_store::{Anchor, CommitInfo, StoreBase, StoreOptions, Superblocks};
@@ -77,9 +77,12 @@ pub(crate) fn incomplete(e: Error, backing: &str) -> Error {
         return e;
     }
     e.context(format!("the directory does not hold one whole state of the backing files {backing}, which hold all names")).remedy(
-        "if a program keeps it in step with another place, let it finish, or run it once more with the vault closed; otherwise \
-         bring these files back as they were when the vault was last closed, or restore the directory from a backup; \
-         `lacuna vault rescue DIR TARGET` brings out what still verifies",
+        Advice::from(
+            "if a program keeps it in step with another place, let it finish, or run it once more with the vault closed; otherwise \
+             bring these files back as they were when the vault was last closed, or restore the directory from a backup; ",
+        )
+        .action(Action("vault::rescue"))
+        .text(" brings out what still verifies"),
     )
 }
 

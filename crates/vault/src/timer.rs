@@ -1,6 +1,6 @@
 //! The timer that commits what changed when nobody asks for it.
 
-use crate::commits::Commits;
+use crate::group_commit::GroupCommit;
 use crate::options::Log;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    pub(crate) fn start(commits: Arc<Commits>, period: Duration, log: Log) -> std::io::Result<Timer> {
+    pub(crate) fn start(commits: Arc<GroupCommit>, period: Duration, log: Log) -> std::io::Result<Timer> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let seen = stop.clone();
         let thread = std::thread::Builder::new().name("lacuna commits".into()).spawn(move || {

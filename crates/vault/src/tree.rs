@@ -5,10 +5,10 @@
 
 use crate::directories::{Directories, check_name};
 use crate::fs_error::errno;
-use crate::ground::Ground;
-use crate::inodes::Inode;
-use crate::openings::Openings;
+use crate::inodes::{Inode, Inodes};
+use crate::open_handles::OpenHandles;
 use crate::record::Record;
+use crate::services::Services;
 use crate::{Attr, DirEntry, FileKind, FsError, FsResult, LINK_MAX, NewNode, ROOT, SYMLINK_MAX, Time};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -19,9 +19,10 @@ const SET_GROUP_ID: u16 = 0o2000;
 
 /// The tree of an open vault.
 pub(crate) struct Tree {
-    pub(crate) ground: Arc<Ground>,
+    pub(crate) services: Arc<Services>,
+    pub(crate) inodes: Arc<Inodes>,
     pub(crate) directories: Directories,
-    pub(crate) openings: Arc<Openings>,
+    pub(crate) handles: Arc<OpenHandles>,
     pub(crate) changes: Mutex<()>,
 }
 
@@ -32,7 +33,7 @@ impl Tree {
         }
         let ino = match name {
             b"." => parent,
-            b".." => self.ground.inodes.get(parent)?.body.read().alive()?.parent,
+            b".." => self.inodes.get(parent)?.body.read().alive()?.parent,
             _ => match self.directories.find(parent, name)? {
                 Some((ino, _)) => ino,
                 None => return self.directory(parent).and(errno(libc::ENOENT)),
@@ -42,7 +43,7 @@ impl Tree {
     }
 
     pub(crate) fn attr(&self, ino: u64) -> FsResult<Attr> {
-        let inode = self.ground.inodes.get(ino)?;
+        let inode = self.inodes.get(ino)?;
         let body = inode.body.read();
         Ok(body.alive()?.attr(ino))
     }
@@ -58,7 +59,7 @@ impl Tree {
         let _changes = self.changes.lock();
         let directory = self.directory(parent)?;
         self.check_free(parent, name)?;
-        let now = self.ground.now();
+        let now = self.services.now();
         let mut record = Record::new(new.kind(), now);
         (record.mode, record.uid, record.gid, record.parent) = (mode & MODE, uid, gid, parent);
         match new {
@@ -80,9 +81,9 @@ impl Tree {
                 record.choice = above.choice;
             }
         }
-        let inode = self.ground.inodes.create(record);
+        let inode = self.inodes.create(record);
         if let Err(e) = self.directories.set(parent, name, inode.ino, new.kind()) {
-            self.ground.inodes.remove(&inode, &mut inode.body.write());
+            self.inodes.remove(&inode, &mut inode.body.write());
             return Err(e);
         }
         self.changed(&directory, now, i64::from(new.kind() == FileKind::Directory));
@@ -92,7 +93,7 @@ impl Tree {
 
     pub(crate) fn link(&self, ino: u64, parent: u64, name: &[u8]) -> FsResult<Attr> {
         let _changes = self.changes.lock();
-        let inode = self.ground.inodes.get(ino)?;
+        let inode = self.inodes.get(ino)?;
         {
             let body = inode.body.read();
             let record = body.alive()?;
@@ -105,7 +106,7 @@ impl Tree {
         }
         let directory = self.directory(parent)?;
         self.check_free(parent, name)?;
-        let now = self.ground.now();
+        let now = self.services.now();
         let kind = inode.body.read().record.kind;
         self.directories.set(parent, name, ino, kind)?;
         self.changed(&directory, now, 0);
@@ -113,7 +114,7 @@ impl Tree {
         body.record.nlink += 1;
         body.record.parent = parent;
         body.changed_at(now, false);
-        self.ground.inodes.touch(&inode, &mut body);
+        self.inodes.touch(&inode, &mut body);
         Ok(body.record.attr(ino))
     }
 
@@ -124,7 +125,7 @@ impl Tree {
         if inode.body.read().record.kind == FileKind::Directory {
             return errno(libc::EISDIR);
         }
-        let now = self.ground.now();
+        let now = self.services.now();
         self.directories.remove(parent, name)?;
         self.changed(&directory, now, 0);
         self.unnamed(&inode, now)
@@ -140,14 +141,14 @@ impl Tree {
         let directory = self.directory(parent)?;
         let inode = self.found(parent, name)?;
         self.check_removable(&inode)?;
-        let now = self.ground.now();
+        let now = self.services.now();
         self.directories.remove(parent, name)?;
         self.changed(&directory, now, -1);
         self.unnamed(&inode, now)
     }
 
     pub(crate) fn read_link(&self, ino: u64) -> FsResult<Vec<u8>> {
-        let inode = self.ground.inodes.get(ino)?;
+        let inode = self.inodes.get(ino)?;
         let body = inode.body.read();
         let record = body.alive()?;
         if record.kind == FileKind::Symlink { Ok(record.target.clone()) } else { errno(libc::EINVAL) }
@@ -159,14 +160,14 @@ impl Tree {
         after: u64,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> FsResult<()> {
-        let parent = self.ground.inodes.get(ino)?.body.read().alive()?.parent;
+        let parent = self.inodes.get(ino)?.body.read().alive()?.parent;
         self.directory(ino)?;
         self.directories.read(ino, parent, after, each)
     }
 
     /// A directory that new names may be put in. ENOTDIR, and ENOENT for one that was removed.
     pub(crate) fn directory(&self, ino: u64) -> FsResult<Arc<Inode>> {
-        let inode = self.ground.inodes.get(ino)?;
+        let inode = self.inodes.get(ino)?;
         {
             let body = inode.body.read();
             let record = body.alive()?;
@@ -184,7 +185,7 @@ impl Tree {
     pub(crate) fn found(&self, parent: u64, name: &[u8]) -> FsResult<Arc<Inode>> {
         check_name(name)?;
         let (ino, _) = self.directories.find(parent, name)?.ok_or(FsError::Errno(libc::ENOENT))?;
-        self.ground.inodes.get(ino)
+        self.inodes.get(ino)
     }
 
     /// Refuses a directory that cannot be removed: one with entries, and what is none.
@@ -203,7 +204,7 @@ impl Tree {
         let mut body = directory.body.write();
         body.changed_at(now, true);
         body.record.nlink = body.record.nlink.saturating_add_signed(more as i32);
-        self.ground.inodes.touch(directory, &mut body);
+        self.inodes.touch(directory, &mut body);
     }
 
     /// A node has lost a name; it goes with its last one, or when nobody has it open any more.
@@ -212,8 +213,8 @@ impl Tree {
         let directory = body.record.kind == FileKind::Directory;
         body.record.nlink = if directory { 0 } else { body.record.nlink.saturating_sub(1) };
         body.changed_at(now, false);
-        self.ground.inodes.touch(inode, &mut body);
-        if body.record.nlink == 0 { self.openings.unnamed(inode, &mut body) } else { Ok(()) }
+        self.inodes.touch(inode, &mut body);
+        if body.record.nlink == 0 { self.handles.unnamed(inode, &mut body) } else { Ok(()) }
     }
 
     fn check_free(&self, parent: u64, name: &[u8]) -> FsResult<()> {

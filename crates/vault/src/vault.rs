@@ -1,22 +1,24 @@
 //! A vault: the one object that front ends hold, and the way to make, open and close it.
 
 use crate::attributes;
+use crate::background_tasks::{self, BackgroundTasks};
 use crate::check;
-use crate::chores::{self, Chores};
-use crate::commits::{Commits, tidy_after};
 use crate::contents::Contents;
 use crate::directories::Directories;
 use crate::entries::NameHash;
-use crate::ground::Ground;
+use crate::group_commit::{GroupCommit, Reserve, reclaim_after};
 use crate::inodes::Inodes;
 use crate::length;
 use crate::namespace::{Namespace, Reading, Spot};
-use crate::openings::Openings;
+use crate::open_files::OpenFiles;
+use crate::open_handles::OpenHandles;
 use crate::options::{CheckReport, FileStat, OpenOptions, VaultOptions};
 use crate::paths;
 use crate::record::Record;
 use crate::rename;
+use crate::services::Services;
 use crate::settings::Settings;
+use crate::space_budget::SpaceBudget;
 use crate::startup::{Base, Found, Strict, Way, incomplete, store_base};
 use crate::timer::Timer;
 use crate::tree::Tree;
@@ -29,18 +31,16 @@ use lacuna_vault_store::{CommitInfo, Recovered, Store, StoreKeys, StoreOptions, 
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// An open vault. Called from many threads at once.
 pub struct Vault {
-    ground: Arc<Ground>,
     contents: Arc<Contents>,
-    openings: Arc<Openings>,
+    handles: Arc<OpenHandles>,
     tree: Tree,
-    commits: Arc<Commits>,
+    commits: Arc<GroupCommit>,
     found: Found,
     timer: Mutex<Option<Timer>>,
-    chores: Mutex<Option<Chores>>,
+    tasks: Mutex<Option<BackgroundTasks>>,
 }
 
 impl Vault {
@@ -57,10 +57,10 @@ impl Vault {
         let superblocks = Superblocks::Whole;
         let found = Found { first_opening: false, accepted: false, state, records: 0, superblocks };
         let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), &options.open, found);
-        let mut root = Record::new(FileKind::Directory, vault.ground.now());
+        let mut root = Record::new(FileKind::Directory, vault.contents.services.now());
         (root.mode, root.uid, root.gid) = (options.mode & 0o7777, options.uid, options.gid);
         (root.nlink, root.parent) = (2, ROOT);
-        let root = vault.ground.inodes.create(root);
+        let root = vault.contents.inodes.create(root);
         debug_assert_eq!(root.ino, ROOT);
         vault.commits.checkpoint()?;
         vault.start(&options.open)?;
@@ -128,7 +128,7 @@ impl Vault {
         let settings = way.settings(&namespace)?;
         let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), options, found);
         // Only now is it known that the state is whole enough to go on from.
-        vault.ground.store.take_up()?;
+        vault.contents.store.take_up()?;
         if may_be_mixed && !options.read_only {
             vault.mend_copies()?;
         }
@@ -146,7 +146,7 @@ impl Vault {
     /// Where the two files of an object of the namespace may differ, each page that only one of them has as the state wants it is written to
     /// both, before another root is: a checkpoint of a later state may have come as far as to one of them, or that of this state no further.
     fn mend_copies(&self) -> Result<()> {
-        let (_, single) = self.ground.namespace.verify(&mut |_, _| ())?;
+        let (_, single) = self.contents.namespace.verify(&mut |_, _| ())?;
         if single == 0 {
             return Ok(());
         }
@@ -166,30 +166,30 @@ impl Vault {
         found: Found,
     ) -> Vault {
         let namespace = Arc::new(namespace);
-        let ground = Arc::new(Ground {
-            inodes: Inodes::new(namespace.clone(), settings.next_inode, options.budget.share(1, 8)),
-            store,
-            namespace: namespace.clone(),
-            master: master.clone(),
+        let services = Arc::new(Services {
             clock: base.clock,
             log: options.log.clone(),
-            choice: settings.choice,
             read_only: options.read_only,
-            budget: options.budget,
-            short: AtomicBool::new(false),
             health: FailStop::of_vault(),
         });
-        let contents = Arc::new(Contents::new(ground.clone()));
-        let openings = Arc::new(Openings::new(ground.clone(), contents.clone()));
+        let inodes = Inodes::new(namespace.clone(), settings.next_inode, options.budget.share(1, 8));
+        let inodes = Arc::new(inodes);
+        let space = Arc::new(SpaceBudget::new(store.clone(), namespace.clone(), inodes.clone()));
+        let files = OpenFiles::new(master.clone(), settings.choice, options.budget);
+        let contents =
+            Contents::new(services.clone(), store, namespace.clone(), inodes.clone(), space.clone(), files);
+        let contents = Arc::new(contents);
+        let handles = Arc::new(OpenHandles::new(namespace.clone(), inodes.clone(), contents.clone()));
         let tree = Tree {
-            ground: ground.clone(),
+            services,
+            inodes,
             directories: Directories::new(namespace, NameHash::new(master, &uuid)),
-            openings: openings.clone(),
+            handles: handles.clone(),
             changes: Mutex::new(()),
         };
-        let commits = Arc::new(Commits::new(ground.clone(), contents.clone()));
-        let (timer, chores) = (Mutex::new(None), Mutex::new(None));
-        Vault { ground, contents, openings, tree, commits, found, timer, chores }
+        let commits = Arc::new(GroupCommit::new(contents.clone(), space));
+        let (timer, tasks) = (Mutex::new(None), Mutex::new(None));
+        Vault { contents, handles, tree, commits, found, timer, tasks }
     }
 
     fn start(&self, options: &OpenOptions) -> Result<()> {
@@ -197,25 +197,25 @@ impl Vault {
         let failed = |e| Error::io("cannot start a thread", &e);
         let timer = Timer::start(self.commits.clone(), period, options.log.clone());
         *self.timer.lock() = Some(timer.map_err(failed)?);
-        let chores = Chores::start(self.commits.clone(), self.contents.clone());
-        *self.chores.lock() = Some(chores.map_err(failed)?);
+        let tasks = BackgroundTasks::start(self.commits.clone(), self.contents.clone());
+        *self.tasks.lock() = Some(tasks.map_err(failed)?);
         Ok(())
     }
 
     /// Converts a file to the scheme that suits it, if that is another: what a thread does by itself where commits have a period.
     pub fn convert(&self, ino: u64) -> FsResult<()> {
-        chores::all_of(&self.commits, &self.contents, ino, &|| false)
+        background_tasks::all_of(&self.commits, &self.contents, ino, &|| false)
     }
 
     /// Removes what had no name when the vault was last used, or begins to. How many nodes that are.
     fn remove_orphans(&self) -> Result<u64> {
-        let Some(_turn) = self.commits.enter_anyway() else { return Ok(0) };
-        self.openings.remove_orphans()
+        let Some(_transaction) = self.commits.begin_forced() else { return Ok(0) };
+        self.handles.remove_orphans()
     }
 
-    /// What everything in it stands on.
-    pub(crate) fn ground(&self) -> &Ground {
-        &self.ground
+    /// The contents of its files, with the parts that they use.
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.contents
     }
 
     /// What opening found.
@@ -225,7 +225,7 @@ impl Vault {
 
     /// The last commit.
     pub fn last_commit(&self) -> CommitInfo {
-        self.ground.store.last_commit()
+        self.contents.store.last_commit()
     }
 
     /// Whether it was never opened on this machine before, so that its freshness could not be judged.
@@ -235,13 +235,13 @@ impl Vault {
 
     /// Commits everything, writes a checkpoint and refuses whatever follows.
     pub fn close(&self) -> Result<()> {
-        drop((self.chores.lock().take(), self.timer.lock().take()));
+        drop((self.tasks.lock().take(), self.timer.lock().take()));
         // No later commit makes up for what is refused here: it is tried twice.
         let twice = |close: &dyn Fn() -> Result<()>| {
             close().or_else(|e| if e.kind().is_refusal() { close() } else { Err(e) })
         };
         twice(&|| self.commits.close())?;
-        twice(&|| self.ground.store.close())
+        twice(&|| self.contents.store.close())
     }
 
     /// The entry of this name in a directory.
@@ -258,14 +258,15 @@ impl Vault {
     pub fn set_attr(&self, ino: u64, changes: &Changes) -> FsResult<Attr> {
         // To cut a file is to remove something.
         let cuts = changes.size.is_some();
-        let _turn = if cuts { self.commits.enter()? } else { self.commits.enter_to_change()? };
+        let reserve = if cuts { Reserve::Removal } else { Reserve::Metadata };
+        let _transaction = self.commits.begin(reserve)?;
         attributes::set(&self.contents, ino, changes)
     }
 
     /// Clears set-user-ID and, where the group may execute, set-group-ID, as a write by an ordinary user does.
     pub fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
-        let _turn = self.commits.enter_to_change()?;
-        attributes::clear_set_ids(&self.ground, ino)
+        let _transaction = self.commits.begin(Reserve::Metadata)?;
+        attributes::clear_set_ids(&self.contents, ino)
     }
 
     /// Makes a node. In a directory with set-group-ID it gets the directory's group.
@@ -278,7 +279,7 @@ impl Vault {
         uid: u32,
         gid: u32,
     ) -> FsResult<Attr> {
-        let _turn = self.commits.enter_to_add(name.len() as u64)?;
+        let _transaction = self.commits.begin(Reserve::Write(name.len() as u64))?;
         self.tree.make(parent, name, new, mode, (uid, gid))
     }
 
@@ -289,19 +290,19 @@ impl Vault {
 
     /// Another name for a node that is no directory.
     pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> FsResult<Attr> {
-        let _turn = self.commits.enter_to_add(name.len() as u64)?;
+        let _transaction = self.commits.begin(Reserve::Write(name.len() as u64))?;
         self.tree.link(ino, parent, name)
     }
 
     /// Removes a name of what is no directory.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> FsResult<()> {
-        let _turn = self.commits.enter()?;
+        let _transaction = self.commits.begin(Reserve::Removal)?;
         self.tree.unlink(parent, name)
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> FsResult<()> {
-        let _turn = self.commits.enter()?;
+        let _transaction = self.commits.begin(Reserve::Removal)?;
         self.tree.rmdir(parent, name)
     }
 
@@ -314,7 +315,7 @@ impl Vault {
         new_name: &[u8],
         mode: RenameMode,
     ) -> FsResult<()> {
-        let _turn = self.commits.enter_to_change()?;
+        let _transaction = self.commits.begin(Reserve::Metadata)?;
         rename::rename(&self.tree, (parent, name), (new_parent, new_name), mode)
     }
 
@@ -326,13 +327,13 @@ impl Vault {
 
     /// A node is open now: if its last name is removed it lives until closed as often.
     pub fn opened(&self, ino: u64) -> FsResult<()> {
-        self.openings.opened(ino)
+        self.handles.acquire(ino)
     }
 
     /// An opening ends.
     pub fn closed(&self, ino: u64) {
-        if self.openings.closed(ino) {
-            tidy_after(&self.commits, &self.openings, ino);
+        if self.handles.release(ino) {
+            reclaim_after(&self.commits, &self.handles, ino);
         }
     }
 
@@ -343,24 +344,25 @@ impl Vault {
 
     /// Writes.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let _turn = self.commits.enter_to_add(data.len() as u64)?;
+        let _transaction = self.commits.begin(Reserve::Write(data.len() as u64))?;
         self.contents.write(ino, offset, data, true)
     }
 
     /// Writes for a caller that keeps the file's times itself, and gives them later ([`Vault::set_attr`]): a kernel that holds written
     /// pages back, and knows when they were written.
     pub fn write_undated(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let _turn = self.commits.enter_to_add(data.len() as u64)?;
+        let _transaction = self.commits.begin(Reserve::Write(data.len() as u64))?;
         self.contents.write(ino, offset, data, false)
     }
 
     /// As `fallocate`.
     pub fn allocate(&self, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
-        let _turn = match how {
-            Allocate::Punch => self.commits.enter()?,
+        let reserve = match how {
+            Allocate::Punch => Reserve::Removal,
             // It makes holes.
-            _ => self.commits.enter_to_add(0)?,
+            _ => Reserve::Write(0),
         };
+        let _transaction = self.commits.begin(reserve)?;
         length::allocate(&self.contents, ino, how, offset, len)
     }
 
@@ -371,7 +373,7 @@ impl Vault {
 
     /// Returns when everything acknowledged so far of this node is durable.
     pub fn fsync(&self, ino: u64) -> FsResult<()> {
-        self.ground.inodes.get(ino)?;
+        self.contents.inodes.get(ino)?;
         self.commits.sync()
     }
 
@@ -382,29 +384,29 @@ impl Vault {
 
     /// Value of an extended attribute. ENODATA if there is none.
     pub fn get_xattr(&self, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
-        attributes::get_xattr(&self.ground, ino, name)
+        attributes::get_xattr(&self.contents, ino, name)
     }
 
     /// Sets an extended attribute.
     pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
-        let _turn = self.commits.enter_to_add(value.len() as u64)?;
+        let _transaction = self.commits.begin(Reserve::Write(value.len() as u64))?;
         attributes::set_xattr(&self.contents, ino, name, value, how)
     }
 
     /// Names of all extended attributes.
     pub fn list_xattrs(&self, ino: u64) -> FsResult<Vec<Vec<u8>>> {
-        attributes::list_xattrs(&self.ground, ino)
+        attributes::list_xattrs(&self.contents, ino)
     }
 
     /// Removes an extended attribute. ENODATA if there is none.
     pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> FsResult<()> {
-        let _turn = self.commits.enter()?;
+        let _transaction = self.commits.begin(Reserve::Removal)?;
         attributes::remove_xattr(&self.contents, ino, name)
     }
 
     /// Space of the backing file system, as far as the vault gives it to files.
     pub fn space(&self) -> FsResult<Space> {
-        Ok(self.commits.room.space()?)
+        Ok(self.commits.space.space()?)
     }
 
     /// How a file is protected.
@@ -414,12 +416,12 @@ impl Vault {
 
     /// Plain path of a node, for the log.
     pub fn path_of(&self, ino: u64) -> String {
-        paths::path_of(&self.ground, ino)
+        paths::path_of(&self.contents.inodes, &self.contents.namespace, ino)
     }
 
     /// Reads and verifies everything; `progress` is told how many files are done, and of how many.
     pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
-        if !self.ground.read_only {
+        if !self.contents.services.read_only {
             self.commits.commit()?;
         }
         let lacks_superblock = self.found.superblocks == Superblocks::Damaged;
@@ -430,14 +432,14 @@ impl Vault {
     ///
     /// Errors: EROFS as [`Kind::ReadOnly`], and those of a commit.
     pub fn repair(&self) -> Result<u64> {
-        let namespace = &self.ground.namespace;
+        let namespace = &self.contents.namespace;
         let mut is_whole = true;
         namespace.verify(&mut |_, _| is_whole = false)?;
         let (mut pages, mut next) = (0, Some(Spot::default()));
         while let Some(from) = next {
             let (given, further) = namespace.give_again(from, is_whole)?;
             self.commits.checkpoint()?;
-            self.ground.store.finish_checkpoint()?;
+            self.contents.store.finish_checkpoint()?;
             (pages, next) = (pages + given, further);
         }
         Ok(pages)
@@ -448,14 +450,14 @@ impl Vault {
         let (bad, open) = self.contents.counts();
         let mut items = vec![
             StatusItem::new("commits_made", self.commits.count(), "commits"),
-            StatusItem::new("changed_inodes", self.ground.inodes.changed() as u64, "inodes"),
-            StatusItem::new("open_nodes", self.openings.count() as u64, "nodes"),
+            StatusItem::new("changed_inodes", self.contents.inodes.changed() as u64, "inodes"),
+            StatusItem::new("open_nodes", self.handles.count() as u64, "nodes"),
             StatusItem::new("cached_files", open, "files"),
             StatusItem::new("bad_blocks", bad, "blocks"),
-            StatusItem::new("inodes_made", self.ground.inodes.made(), "inodes"),
-            StatusItem::new("pages_from_copies", self.ground.namespace.elsewhere(), "pages"),
+            StatusItem::new("inodes_made", self.contents.inodes.made(), "inodes"),
+            StatusItem::new("pages_from_copies", self.contents.namespace.elsewhere(), "pages"),
         ];
-        items.extend(self.ground.store.status().items);
+        items.extend(self.contents.store.status().items);
         Status { items }
     }
 }

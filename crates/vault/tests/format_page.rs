@@ -21,7 +21,7 @@ mod fixture {
 use lacuna_core::Secret;
 use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::Rng;
-use lacuna_sim::format_page::FormatPage;
+use lacuna_testkit::format_page::FormatPage;
 use lacuna_vault::store::{Anchor, AnchorState, FileAnchor, JournalSize, PAGE, ROOT_MAX};
 use lacuna_vault::{FileKind, INTEGRITY_XATTR, ROOT, Vault};
 use second_reader::{Files, Node, SecondReader};

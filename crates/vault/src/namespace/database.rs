@@ -1,9 +1,9 @@
-//! The namespace's tables in redb, on a [`Shelf`].
+//! The namespace's tables in redb, on a [`DbBackend`].
 //!
 //! redb refuses everything after one failed read, also to other threads. Here one block that does not verify must not take the rest
-//! with it, so after a failure the database is opened anew on the same shelf, and reads that failed because of it are done again.
+//! with it, so after a failure the database is opened anew on the same backend, and reads that failed because of it are done again.
 
-use super::shelf::{Backend, Shelf, failure_in};
+use super::db_backend::{DbBackend, SharedBackend, failure_in};
 use super::tables::{TABLES, Table};
 use lacuna_core::{Budget, Error, Kind, Result};
 use parking_lot::Mutex;
@@ -51,15 +51,15 @@ impl Snapshot {
 
 /// The open database.
 pub(crate) struct Database {
-    shelf: Arc<Shelf>,
+    backend: Arc<DbBackend>,
     cache: Budget,
     redb: Mutex<Option<redb::Database>>,
 }
 
 impl Database {
     /// Opens it, and makes the tables of a new one.
-    pub(crate) fn open(shelf: Arc<Shelf>, cache: Budget) -> Result<Database> {
-        let database = Database { shelf, cache, redb: Mutex::new(None) };
+    pub(crate) fn open(backend: Arc<DbBackend>, cache: Budget) -> Result<Database> {
+        let database = Database { backend, cache, redb: Mutex::new(None) };
         *database.redb.lock() = Some(database.open_redb()?);
         Ok(database)
     }
@@ -152,7 +152,7 @@ impl Database {
     fn open_redb(&self) -> Result<redb::Database> {
         let mut builder = redb::Builder::new();
         builder.set_cache_size(self.cache.get() as usize);
-        builder.create_with_backend(Backend(self.shelf.clone())).map_err(|e| described(&e.into()))
+        builder.create_with_backend(SharedBackend(self.backend.clone())).map_err(|e| described(&e.into()))
     }
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn is_of_another(e: &redb::StorageError) -> bool {
     matches!(e, redb::StorageError::PreviousIo | redb::StorageError::DatabaseClosed)
 }
 
-/// The failure of the shelf in full, or what the database says.
+/// The failure of the backend in full, or what the database says.
 pub(crate) fn described(e: &redb::Error) -> Error {
     let passed = if let redb::Error::Io(e) = e { failure_in(e) } else { None };
     passed.unwrap_or_else(|| Error::new(Kind::Corrupt, "cannot use the namespace").found(e.to_string()))

@@ -6,14 +6,14 @@
 
 mod copies;
 mod database;
+mod db_backend;
 mod objects;
 mod puts;
-mod shelf;
 pub(crate) mod tables;
 
 pub(crate) use database::Pair;
+pub(crate) use db_backend::Spot;
 pub(crate) use objects::Reading;
-pub(crate) use shelf::Spot;
 
 /// Reads the input as a batch of changes.
 #[cfg(any(test, feature = "fuzzing"))]
@@ -30,14 +30,15 @@ pub(crate) fn each_change(batch: &[u8], each: impl FnMut(&[u8], Option<&[u8]>)) 
 
 use crate::{BLOCK, Log};
 use database::{Database, Snapshot, described, is_of_another};
+use db_backend::DbBackend;
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
 use lacuna_vault_store::Store;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use puts::Puts;
-use shelf::Shelf;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Changes that one transaction of the database takes, and changes above the database from which on they are brought into it.
 const CHUNK: usize = 2048;
@@ -63,17 +64,28 @@ struct Layers {
     below: Arc<Snapshot>,
 }
 
+/// What admission asks for at each write: copies of what `layers` and `pending` hold, renewed under their locks.
+#[derive(Default)]
+struct Figures {
+    /// Changes above the database, and what they take in bytes.
+    recent: AtomicUsize,
+    recent_bytes: AtomicUsize,
+    /// Bytes of the next commit's batch.
+    pending_bytes: AtomicUsize,
+}
+
 /// Commits a root, given it and the changes since the last commit.
 type RootCommit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
 /// The namespace of an open vault.
 pub(crate) struct Namespace {
     store: Arc<Store>,
-    shelf: Arc<Shelf>,
+    backend: Arc<DbBackend>,
     database: Database,
     layers: RwLock<Layers>,
     /// Changes since the last commit.
     pending: Mutex<Puts>,
+    figures: Figures,
     /// Held by who brings changes into the database.
     applying: Mutex<()>,
 }
@@ -86,15 +98,15 @@ impl Namespace {
         budget: Budget,
         log: &Log,
     ) -> Result<Namespace> {
-        let shelf = Arc::new(Shelf::create(store, master, log)?);
-        let database = Database::open(shelf.clone(), budget)?;
+        let backend = Arc::new(DbBackend::create(store, master, log)?);
+        let database = Database::open(backend.clone(), budget)?;
         database.create_tables()?;
-        Namespace::new(store.clone(), shelf, database)
+        Namespace::new(store.clone(), backend, database)
     }
 
     /// Names of the backing files of the namespace with this root.
     pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
-        Shelf::backing_files(store, root)
+        DbBackend::backing_files(store, root)
     }
 
     /// That of a root and of the batches committed after it.
@@ -105,22 +117,24 @@ impl Namespace {
         reading: Reading,
         budget: Budget,
     ) -> Result<Namespace> {
-        let shelf = Arc::new(Shelf::open(store, master, (root, reading), budget.share(1, 4))?);
-        let database = Database::open(shelf.clone(), budget.share(3, 4))?;
-        let namespace = Namespace::new(store.clone(), shelf, database)?;
+        let backend = Arc::new(DbBackend::open(store, master, (root, reading), budget.share(1, 4))?);
+        let database = Database::open(backend.clone(), budget.share(3, 4))?;
+        let namespace = Namespace::new(store.clone(), backend, database)?;
         let mut layers = namespace.layers.write();
         for batch in puts {
             Puts::read(batch, |key, value| layers.put(key, value))?;
         }
+        namespace.figures.renew(&layers);
         drop(layers);
         Ok(namespace)
     }
 
-    fn new(store: Arc<Store>, shelf: Arc<Shelf>, database: Database) -> Result<Namespace> {
+    fn new(store: Arc<Store>, backend: Arc<DbBackend>, database: Database) -> Result<Namespace> {
         let below = Arc::new(database.snapshot()?);
         let layers = RwLock::new(Layers { recent: BTreeMap::new(), bytes: 0, below });
         let (pending, applying) = (Mutex::default(), Mutex::new(()));
-        Ok(Namespace { store, shelf, database, layers, pending, applying })
+        let figures = Figures::default();
+        Ok(Namespace { store, backend, database, layers, pending, figures, applying })
     }
 
     /// The value of a key.
@@ -137,8 +151,13 @@ impl Namespace {
 
     /// Sets or removes a value.
     pub(crate) fn put(&self, key: &[u8], value: Option<&[u8]>) {
-        self.layers.write().put(key, value);
-        self.pending.lock().add(key, value);
+        let mut layers = self.layers.write();
+        layers.put(key, value);
+        self.figures.renew(&layers);
+        drop(layers);
+        let mut pending = self.pending.lock();
+        pending.add(key, value);
+        self.figures.pending_bytes.store(pending.len(), Ordering::Release);
     }
 
     /// At most `most` pairs whose keys are at least `from` and begin with `prefix`, in order.
@@ -186,18 +205,18 @@ impl Namespace {
 
     /// Bytes of the next commit's batch.
     pub(crate) fn pending_bytes(&self) -> usize {
-        self.pending.lock().len()
+        self.figures.pending_bytes.load(Ordering::Acquire)
     }
 
     /// Whether changes should be brought into the database soon, with [`Namespace::apply`].
     pub(crate) fn wants_apply(&self) -> bool {
-        let layers = self.layers.read();
-        layers.recent.len() >= CHUNK || layers.bytes >= RECENT
+        let (changes, bytes) = self.figures.recent();
+        changes >= CHUNK || bytes >= RECENT
     }
 
     /// Whether a checkpoint is due: the database has much in memory, or the next commit must bring a root.
     pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.shelf.waiting() >= WAITING || self.needs_root()
+        self.backend.waiting() >= WAITING || self.needs_root()
     }
 
     /// Brings changes into the database, which keeps them in memory until the next checkpoint. Others may change the
@@ -213,8 +232,8 @@ impl Namespace {
     /// Commits the changes since the last commit. The caller keeps everybody else from changing the namespace until `commit`
     /// returns or has failed before anything is durable.
     pub(crate) fn commit(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let pending = std::mem::take(&mut *self.pending.lock());
-        commit(pending.bytes()).inspect_err(|_| self.pending.lock().put_before(pending))
+        let pending = self.take_pending();
+        commit(pending.bytes()).inspect_err(|_| self.give_back(pending))
     }
 
     /// Brings all changes into the database and commits its root, with the changes since the last commit, under the same condition as
@@ -233,54 +252,65 @@ impl Namespace {
 
     fn write_root(&self, commit: &mut RootCommit<'_>) -> Result<()> {
         self.check_space()?;
-        let root = self.shelf.flush()?;
-        let pending = std::mem::take(&mut *self.pending.lock());
-        commit(&root, pending.bytes()).inspect_err(|_| self.pending.lock().put_before(pending))
+        let root = self.backend.flush()?;
+        let pending = self.take_pending();
+        commit(&root, pending.bytes()).inspect_err(|_| self.give_back(pending))
+    }
+
+    /// The changes since the last commit, which the next one does not have any more.
+    fn take_pending(&self) -> Puts {
+        let mut pending = self.pending.lock();
+        self.figures.pending_bytes.store(0, Ordering::Release);
+        std::mem::take(&mut *pending)
+    }
+
+    /// Puts the changes of a commit that failed before those since.
+    fn give_back(&self, earlier: Puts) {
+        let mut pending = self.pending.lock();
+        pending.put_before(earlier);
+        self.figures.pending_bytes.store(pending.len(), Ordering::Release);
     }
 
     /// The commit of the root is noted: where the host refuses its record, no other commit comes before it. So the next one need not bring
     /// a root, which may find no space although this one does.
     pub(crate) fn rooted(&self) {
-        self.shelf.rooted();
+        self.backend.rooted();
     }
 
     /// Verifies the database itself; `bad` is told of each of its blocks that fails. Gives how many blocks there are, and how many pages
     /// only one of the backing files holds.
     pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> Result<(u64, u64)> {
-        self.shelf.verify(bad)
+        self.backend.verify(bad)
     }
 
     /// Whether every block of the database verifies.
     pub(crate) fn is_whole(&self) -> bool {
         let mut is_whole = true;
-        self.shelf.verify(&mut |_, _| is_whole = false).is_ok() && is_whole
+        self.backend.verify(&mut |_, _| is_whole = false).is_ok() && is_whole
     }
 
-    /// Hands pages to the store anew that only one of the backing files holds, for the next checkpoint: see [`Shelf::give_again`].
+    /// Hands pages to the store anew that only one of the backing files holds, for the next checkpoint: see [`DbBackend::give_again`].
     pub(crate) fn give_again(&self, from: Spot, parts: bool) -> Result<(u64, Option<Spot>)> {
-        self.shelf.give_again(from, RENEWED, parts)
+        self.backend.give_again(from, RENEWED, parts)
     }
 
     /// Reads that took another copy of a page than the usual one, which does not verify.
     pub(crate) fn elsewhere(&self) -> u64 {
-        self.shelf.elsewhere()
+        self.backend.elsewhere()
     }
 
     /// Name of the backing file of the database.
     pub(crate) fn backing(&self) -> String {
-        self.shelf.backing()
+        self.backend.backing()
     }
 
     /// Bytes that a checkpoint finds free if it is to begin, about. A third of them at most goes to the journal, and as much to each of
     /// the two files of an object.
     pub(crate) fn owed(&self) -> u64 {
-        let (changes, bytes) = {
-            let layers = self.layers.read();
-            (layers.recent.len(), layers.bytes)
-        };
+        let (changes, bytes) = self.figures.recent();
         // Changes that belong together share leaves, about two each, and no more is altered than there is.
-        let altered = (BLOCK / 2 * changes).min(self.shelf.len() as usize) + bytes;
-        6 * (self.shelf.waiting() + altered) as u64 + SPARE
+        let altered = (BLOCK / 2 * changes).min(self.backend.len() as usize) + bytes;
+        6 * (self.backend.waiting() + altered) as u64 + SPARE
     }
 
     /// Refuses a checkpoint that would find no space half way: without it, what makes space can still be committed. Takes the
@@ -289,7 +319,7 @@ impl Namespace {
         if self.needs_root() {
             return Ok(());
         }
-        let (journal, puts) = (2 * self.shelf.waiting() as u64, self.pending_bytes() as u64);
+        let (journal, puts) = (2 * self.backend.waiting() as u64, self.pending_bytes() as u64);
         let (free, needed) =
             (self.store.space()?.free_bytes, self.store.lacks(journal, puts) + 2 * journal + SPARE);
         if free >= needed {
@@ -304,7 +334,7 @@ impl Namespace {
     /// Whether the next commit must bring a root: without it, pages of the database that the store holds would not be those of
     /// the root before.
     pub(crate) fn needs_root(&self) -> bool {
-        self.shelf.is_unrooted()
+        self.backend.is_unrooted()
     }
 
     fn apply_chunk(&self) -> Result<()> {
@@ -324,6 +354,7 @@ impl Namespace {
                 layers.recent.remove(&key);
             }
         }
+        self.figures.renew(&layers);
         Ok(())
     }
 
@@ -344,6 +375,18 @@ impl Namespace {
             Ok(()) if error.kind() == Kind::NotFound => error.with_kind(Kind::Corrupt),
             Ok(()) => error,
         }
+    }
+}
+
+impl Figures {
+    /// Called with the layers locked for a change.
+    fn renew(&self, layers: &Layers) {
+        self.recent.store(layers.recent.len(), Ordering::Release);
+        self.recent_bytes.store(layers.bytes, Ordering::Release);
+    }
+
+    fn recent(&self) -> (usize, usize) {
+        (self.recent.load(Ordering::Acquire), self.recent_bytes.load(Ordering::Acquire))
     }
 }
 

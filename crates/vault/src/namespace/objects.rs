@@ -193,7 +193,7 @@ impl NamespaceObjects {
             let (first, second) = (self.store.object_name(object), self.store.second_name(object));
             (self.reading.log)(&format!(
                 "page {page} of the namespace does not verify in the backing file {first}, and its copy in {second} does; \
-                 `lacuna vault check DIR --repair` writes what is damaged anew"
+                 a check that repairs writes what is damaged anew"
             ));
         }
     }

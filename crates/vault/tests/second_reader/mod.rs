@@ -5,7 +5,7 @@ use crate::fixture::Stored;
 use lacuna_core::Secret;
 use lacuna_crypto::{AesBlock, SivKey, XaesKey, derive, keyed_hash};
 use lacuna_integrity::Part;
-use lacuna_sim::format_page::{FormatPage, number};
+use lacuna_testkit::format_page::{FormatPage, number};
 use redb::{ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,7 +4,6 @@
 #[path = "../../../vault-store/tests/cut_anchor/mod.rs"]
 mod cut_anchor;
 pub mod dump;
-pub mod game;
 pub mod model;
 pub mod ops;
 pub mod states;

@@ -1,7 +1,7 @@
 //! The bytes of the namespace's database: a protected file, with what the database wrote since the last checkpoint before it in
 //! memory.
 //!
-//! The database is told that everything is durable at once. It becomes so only by [`Shelf::flush`], which hands all that was
+//! The database is told that everything is durable at once. It becomes so only by [`DbBackend::flush`], which hands all that was
 //! written to the store and gives the root of the next commit; a crash before that commit leaves the database as it was at
 //! the checkpoint before. So a full backing directory cannot fail the database in the middle of its own commit.
 
@@ -16,6 +16,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const VERSION: u8 = 1;
 /// The number of the namespace's database among the files of a vault; inodes begin at 1.
@@ -40,36 +41,39 @@ struct State {
 }
 
 /// The bytes of the database.
-pub(crate) struct Shelf {
+pub(crate) struct DbBackend {
     objects: NamespaceObjects,
     state: RwLock<State>,
+    /// `State::len`, and the number of its written blocks: admission asks for them at each write. Renewed under the lock.
+    len: AtomicU64,
+    waiting: AtomicUsize,
 }
 
-impl Shelf {
+impl DbBackend {
     /// Of a new vault.
-    pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>, log: &Log) -> Result<Shelf> {
+    pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>, log: &Log) -> Result<DbBackend> {
         let keys = FileKeys::derive(master, FILE)?;
         let file = ProtectedFile::init(keys, Choice::Fixed(Scheme::Mt), Session(store.session()));
-        Ok(Shelf::new(NamespaceObjects::create(store.clone(), log.clone())?, file, 0))
+        Ok(DbBackend::new(NamespaceObjects::create(store.clone(), log.clone())?, file, 0))
     }
 
-    /// Of a root that [`Shelf::flush`] gave.
+    /// Of a root that [`DbBackend::flush`] gave.
     pub(crate) fn open(
         store: &Arc<Store>,
         master: &Secret<32>,
         (root, reading): (&[u8], Reading),
         budget: Budget,
-    ) -> Result<Shelf> {
-        let (objects, len, trusted) = Shelf::parse(store, root, reading)?;
+    ) -> Result<DbBackend> {
+        let (objects, len, trusted) = DbBackend::parse(store, root, reading)?;
         let keys = FileKeys::derive(master, FILE)?;
         let file = ProtectedFile::open(keys, &Trusted::parse(trusted)?, Session(store.session()), budget)?;
-        Ok(Shelf::new(objects, file, len))
+        Ok(DbBackend::new(objects, file, len))
     }
 
     /// Names of the backing files of such a root: without one of them the vault does not open.
     pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
         let silent: Log = Arc::new(|_| ());
-        Shelf::parse(store, root, Reading { stale: Range::default(), log: silent })
+        DbBackend::parse(store, root, Reading { stale: Range::default(), log: silent })
             .map(|(objects, ..)| objects.names())
     }
 
@@ -90,19 +94,29 @@ impl Shelf {
         Ok((objects, u64::from_le_bytes(*len), trusted))
     }
 
-    fn new(objects: NamespaceObjects, file: ProtectedFile, len: u64) -> Shelf {
+    fn new(objects: NamespaceObjects, file: ProtectedFile, len: u64) -> DbBackend {
         let state = State { file, len, cut: u64::MAX, written: HashMap::new() };
-        Shelf { objects, state: RwLock::new(state) }
+        let waiting = AtomicUsize::new(0);
+        DbBackend { objects, state: RwLock::new(state), len: AtomicU64::new(len), waiting }
     }
 
     /// Bytes that wait for a flush.
     pub(crate) fn waiting(&self) -> usize {
-        self.state.read().written.len() * BLOCK
+        self.waiting.load(Ordering::Acquire) * BLOCK
     }
 
     /// Bytes of the database.
     pub(crate) fn len(&self) -> u64 {
-        self.state.read().len
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Changes the state, whatever the outcome, and renews what admission asks for.
+    fn change<T>(&self, work: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let mut state = self.state.write();
+        let done = work(&mut state);
+        self.len.store(state.len, Ordering::Release);
+        self.waiting.store(state.written.len(), Ordering::Release);
+        done
     }
 
     /// Whether the store holds something of a flush that no commit has a root for: the next one must bring it.
@@ -122,8 +136,11 @@ impl Shelf {
 
     /// Hands everything to the store and gives the root. On an error everything is still here, for another try.
     pub(crate) fn flush(&self) -> Result<Vec<u8>> {
-        let mut state = self.state.write();
-        let State { file, len, cut, written } = &mut *state;
+        self.change(|state| self.flush_state(state))
+    }
+
+    fn flush_state(&self, state: &mut State) -> Result<Vec<u8>> {
+        let State { file, len, cut, written } = state;
         file.set_session(self.objects.session());
         let blocks = len.div_ceil(BLOCK as u64);
         let kept = (*cut).min(blocks);
@@ -143,6 +160,8 @@ impl Shelf {
             together.iter().for_each(|block| run.extend_from_slice(&written[block][..]));
             file.update(&self.objects, together[0], &run)?;
             together.iter().for_each(|block| drop(written.remove(block)));
+            // What the store has now counts as the journal's, and not twice.
+            self.waiting.store(written.len(), Ordering::Release);
         }
         if file.blocks() < blocks {
             file.resize(&self.objects, blocks)?;
@@ -156,7 +175,7 @@ impl Shelf {
         Ok(root)
     }
 
-    /// Reads and verifies every block, as [`Shelf::read`] would. Gives their number, and how many pages verify that only one of the
+    /// Reads and verifies every block, as [`DbBackend::read`] would. Gives their number, and how many pages verify that only one of the
     /// backing files holds.
     pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> Result<(u64, u64)> {
         let state = self.state.read();
@@ -249,7 +268,10 @@ impl Shelf {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let mut state = self.state.write();
+        self.change(|state| self.write_state(state, offset, data))
+    }
+
+    fn write_state(&self, state: &mut State, offset: u64, data: &[u8]) -> Result<()> {
         state.len = state.len.max(offset + data.len() as u64);
         let (mut at, mut data) = (offset, data);
         while !data.is_empty() {
@@ -268,7 +290,10 @@ impl Shelf {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        let mut state = self.state.write();
+        self.change(|state| self.set_state_len(state, len))
+    }
+
+    fn set_state_len(&self, state: &mut State, len: u64) -> Result<()> {
         if len < state.len {
             let (kept, within) = (len.div_ceil(BLOCK as u64), (len % BLOCK as u64) as usize);
             if within > 0 {
@@ -366,22 +391,22 @@ impl Untrusted for OneBlock<'_> {
     }
 }
 
-/// The failure of a shelf that the database passed on, if it is one: each thread has that of its own read.
+/// The failure of a backend that the database passed on, if it is one: each thread has that of its own read.
 pub(crate) fn failure_in(e: &io::Error) -> Option<Error> {
     e.get_ref()?.downcast_ref::<Error>().cloned()
 }
 
-/// The shelf as the database sees it.
+/// The backend as the database sees it.
 #[derive(Clone)]
-pub(crate) struct Backend(pub(crate) Arc<Shelf>);
+pub(crate) struct SharedBackend(pub(crate) Arc<DbBackend>);
 
-impl fmt::Debug for Backend {
+impl fmt::Debug for SharedBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Backend")
+        f.write_str("SharedBackend")
     }
 }
 
-impl redb::StorageBackend for Backend {
+impl redb::StorageBackend for SharedBackend {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.state.read().len)
     }

@@ -1,8 +1,8 @@
-//! Who has what open: a node without a name lives until its last opening ends.
+//! Which nodes are open: a node without a name lives until its last opening ends.
 
 use crate::contents::Contents;
-use crate::ground::Ground;
-use crate::inodes::{Body, Inode};
+use crate::inodes::{Body, Inode, Inodes};
+use crate::namespace::Namespace;
 use crate::namespace::tables::{self, Table};
 use crate::{FsError, FsResult};
 use lacuna_core::Result;
@@ -10,21 +10,26 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The openings of a vault's nodes.
-pub(crate) struct Openings {
-    ground: Arc<Ground>,
+/// The open handles of a vault's nodes.
+pub(crate) struct OpenHandles {
+    namespace: Arc<Namespace>,
+    inodes: Arc<Inodes>,
     contents: Arc<Contents>,
     counts: Mutex<HashMap<u64, u32>>,
 }
 
-impl Openings {
-    pub(crate) fn new(ground: Arc<Ground>, contents: Arc<Contents>) -> Openings {
-        Openings { ground, contents, counts: Mutex::default() }
+impl OpenHandles {
+    pub(crate) fn new(
+        namespace: Arc<Namespace>,
+        inodes: Arc<Inodes>,
+        contents: Arc<Contents>,
+    ) -> OpenHandles {
+        OpenHandles { namespace, inodes, contents, counts: Mutex::default() }
     }
 
     /// ENOENT if there is no such node.
-    pub(crate) fn opened(&self, ino: u64) -> FsResult<()> {
-        let inode = self.ground.inodes.get(ino)?;
+    pub(crate) fn acquire(&self, ino: u64) -> FsResult<()> {
+        let inode = self.inodes.get(ino)?;
         let body = inode.body.read();
         body.alive()?;
         // Under the inode's lock: who removes its last name looks at the count under the same lock.
@@ -33,7 +38,7 @@ impl Openings {
     }
 
     /// Whether the last opening of a node ended by this.
-    pub(crate) fn closed(&self, ino: u64) -> bool {
+    pub(crate) fn release(&self, ino: u64) -> bool {
         let mut counts = self.counts.lock();
         let Some(count) = counts.get_mut(&ino) else { return false };
         *count -= 1;
@@ -45,8 +50,8 @@ impl Openings {
     }
 
     /// After the last opening ended: what has no name goes, and what changed is brought into the inode.
-    pub(crate) fn tidy(&self, ino: u64) -> FsResult<()> {
-        let inode = match self.ground.inodes.get(ino) {
+    pub(crate) fn reclaim(&self, ino: u64) -> FsResult<()> {
+        let inode = match self.inodes.get(ino) {
             Ok(inode) => inode,
             Err(FsError::Errno(_)) => return Ok(()),
             Err(e) => return Err(e),
@@ -57,7 +62,7 @@ impl Openings {
         }
         if body.record.nlink == 0 {
             if self.contents.remove_or_begin(&inode, &mut body)? {
-                self.ground.namespace.put(&tables::orphan(ino), None);
+                self.namespace.put(&tables::orphan(ino), None);
             }
             return Ok(());
         }
@@ -76,7 +81,7 @@ impl Openings {
             done => done?,
         };
         if !gone {
-            self.ground.namespace.put(&tables::orphan(inode.ino), Some(&[]));
+            self.namespace.put(&tables::orphan(inode.ino), Some(&[]));
         }
         Ok(())
     }
@@ -89,14 +94,14 @@ impl Openings {
     /// Removes what had no name and was open when the vault was last used.
     pub(crate) fn remove_orphans(&self) -> Result<u64> {
         let prefix = [Table::Orphans as u8];
-        let orphans = self.ground.namespace.scan(&prefix, &prefix, usize::MAX)?;
+        let orphans = self.namespace.scan(&prefix, &prefix, usize::MAX)?;
         for (key, _) in &orphans {
             let ino = tables::inode_of(key);
-            match self.tidy(ino) {
-                Ok(()) => match self.ground.inodes.get(ino) {
+            match self.reclaim(ino) {
+                Ok(()) => match self.inodes.get(ino) {
                     // Large ones go a piece at a time.
                     Ok(_) => {}
-                    Err(FsError::Errno(_)) => self.ground.namespace.put(key, None),
+                    Err(FsError::Errno(_)) => self.namespace.put(key, None),
                     Err(FsError::Storage(e)) => return Err(e),
                 },
                 Err(FsError::Storage(e)) => return Err(e),

@@ -1,16 +1,23 @@
 //! When the vault commits, and that what it commits is one state of everything.
 //!
-//! Whatever changes the vault takes a [`Turn`]. A commit waits until all turns have ended, brings every changed inode and TS into
-//! the namespace, and lets others go on as soon as the store has noted what the commit says; they do not wait for the
-//! medium. Several that ask for a commit at the same time share one.
+//! Whatever changes the vault does so in a [`Transaction`]. A commit waits until all transactions have ended, brings every changed inode
+//! and TS into the namespace, and lets others go on as soon as the store has noted what the commit says; they do not wait for the
+//! medium. Several callers that ask for a commit at the same time share one.
+//!
+//! Order of locks, the first one first: `one`; `gate`; `Tree::changes`; the body of one inode; the counts of open handles, the cache of
+//! open files, a shard of the inodes; in the namespace `applying`, `layers`, the database, its backend; then the store. The lists of
+//! changed inodes and of pending changes are the last ones: no other lock is taken under them.
 
 use crate::contents::Contents;
 use crate::fs_error::errno;
-use crate::ground::Ground;
-use crate::openings::Openings;
-use crate::room::Room;
+use crate::inodes::Inodes;
+use crate::namespace::Namespace;
+use crate::open_handles::OpenHandles;
+use crate::services::Services;
+use crate::space_budget::SpaceBudget;
 use crate::{FsError, FsResult};
 use lacuna_core::{Error, Result, closed};
+use lacuna_vault_store::Store;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,11 +33,14 @@ const NEVER: u64 = u64::MAX;
 const AGAIN: u64 = 1 << 20;
 
 /// The commits of an open vault.
-pub(crate) struct Commits {
-    ground: Arc<Ground>,
+pub(crate) struct GroupCommit {
+    services: Arc<Services>,
+    store: Arc<Store>,
+    namespace: Arc<Namespace>,
+    inodes: Arc<Inodes>,
     contents: Arc<Contents>,
-    pub(crate) room: Room,
-    /// Shared by those who change something; taken alone by a commit while it collects.
+    pub(crate) space: Arc<SpaceBudget>,
+    /// Shared by transactions; taken alone by a commit while it collects.
     gate: RwLock<()>,
     /// Taken by one commit at a time.
     one: Mutex<()>,
@@ -43,15 +53,31 @@ pub(crate) struct Commits {
     refused: AtomicU64,
 }
 
-/// The right to change something.
-pub(crate) struct Turn<'a>(#[expect(dead_code, reason = "held until it is dropped")] RwLockReadGuard<'a, ()>);
+/// What a transaction reserves when it begins.
+#[derive(Clone, Copy)]
+pub(crate) enum Reserve {
+    /// Space for something new of about this many bytes.
+    Write(u64),
+    /// Space for a change that takes little more than there was before.
+    Metadata,
+    /// Nothing: a removal makes space.
+    Removal,
+}
 
-impl Commits {
-    pub(crate) fn new(ground: Arc<Ground>, contents: Arc<Contents>) -> Commits {
-        Commits {
-            room: Room::new(ground.clone(), contents.clone()),
-            ground,
+/// The right to change something, until it is dropped.
+pub(crate) struct Transaction<'a>(
+    #[expect(dead_code, reason = "held until it is dropped")] RwLockReadGuard<'a, ()>,
+);
+
+impl GroupCommit {
+    pub(crate) fn new(contents: Arc<Contents>, space: Arc<SpaceBudget>) -> GroupCommit {
+        GroupCommit {
+            services: contents.services.clone(),
+            store: contents.store.clone(),
+            namespace: contents.namespace.clone(),
+            inodes: contents.inodes.clone(),
             contents,
+            space,
             gate: RwLock::default(),
             one: Mutex::default(),
             started: AtomicU64::new(0),
@@ -61,70 +87,63 @@ impl Commits {
         }
     }
 
-    /// Waits for a turn to add something of about so many bytes. EROFS, and the standing refusal after a failure; ENOSPC or EDQUOT if there
-    /// is no room for it.
-    pub(crate) fn enter_to_add(&self, bytes: u64) -> FsResult<Turn<'_>> {
+    /// Begins a transaction once the space that it may take is reserved.
+    ///
+    /// Errors: EROFS, and the standing refusal after a failure. ENOSPC or EDQUOT if there is no space for a write, or if it is not certain
+    /// that a change of metadata can be committed. A removal is refused only if too much is pending for a commit that finds no space.
+    pub(crate) fn begin(&self, reserve: Reserve) -> FsResult<Transaction<'_>> {
         self.get_ready()?;
-        // Twice, for each gives one of the journal's two files back.
-        for _ in 0..2 {
-            if self.is_room(|room| room.is_for(bytes))? {
-                return self.enter();
-            }
-            self.make_room()?;
-        }
-        if self.is_room(|room| room.is_for(bytes))? { self.enter() } else { errno(self.room.lacking()) }
-    }
-
-    /// Waits for a turn to change something that takes little more space than before. ENOSPC or EDQUOT if it is not certain that it can
-    /// be committed.
-    pub(crate) fn enter_to_change(&self) -> FsResult<Turn<'_>> {
+        let is_reserved = match reserve {
+            // Twice, for each gives one of the journal's two files back.
+            Reserve::Write(bytes) => self.reserve(2, |space| space.reserve_write(bytes))?,
+            Reserve::Metadata => self.reserve(1, SpaceBudget::reserve_metadata)?,
+            Reserve::Removal => false,
+        };
         self.get_ready()?;
-        if !self.is_room(Room::is_for_change)? {
-            self.make_room()?;
-            if !self.is_room(Room::is_for_change)? {
-                return errno(self.room.lacking());
-            }
-        }
-        self.enter()
-    }
-
-    /// Waits for a turn, which what removes something gets however little space there is. ENOSPC all the same if too much waits for
-    /// a commit that finds no space.
-    pub(crate) fn enter(&self) -> FsResult<Turn<'_>> {
-        self.get_ready()?;
-        if (self.is_due() || !self.is_room(Room::is_for_commit)?)
+        // What was reserved for a write or a change of metadata holds the commit of everything so far.
+        if (self.is_due() || (!is_reserved && !self.has_space(SpaceBudget::reserve_commit)?))
             && let Err(e) = self.commit()
-            && (!e.kind().is_refusal() || self.ground.namespace.pending_bytes() >= BATCH_MOST)
+            && (!e.kind().is_refusal() || self.namespace.pending_bytes() >= BATCH_MOST)
         {
             return Err(e.into());
         }
-        let turn = Turn(self.gate.read());
-        // It may have failed while this waited.
-        self.ground.health.check()?;
+        let transaction = Transaction(self.gate.read());
+        // A commit may have failed while this waited.
+        self.services.health.check()?;
         self.changed.store(true, Ordering::Release);
-        if self.ground.inodes.too_many_changed() {
-            let contents = &self.contents;
-            self.ground.inodes.write_back(|inode, body| contents.finish(inode, body))?;
+        if self.inodes.too_many_changed() {
+            self.inodes.write_back(|inode, body| self.contents.finish(inode, body))?;
         }
-        Ok(turn)
+        Ok(transaction)
     }
 
-    fn is_room(&self, ask: impl FnOnce(&Room) -> Result<bool>) -> Result<bool> {
-        ask(&self.room).map_err(|e| self.failed(e))
+    /// Reserves space; makes space where there is none, and tries again, `times` times. Gives true, or ENOSPC or EDQUOT.
+    fn reserve(&self, times: u32, take: impl Fn(&SpaceBudget) -> Result<bool>) -> FsResult<bool> {
+        for _ in 0..times {
+            if self.has_space(&take)? {
+                return Ok(true);
+            }
+            self.make_room()?;
+        }
+        if self.has_space(&take)? { Ok(true) } else { errno(self.space.lacking()) }
+    }
+
+    fn has_space(&self, take: impl FnOnce(&SpaceBudget) -> Result<bool>) -> Result<bool> {
+        take(&self.space).map_err(|e| self.failed(e))
     }
 
     /// Refuses changes where there are none, and brings recent ones into the database.
     fn get_ready(&self) -> FsResult<()> {
-        if self.ground.read_only {
+        if self.services.read_only {
             return errno(libc::EROFS);
         }
-        self.ground.health.check()?;
+        self.services.health.check()?;
         Ok(self.apply()?)
     }
 
     fn apply(&self) -> Result<()> {
-        if self.ground.namespace.wants_apply() {
-            return self.ground.namespace.apply().map_err(|e| self.failed(e));
+        if self.namespace.wants_apply() {
+            return self.namespace.apply().map_err(|e| self.failed(e));
         }
         Ok(())
     }
@@ -132,10 +151,10 @@ impl Commits {
     /// Brings everything to its place, so that the journal owes nothing, and gives the space of the journal file back that held it; as far
     /// as there is space for that.
     fn make_room(&self) -> FsResult<()> {
-        let store = &self.ground.store;
+        let store = &self.store;
         // Also waits for another that makes room.
         let _one = self.one.lock();
-        self.ground.health.check()?;
+        self.services.health.check()?;
         let nothing = !self.has_changes() && store.journal_bytes() == 0 && !store.is_journal_large();
         let done = if nothing { Ok(()) } else { self.run(true) };
         let done = done.and_then(|()| store.finish_and_shrink().map_err(|e| self.failed(e)));
@@ -145,19 +164,19 @@ impl Commits {
         }
     }
 
-    /// A turn even while commits are due, for what must not fail: the end of an opening.
-    pub(crate) fn enter_anyway(&self) -> Option<Turn<'_>> {
-        if self.ground.read_only || !self.ground.health.is_alive() {
+    /// Begins a transaction even while commits are due, for what must not fail: the end of an opening.
+    pub(crate) fn begin_forced(&self) -> Option<Transaction<'_>> {
+        if self.services.read_only || !self.services.health.is_alive() {
             return None;
         }
-        let turn = Turn(self.gate.read());
+        let transaction = Transaction(self.gate.read());
         self.changed.store(true, Ordering::Release);
-        Some(turn)
+        Some(transaction)
     }
 
-    /// Returns when everything that ended its turn before is durable.
+    /// Returns when every transaction that ended before is durable.
     pub(crate) fn sync(&self) -> FsResult<()> {
-        if self.ground.read_only {
+        if self.services.read_only {
             return Ok(());
         }
         self.commit().map_err(FsError::from)
@@ -165,30 +184,30 @@ impl Commits {
 
     /// Commits what changed, if anything did.
     pub(crate) fn commit(&self) -> Result<()> {
-        self.ground.health.check()?;
+        self.services.health.check()?;
         // Reads change times of access, and nobody else may bring those there.
         self.apply()?;
         let enough = self.started.load(Ordering::Acquire) + 1;
         let _one = self.one.lock();
-        self.ground.health.check()?;
+        self.services.health.check()?;
         let shared = self.durable.load(Ordering::Acquire) >= enough;
         if shared || !self.has_changes() {
             return Ok(());
         }
-        let Ground { store, namespace, .. } = &*self.ground;
+        let (store, namespace) = (&self.store, &self.namespace);
         let due = store.needs_checkpoint() || namespace.wants_checkpoint();
-        self.run(due || (!self.is_room(Room::is_for_commit)? && self.may_checkpoint()))
+        self.run(due || (!self.has_space(SpaceBudget::reserve_commit)? && self.may_checkpoint()))
     }
 
     /// Commits with a root, so that the next opening has nothing to apply, and refuses whatever follows.
     pub(crate) fn close(&self) -> Result<()> {
         let _one = self.one.lock();
-        if self.ground.read_only {
+        if self.services.read_only {
             return Ok(());
         }
-        self.ground.health.check()?;
+        self.services.health.check()?;
         self.run(true)?;
-        self.ground.health.fail(closed());
+        self.services.health.fail(closed());
         Ok(())
     }
 
@@ -200,7 +219,7 @@ impl Commits {
 
     /// Whether something changed since the last commit.
     pub(crate) fn has_changes(&self) -> bool {
-        self.changed.load(Ordering::Acquire) || self.ground.inodes.changed() > 0
+        self.changed.load(Ordering::Acquire) || self.inodes.changed() > 0
     }
 
     /// How many commits there were.
@@ -209,18 +228,18 @@ impl Commits {
     }
 
     fn is_due(&self) -> bool {
-        let Ground { store, namespace, .. } = &*self.ground;
+        let (store, namespace) = (&self.store, &self.namespace);
         let checkpoint = store.needs_checkpoint() || namespace.wants_checkpoint();
         (checkpoint && self.may_checkpoint())
             || store.needs_commit()
             || namespace.pending_bytes() >= BATCH
-            || self.contents.written() >= CONTENT
+            || self.space.written() >= CONTENT
     }
 
     /// Whether a checkpoint is to be tried for a change. One that found no space is not tried for each: the records of the tries would
     /// take what is left.
     fn may_checkpoint(&self) -> bool {
-        let (refused, used) = (self.refused.load(Ordering::Relaxed), self.ground.store.journal_bytes());
+        let (refused, used) = (self.refused.load(Ordering::Relaxed), self.store.journal_bytes());
         refused == NEVER || used < refused || used - refused >= AGAIN
     }
 
@@ -229,9 +248,9 @@ impl Commits {
         if root {
             let done = self.attempt(true);
             let full = done.as_ref().is_err_and(|e| e.kind().is_refusal());
-            let refused = if full { self.ground.store.journal_bytes() } else { NEVER };
+            let refused = if full { self.store.journal_bytes() } else { NEVER };
             self.refused.store(refused, Ordering::Relaxed);
-            if !full || self.ground.namespace.needs_root() {
+            if !full || self.namespace.needs_root() {
                 return done;
             }
         }
@@ -240,13 +259,13 @@ impl Commits {
 
     fn attempt(&self, root: bool) -> Result<()> {
         if root {
-            // Not while others wait for their turns.
-            self.ground.store.finish_checkpoint().map_err(|e| self.failed(e))?;
+            // Not while others wait to begin.
+            self.store.finish_checkpoint().map_err(|e| self.failed(e))?;
         }
         let mut alone = Some(self.gate.write());
         let number = self.started.fetch_add(1, Ordering::AcqRel) + 1;
         self.changed.store(false, Ordering::Release);
-        self.room.look_again();
+        self.space.look_again();
         let result = self.collect(root, &mut || drop(alone.take()));
         drop(alone);
         match result {
@@ -263,9 +282,9 @@ impl Commits {
 
     /// Brings everything together and commits it. `noted` lets others go on.
     fn collect(&self, root: bool, noted: &mut dyn FnMut()) -> Result<()> {
-        let Ground { store, namespace, inodes, .. } = &*self.ground;
-        inodes.write_back(|inode, body| self.contents.finish(inode, body))?;
-        self.contents.take_written();
+        let (store, namespace) = (&self.store, &self.namespace);
+        self.inodes.write_back(|inode, body| self.contents.finish(inode, body))?;
+        self.space.commit_written();
         if root {
             return namespace.checkpoint(&mut |root, puts| {
                 store.commit_then(puts, Some(root), &mut || {
@@ -279,16 +298,16 @@ impl Commits {
 
     /// What the host refuses, for want of space above all, is no failure: everything waits here for the next commit.
     fn failed(&self, e: Error) -> Error {
-        if e.kind().is_refusal() { e } else { self.ground.health.fail(e) }
+        if e.kind().is_refusal() { e } else { self.services.health.fail(e) }
     }
 }
 
-/// After an opening ended: tidies up after a file, in a turn of its own. A failure is one of the next commit as well.
-pub(crate) fn tidy_after(commits: &Commits, openings: &Openings, ino: u64) {
-    if let Some(_turn) = commits.enter_anyway()
-        && let Err(FsError::Storage(e)) = openings.tidy(ino)
+/// After the last handle of a file was released: reclaims it, in a transaction of its own. A failure is one of the next commit as well.
+pub(crate) fn reclaim_after(commits: &GroupCommit, handles: &OpenHandles, ino: u64) {
+    if let Some(_transaction) = commits.begin_forced()
+        && let Err(FsError::Storage(e)) = handles.reclaim(ino)
         && !e.kind().is_refusal()
     {
-        commits.ground.health.fail(e);
+        commits.services.health.fail(e);
     }
 }
