@@ -4,9 +4,9 @@
 #[path = "../tests/memory/mod.rs"]
 mod memory;
 
-use lacuna_core::{Error, Result, Setting};
+use lacuna_core::{Error, Result, Term};
+use lacuna_daemon::{ReadyPipe, Side, daemonize};
 use lacuna_fuse::{OpenRequest, Opened};
-use lacuna_service::{ReadyPipe, Side, daemonize};
 use memory::MemoryDisk;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = if args.iter().any(|a| a == "background") {
-        match daemonize(Setting::quoted) {
+        match daemonize(Term::quoted) {
             Ok(Side::Parent(started)) => started.wait(|_| {}).map(|pid| println!("{pid}")),
             Ok(Side::Child(pipe)) => serve(&args, Some(pipe)),
             Err(e) => Err(e),

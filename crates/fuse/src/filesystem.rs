@@ -10,7 +10,8 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 use lacuna_core::{BLOCK_SIZE, ByteDisk, Error, IdlePool, Kind, Plain, Result};
-use lacuna_service::{DISK_NAME, Event, Log, Watch};
+use lacuna_daemon::{DISK_NAME, Event};
+use lacuna_mount::{Log, Watch};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::ffi::OsStr;

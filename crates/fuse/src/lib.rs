@@ -2,7 +2,7 @@
 //!
 //! One job: to carry a [`lacuna_core::Disk`] through FUSE. In raw mode the FUSE mount holds one regular file,
 //! `disk`, and a text file of counters, `status`. Otherwise a loop device is put on that file and its file
-//! system is mounted where the person asked ([`Opened`]), until someone closes it ([`lacuna_service::close`]).
+//! system is mounted where the person asked ([`Opened`]), until someone closes it ([`lacuna_daemon::close`]).
 //!
 //! Invariants kept here:
 //! - The kernel caches nothing of the FUSE file but what a program maps into its memory: every write has reached the disk

@@ -2,11 +2,14 @@
 
 use crate::filesystem::DiskFilesystem;
 use crate::session::FuseMount;
-use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Setting};
-use lacuna_service::{
-    Attendance, Attendant, Control, Cover, CoverRetry, Event, Follow, Idle, InPool, Log, MountRequest,
-    Mounted, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, Way, check_mountpoint, check_type,
-    clean_up, default_run_base, ends_later, is_mounted, is_mounted_elsewhere, lacking_for_fuse, seconds_now,
+use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Term};
+use lacuna_daemon::{
+    Attendance, Attendant, Control, Event, Idle, InPool, Record, RunDirectory, Waiting, check_mountpoint,
+    clean_up, default_run_base, ends_later, seconds_now,
+};
+use lacuna_mount::{
+    Cover, CoverRetry, Follow, Log, MountRequest, Mounted, RELEASE_LIMIT, Watch, Way, check_type, is_mounted,
+    is_mounted_elsewhere, lacking_for_fuse,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -87,7 +90,7 @@ impl OpenRequest {
             run_base: None,
             log: Arc::new(|_| {}),
             attendant: None,
-            naming: Setting::quoted,
+            naming: Term::quoted,
         }
     }
 }
@@ -244,7 +247,7 @@ impl Opened {
         Stopper(self.wake.clone())
     }
 
-    /// Serves until someone closes it: [`Stopper::request`], [`lacuna_service::close`], or a plain `umount`. Returns when
+    /// Serves until someone closes it: [`Stopper::request`], [`lacuna_daemon::close`], or a plain `umount`. Returns when
     /// everything is unmounted and the disk is closed, with the disk's failure if it had one.
     pub fn wait(mut self) -> Result<()> {
         loop {

@@ -3,7 +3,8 @@
 use crate::filesystem::DiskFilesystem;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_service::{DISK_NAME, FUSE_SOURCE, RELEASE_LIMIT, Watch, become_io_flusher, unmount_fuse};
+use lacuna_daemon::{DISK_NAME, become_io_flusher};
+use lacuna_mount::{FUSE_SOURCE, RELEASE_LIMIT, Watch, unmount_fuse};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

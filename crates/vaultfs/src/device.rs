@@ -4,7 +4,7 @@
 //! the name of root when it writes its cache back. Here the kernel alone decides who may enter.
 
 use lacuna_core::{Error, Kind, Result};
-use lacuna_service::FUSE_SOURCE;
+use lacuna_mount::FUSE_SOURCE;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -116,7 +116,7 @@ fn mount_by_tool(mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
     }
     // The path of root may name directories that others can write to.
     let mut tool = Command::new(TOOL);
-    tool.env("PATH", lacuna_service::search_path());
+    tool.env("PATH", lacuna_mount::search_path());
     tool.args(["-o", &options, "--"]).arg(mountpoint).env(SOCKET, "0");
     tool.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = tool.spawn()?;

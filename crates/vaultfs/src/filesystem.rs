@@ -11,7 +11,7 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use lacuna_core::{IdlePool, Plain};
-use lacuna_service::Event;
+use lacuna_daemon::Event;
 use lacuna_vault::{Attr, BLOCK, FsError, FsResult, NAME_MAX, NewNode, SetXattr};
 use std::ffi::OsStr;
 use std::io;

@@ -5,7 +5,8 @@ use crate::nodes::Nodes;
 use crate::seek::{Seeks, Waiting, Way};
 use fuser::{Errno, INodeNo, OpenAccMode, OpenFlags, ReplyLseek, WriteFlags};
 use lacuna_core::{Error, Kind, Traffic};
-use lacuna_service::{Event, Log, Watch};
+use lacuna_daemon::Event;
+use lacuna_mount::{Log, Watch};
 use lacuna_vault::{
     Allocate, Attr, Changes, FileKind, FsError, FsResult, NewNode, RenameMode, SeekTo, Time, Vault,
 };

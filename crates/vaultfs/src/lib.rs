@@ -1,7 +1,7 @@
 //! A vault as a mounted file system, over FUSE.
 //!
 //! One job: to carry a [`lacuna_vault::Vault`] through FUSE ([`Mounted`]), until someone unmounts it or closes it
-//! ([`lacuna_service::close`]).
+//! ([`lacuna_daemon::close`]).
 //!
 //! Invariants kept here:
 //! - One mount owns the vault, so the kernel may cache everything it has seen for as long as it likes: contents, names,

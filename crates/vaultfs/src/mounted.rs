@@ -6,12 +6,12 @@ use crate::front::Front;
 use crate::seek::Way;
 use crate::served::Served;
 use crate::session::FuseMount;
-use lacuna_core::{Error, Kind, Naming, Result, Setting};
-use lacuna_service::{
-    Attendance, Attendant, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch,
-    await_dying, check_mountpoint, clean_up, close, default_run_base, died, ends_later, is_mounted_elsewhere,
-    seconds_now, unmount_fuse,
+use lacuna_core::{Error, Kind, Naming, Result, Term};
+use lacuna_daemon::{
+    Attendance, Attendant, Control, Event, Idle, Record, RunDirectory, Waiting, await_dying,
+    check_mountpoint, clean_up, close, default_run_base, died, ends_later, seconds_now,
 };
+use lacuna_mount::{Log, RELEASE_LIMIT, Watch, is_mounted_elsewhere, unmount_fuse};
 use lacuna_vault::Vault;
 use std::any::Any;
 use std::fs;
@@ -66,7 +66,7 @@ impl MountRequest {
             attendant: None,
             run_base: None,
             log: Arc::new(|_| {}),
-            naming: Setting::quoted,
+            naming: Term::quoted,
             held: None,
         }
     }
@@ -180,7 +180,7 @@ impl Mounted {
         Stopper(self.wake.clone())
     }
 
-    /// Serves until someone ends it: [`Stopper::request`], [`lacuna_service::close`], or a plain `umount`. Returns when
+    /// Serves until someone ends it: [`Stopper::request`], [`lacuna_daemon::close`], or a plain `umount`. Returns when
     /// everything is unmounted and the vault is closed, with the vault's failure if it had one.
     pub fn wait(mut self) -> Result<()> {
         loop {

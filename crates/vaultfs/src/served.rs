@@ -2,7 +2,7 @@
 //! protected.
 
 use lacuna_core::{Error, Kind, Result, Status, Traffic};
-use lacuna_service::Subject;
+use lacuna_daemon::Subject;
 use lacuna_vault::{FsError, Vault};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use crate::memory::MemoryDisk;
 use crate::place::{Place, Process, needs, run, skipped, text, wait_until};
 use lacuna_core::Kind;
-use lacuna_service::{Closed, check_mountpoint, died};
+use lacuna_daemon::{Closed, check_mountpoint, died};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -2,7 +2,7 @@
 
 use crate::memory::MemoryDisk;
 use crate::place::{Place, Server, needs, run, text};
-use lacuna_service::{Closed, running, status};
+use lacuna_daemon::{Closed, running, status};
 use std::fs::{self, File};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -3,8 +3,8 @@
 
 use crate::memory::MemoryDisk;
 use lacuna_core::Result;
+use lacuna_daemon::{Closed, close};
 use lacuna_fuse::{OpenRequest, Opened, Stopper};
-use lacuna_service::{Closed, close};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};

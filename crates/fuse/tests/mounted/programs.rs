@@ -4,7 +4,7 @@ use crate::memory::MemoryDisk;
 use crate::place::{Place, Server, needs, pattern, skipped, wait_until};
 use lacuna_core::Kind;
 use lacuna_fuse::OpenRequest;
-use lacuna_service::{Cover, CoverSource, Way};
+use lacuna_mount::{Cover, CoverSource, Way};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use crate::place::{Place, lacking, needs, run, skipped};
 use crate::serving::{How, wait_until};
 use lacuna_core::Kind;
-use lacuna_service::{Closed, close, running, status};
+use lacuna_daemon::{Closed, close, running, status};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

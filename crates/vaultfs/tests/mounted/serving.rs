@@ -6,7 +6,7 @@
 
 use crate::place::Place;
 use lacuna_core::Error;
-use lacuna_service::await_dying;
+use lacuna_daemon::await_dying;
 use lacuna_vaultfs::{MountRequest, Mounted};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::fs;

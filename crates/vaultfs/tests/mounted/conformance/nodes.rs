@@ -3,7 +3,7 @@
 use super::at::{At, fails, fails_among, stat};
 use super::{Check, checks};
 use crate::place::run;
-use lacuna_sim::have;
+use lacuna_testkit::have;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, makedev, mknodat};
 use rustix::io::Errno;
 use std::fs::{self, File};

@@ -1,0 +1,67 @@
+//! Disks and vaults that servers of another run directory have open, told by what mount tables show: another user's, whom this user's
+//! commands leave alone.
+
+use crate::run_directory::DISK_NAME;
+use lacuna_mount::mount_table::{Entry, FUSE_SOURCE};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Who has that open which is mounted there, such as `user 1000`, if it is lacuna's.
+pub(crate) fn owner(entry: &Entry) -> Option<String> {
+    let fuse = entry.fs_type.starts_with("fuse");
+    let ours = fuse && (entry.source == FUSE_SOURCE || is_disk_file(Path::new(&entry.source)));
+    let user = if ours { entry.user } else { backing(entry).and_then(|file| owner_of(&file)) };
+    let own = rustix::process::geteuid().as_raw();
+    match user {
+        Some(user) if user == own => {
+            Some("this user with another run directory (XDG_RUNTIME_DIR)".to_owned())
+        }
+        Some(user) => Some(format!("user {user}")),
+        None => ours.then(|| "another user".to_owned()),
+    }
+}
+
+/// The file of a disk below a loop device.
+fn backing(entry: &Entry) -> Option<PathBuf> {
+    let device = Path::new(&entry.source).strip_prefix("/dev").ok()?.file_name()?;
+    let file = fs::read_to_string(Path::new("/sys/block").join(device).join("loop/backing_file")).ok()?;
+    let file = PathBuf::from(file.trim());
+    is_disk_file(&file).then_some(file)
+}
+
+/// Whether a path is that of the file of a disk in a run directory: `BASE/NAME/fuse/disk`.
+fn is_disk_file(path: &Path) -> bool {
+    let mut parts = path.iter().rev().map(|part| part.to_str().unwrap_or_default());
+    let name = |part: &str| part.len() == 16 && part.bytes().all(|b| b.is_ascii_hexdigit());
+    parts.next() == Some(DISK_NAME) && parts.next() == Some("fuse") && parts.next().is_some_and(name)
+}
+
+/// Whose the base of the run directories is in which this file lies.
+fn owner_of(file: &Path) -> Option<u32> {
+    file.ancestors().nth(3).and_then(|base| fs::symlink_metadata(base).ok()).map(|meta| meta.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_told_by_the_mount() {
+        let fuse = |source: &str, user| Entry {
+            device: "0:41".into(),
+            mountpoint: "/mnt".into(),
+            fs_type: "fuse.ext4".into(),
+            source: source.into(),
+            user,
+            follows: false,
+        };
+        assert_eq!(
+            owner(&fuse("/run/user/7/lacuna/0123456789abcdef/fuse/disk", Some(77))).unwrap(),
+            "user 77"
+        );
+        assert_eq!(owner(&fuse("lacuna", None)).unwrap(), "another user");
+        assert_eq!(owner(&fuse("/home/me/disk", Some(77))), None);
+        assert_eq!(owner(&fuse("/dev/no-such", None)), None);
+    }
+}
