@@ -178,7 +178,7 @@ impl ByteDisk {
         if self.disk.read_only() {
             return Err(Error::new(Kind::ReadOnly, "write refused")
                 .found("a disk opened read-only")
-                .remedy(Advice::from("open it without ").setting(Setting::ReadOnly)));
+                .remedy(Advice::from("open it without ").setting(Setting("read_only"))));
         }
         self.check(offset, len)
     }

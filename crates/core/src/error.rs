@@ -1,7 +1,7 @@
 //! One error type for the whole house. It speaks to the person in a fixed order (what failed, what was found,
 //! what was expected, what to do) and to programs by its kind and its source.
 
-use crate::{Advice, Setting, printable};
+use crate::{Advice, Term, printable};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
@@ -166,8 +166,8 @@ impl Error {
         self.remedy.as_ref()
     }
 
-    /// The whole error, with the names that `name` gives to settings: a command gives those of its options.
-    pub fn named(&self, name: impl Fn(Setting) -> Cow<'static, str>) -> String {
+    /// The whole error, with the names that `name` gives to settings and actions: a command gives those of its options and verbs.
+    pub fn named(&self, name: impl Fn(Term) -> Cow<'static, str>) -> String {
         self.words(self.remedy.as_ref().map(|advice| advice.named(name)))
     }
 
@@ -236,11 +236,12 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Setting;
 
     #[test]
     fn speaks_in_the_fixed_order() {
         let e = Error::new(Kind::Usage, "cannot create a.img")
-            .remedy(Advice::from("give ").setting(Setting::Size).text(" a multiple of 4096"))
+            .remedy(Advice::from("give ").setting(Setting("size")).text(" a multiple of 4096"))
             .found("size 5")
             .expected("a multiple of 4096");
         assert_eq!(

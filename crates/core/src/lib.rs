@@ -5,7 +5,7 @@
 //! - Everything a front end asks of a [`Disk`] passes through [`ByteDisk`], the only place where ranges are
 //!   checked and where requests that do not fall on block boundaries are widened.
 //! - An [`Error`] always says what failed, what was found, what was expected and what to do, in that order. Its advice
-//!   names settings by type: no error of a library knows a command line.
+//!   names settings and actions by type: no error of a library knows a command line.
 //! - A [`Secret`] zeroes its bytes on drop, is locked in memory where the system allows it, and cannot be
 //!   printed. Memory of requests ([`IdlePool`]) holds plaintext for a second at most after the last request.
 #![warn(missing_docs)]
@@ -29,7 +29,7 @@ mod secret;
 mod shell_word;
 mod traffic;
 
-pub use advice::{Advice, Naming, Setting};
+pub use advice::{Action, Advice, Naming, Setting, Term};
 pub use bounded_cache::BoundedCache;
 pub use budget::Budget;
 pub use bytedisk::ByteDisk;

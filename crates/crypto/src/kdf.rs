@@ -237,6 +237,7 @@ fn measured(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use data_encoding::HEXLOWER;
 
     const MIB: u32 = 1 << 10;
 
@@ -251,7 +252,7 @@ mod tests {
             let cost = Argon2Cost { memory_kib, passes, lanes };
             let mut key = [0; 32];
             argon2id(b"password", b"somesalt", &cost, &mut key).unwrap();
-            assert_eq!(key.map(|b| format!("{b:02x}")).concat(), expected);
+            assert_eq!(HEXLOWER.encode(&key), expected);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Every construction against published vectors or an independent implementation, and its failing cases.
 
+use data_encoding::HEXLOWER;
 use lacuna_core::{Kind, Secret, SecretVec};
 use lacuna_crypto::{
     AesBlock, Argon2Cost, GcmKey, TagMismatch, XtsKey, constant_time_eq, derive, keyed_hash, stretch, unwrap,
@@ -8,7 +9,7 @@ use lacuna_crypto::{
 use sha2::{Digest, Sha256};
 
 fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+    HEXLOWER.decode(text.as_bytes()).unwrap()
 }
 
 fn fixed<const N: usize>(text: &str) -> [u8; N] {

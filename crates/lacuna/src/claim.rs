@@ -99,7 +99,7 @@ fn taken(uuid: Uuid, what: &str) -> Error {
         .expected("a disk that is written under one name at a time; copies of a disk count as the disk")
         .remedy(
             Advice::from("close it there first (or stop the server), or open it with ")
-                .setting(Setting::ReadOnly),
+                .setting(Setting("read_only")),
         )
 }
 

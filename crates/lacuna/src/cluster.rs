@@ -14,6 +14,7 @@ use crate::file_place::FilePlace;
 use crate::flash_place::FlashPlace;
 use crate::observer::Observer;
 use crate::rados::{ClusterOptions, RadosPool, WriterLock};
+use data_encoding::HEXLOWER;
 use lacuna_core::{Error, Kind, Result, shell_word};
 use lacuna_header::{Location, PublicHeader, TAIL_AREA, Uuid};
 use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
@@ -157,7 +158,7 @@ fn book_prefix(uuid: Uuid) -> String {
 }
 
 fn hex(uuid: Uuid) -> String {
-    uuid.to_string().replace('-', "")
+    HEXLOWER.encode(&uuid.0)
 }
 
 /// The object of a header in which its last copy lies.

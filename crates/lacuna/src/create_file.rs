@@ -294,7 +294,7 @@ fn plan_levels<P>(making: &Making<'_>, place: &Place, plan: impl Fn(u64) -> Resu
         // The least that can be had depends on the other options.
         let least = (1..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok()).unwrap_or(0);
         let too_small = making.options.size.is_some_and(|size| size < least << 20);
-        let advice = Advice::from("give at least ").setting(Setting::Size).text(format!(" {least}M"));
+        let advice = Advice::from("give at least ").setting(Setting("size")).text(format!(" {least}M"));
         if too_small { e.remedy(advice) } else { e }
     })
 }

@@ -126,7 +126,7 @@ fn check_pool(connection: &Connection, making: &Making<'_>, params: &ObjectParam
         .expected("a layout that keeps metadata beside the data")
         .remedy(
             Advice::from("use the layout segment-end (")
-                .setting(Setting::Layout)
+                .setting(Setting("layout"))
                 .text("), or a replicated pool"),
         ))
 }

@@ -9,7 +9,7 @@ use crate::partition_table;
 use crate::rados::ClusterOptions;
 use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
 use crate::vault_place;
-use lacuna_core::{Advice, Error, Kind, Result, Setting};
+use lacuna_core::{Action, Advice, Error, Kind, Result, Setting};
 use lacuna_flash::HeaderMedium;
 pub use lacuna_header::HeaderBackup;
 use lacuna_header::{HEADER_LEN, Location, PublicHeader, medium_len};
@@ -172,7 +172,11 @@ fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
         return Err(Error::new(Kind::Corrupt, what)
             .found(format!("a medium of {len} bytes, which was cut short"))
             .expected(format!("the {end} bytes of the disk"))
-            .remedy("restore it from a backup; `lacuna doctor` says what can be done without one"));
+            .remedy(
+                Advice::from("restore it from a backup; ")
+                    .action(Action("examine"))
+                    .text(" says what can be done without one"),
+            ));
     }
     let room = make_room(&*volume.header, volume.parameters);
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
@@ -300,7 +304,7 @@ impl Change {
                 Err(Error::new(Kind::Usage, "it holds another disk")
                     .found(format!("UUID {}", other.uuid))
                     .expected(format!("UUID {}, of which the backup is", backup.uuid))
-                    .remedy(Advice::from(advice).setting(Setting::Replace)))
+                    .remedy(Advice::from(advice).setting(Setting("replace"))))
             }
             Change::Older { present } if present.end > backup.end => {
                 Err(Error::new(Kind::RolledBack, "the disk has grown since the backup was made")
@@ -320,7 +324,7 @@ impl Change {
                         backup.generation, present.generation
                     ))
                     .expected("a backup that is as new as the header of the disk")
-                    .remedy(Advice::from(advice).setting(Setting::Older)))
+                    .remedy(Advice::from(advice).setting(Setting("older"))))
             }
             _ => Ok(()),
         }

@@ -43,7 +43,7 @@ impl Rewrites {
             .expected("one cost for all passphrases of a disk")
             .remedy(
                 Advice::from("refresh all passphrases that are to keep working, with ")
-                    .setting(Setting::Cost),
+                    .setting(Setting("cost")),
             ))
     }
 }

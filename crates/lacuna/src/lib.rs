@@ -122,8 +122,9 @@ pub use flash_place::{FlashPlace, check_forgets};
 pub use held_header::HeaderLease;
 pub use human::human;
 pub use lacuna_core::{
-    Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
-    Reading, Result, SecretVec as Passphrase, Setting, Status, printable, read_blocks, shell_word,
+    Action, Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind,
+    Naming, Reading, Result, SecretVec as Passphrase, Setting, Status, Term, printable, read_blocks,
+    shell_word,
 };
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::{Geometry, VERSION as DENIABLE_VERSION};

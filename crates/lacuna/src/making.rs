@@ -26,7 +26,7 @@ pub(crate) fn disk_on(medium: &dyn Medium) -> Result<Option<PublicHeader>> {
 /// What to do about something that is in the way of a new disk.
 pub(crate) fn overwrite() -> Advice {
     Advice::from("make sure that nothing there is needed, then give ")
-        .setting(Setting::Force)
+        .setting(Setting("force"))
         .text(" to overwrite it, or choose another place")
 }
 
@@ -112,6 +112,6 @@ impl Making<'_> {
         self.refused()
             .found("no size")
             .expected(format!("the size of a disk in {wherefore}"))
-            .remedy(Advice::from("give for example ").setting(Setting::Size).text(" 20G"))
+            .remedy(Advice::from("give for example ").setting(Setting("size")).text(" 20G"))
     }
 }

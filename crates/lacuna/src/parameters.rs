@@ -2,7 +2,7 @@
 
 use crate::human;
 use crate::vault_params::VaultParams;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, shell_word};
+use lacuna_core::{Action, Advice, BLOCK_SIZE, Error, Kind, Result, shell_word};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Params as DeniableParams;
 use lacuna_flash::Params as FlashParams;
@@ -109,7 +109,8 @@ impl Parameters {
                 .found("a file as long as a backup of a header")
                 .expected("the disk of which it is the header")
                 .remedy(
-                    "`lacuna header restore DISK BACKUP` takes a backup; if it is what is left of a disk, restore that from a backup",
+                    Advice::from(Action("header::restore"))
+                        .text(" takes a backup; if it is what is left of a disk, restore that from a backup"),
                 ));
         }
         let whole = self.medium_len();
@@ -122,7 +123,11 @@ impl Parameters {
         Err(Error::new(Kind::Corrupt, format!("{location} was cut short"))
             .found(format!("{len} bytes"))
             .expected(format!("at least {} bytes", self.end()))
-            .remedy(format!("restore it whole from a backup; if there is none, `lacuna rescue` copies what is left, or {longer}")))
+            .remedy(
+                Advice::from("restore it whole from a backup; if there is none, ")
+                    .action(Action("rescue"))
+                    .text(format!(" copies what is left, or {longer}")),
+            ))
     }
 
     /// The number that stands for the format in the header.

@@ -8,8 +8,8 @@ use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, level_dis
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Params as ObliviousParams, Plan};
 use lacuna_sealed::{OpenOptions, Params, Sealed};
-use lacuna_sim::levels::seeded;
-use lacuna_sim::{FailedSync, reopens_from_the_medium};
+use lacuna_testkit::levels::seeded;
+use lacuna_testkit::{FailedSync, reopens_from_the_medium};
 use std::sync::Arc;
 
 const UUID: [u8; 16] = [6; 16];
@@ -19,12 +19,12 @@ const COVER: u32 = 5;
 const LEVELS: usize = 3;
 
 fn masters() -> Vec<Secret<32>> {
-    lacuna_sim::levels::masters(LEVELS)
+    lacuna_testkit::levels::masters(LEVELS)
 }
 
 /// With threads.
 fn level_options() -> LevelOptions {
-    LevelOptions { background: true, ..lacuna_sim::levels::options(1, 2) }
+    LevelOptions { background: true, ..lacuna_testkit::levels::options(1, 2) }
 }
 
 /// Plays a format with levels.

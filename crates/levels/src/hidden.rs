@@ -406,7 +406,9 @@ pub fn no_sync() -> Error {
     Error::new(Kind::NoCover, "cannot flush the hidden level")
         .found("nothing waiting any more, and no public flush to make it durable in time")
         .expected("a flush of level 0, or a disk with a cover of its own")
-        .remedy(Advice::from("flush level 0 meanwhile, or allow more time: ").setting(Setting::CoverTimeout))
+        .remedy(
+            Advice::from("flush level 0 meanwhile, or allow more time: ").setting(Setting("cover_timeout")),
+        )
 }
 
 /// The error of a closing that `pending` bytes are too many for.
@@ -424,7 +426,7 @@ fn not_taken(pending: u64) -> Error {
 /// The error of something hidden that nothing public came to cover, while `waiting` bytes wait.
 fn no_cover(what: &str, waiting: u64) -> Error {
     let remedy =
-        Advice::from("write to level 0 meanwhile, or allow more time: ").setting(Setting::CoverTimeout);
+        Advice::from("write to level 0 meanwhile, or allow more time: ").setting(Setting("cover_timeout"));
     Error::new(Kind::NoCover, what)
         .found(format!("{} KiB waiting, and no public write to cover them in time", waiting.div_ceil(1024)))
         .expected("public writes, or a disk with a cover of its own")

@@ -184,7 +184,8 @@ impl FileMedium {
         if error.errno() == Errno::FBIG.raw_os_error() {
             error.remedy(LONGER_FILES)
         } else if error.kind() == Kind::NoSpace {
-            error.remedy(Advice::from("free space on the host, or choose a smaller ").setting(Setting::Size))
+            error
+                .remedy(Advice::from("free space on the host, or choose a smaller ").setting(Setting("size")))
         } else {
             error
         }

@@ -131,16 +131,17 @@ pub(crate) fn open_error(path: &Path, e: &io::Error) -> Error {
     match e.kind() {
         ErrorKind::AlreadyExists => {
             error.with_kind(Kind::Usage).expected("a path where nothing exists").remedy(
-                Advice::from("choose another path, or overwrite what is there with ").setting(Setting::Force),
+                Advice::from("choose another path, or overwrite what is there with ")
+                    .setting(Setting("force")),
             )
         }
         ErrorKind::NotFound => error.remedy("check the path, or create a disk there first"),
         ErrorKind::ReadOnlyFilesystem => {
-            error.remedy(Advice::from("read what is there with ").setting(Setting::ReadOnly))
+            error.remedy(Advice::from("read what is there with ").setting(Setting("read_only")))
         }
         ErrorKind::PermissionDenied if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => error.remedy(
             Advice::from("it may be immutable (`lsattr` shows it): read what is there with ")
-                .setting(Setting::ReadOnly),
+                .setting(Setting("read_only")),
         ),
         ErrorKind::ResourceBusy => error
             .with_kind(Kind::Busy)

@@ -6,7 +6,7 @@ use crate::memory::ServerMemory;
 use crate::negotiate::{Outcome, TlsState, handshake};
 use crate::replay::Replay;
 use lacuna_core::{ByteDisk, Status};
-use lacuna_sim::Unasked;
+use lacuna_testkit::Unasked;
 use std::sync::Arc;
 
 /// Runs `test` with a connection to a disk that shares the memory of a server.

@@ -6,7 +6,7 @@ use harness::client::{Client, OPT_LIST, OPT_STARTTLS};
 use harness::{Memory, Running, noise, run, skipped, text};
 use lacuna_core::BLOCK_SIZE;
 use lacuna_nbd::{Exports, Listen, Options, Server, TlsMode};
-use lacuna_sim::have;
+use lacuna_testkit::have;
 use std::path::Path;
 use std::process::Command;
 

@@ -6,7 +6,7 @@ use harness::client::*;
 use harness::{Memory, Running, run, skipped, text, wait_until};
 use lacuna_core::Kind;
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
-use lacuna_sim::have;
+use lacuna_testkit::have;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering;

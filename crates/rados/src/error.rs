@@ -95,17 +95,17 @@ pub(super) fn failed(code: Code, what: String, place: &str) -> Error {
             let caps = format!("`ceph auth caps client.ID mon 'profile rbd' osd 'profile rbd pool={place}'`");
             let advice =
                 Advice::from(format!("give the client's key the right ({caps}), or use another with "));
-            error.remedy(advice.setting(Setting::CephId))
+            error.remedy(advice.setting(Setting("ceph_id")))
         }
         Kind::NoSpace => error.remedy("add storage, delete something, or raise the quota (`ceph df`)"),
         Kind::TimedOut => {
             let advice = Advice::from("see whether the cluster is up (`ceph -s`), or allow more with ");
-            error.remedy(advice.setting(Setting::Timeout))
+            error.remedy(advice.setting(Setting("timeout")))
         }
         Kind::Usage if code == Code::UNSUPPORTED => {
             let advice =
                 Advice::from("an erasure-coded pool has no key-value maps: use the layout segment-end (");
-            error.remedy(advice.setting(Setting::Layout).text("), or a replicated pool"))
+            error.remedy(advice.setting(Setting("layout")).text("), or a replicated pool"))
         }
         _ => error,
     }
@@ -126,7 +126,7 @@ const TAKEN: &str = "another client has taken the disk over";
 pub(super) fn fenced(what: String) -> Error {
     Error::new(Kind::Fenced, what).found(TAKEN).remedy(
         Advice::from("stop here; open it again, with ")
-            .setting(Setting::Steal)
+            .setting(Setting("steal"))
             .text(", only if nobody else uses it now"),
     )
 }

@@ -186,7 +186,7 @@ impl Claim {
     }
 
     fn busy(&self, holder: &Locker) -> Error {
-        let advice = Advice::from("close it there first, or take it over with ").setting(Setting::Steal);
+        let advice = Advice::from("close it there first, or take it over with ").setting(Setting("steal"));
         Error::new(Kind::Busy, self.what())
             .found(format!("{} holds it, and lives", words(holder)))
             .remedy(advice.text(", which shuts the other client out"))

@@ -50,7 +50,7 @@ impl ClusterOptions {
         let mut draft = Draft::new(&named)?.map_err(|code| {
             error::failed(code, format!("cannot act as `{client}`"), "POOL")
                 .with_kind(Kind::Usage)
-                .remedy(Advice::from("name a user, such as `admin`, with ").setting(Setting::CephId))
+                .remedy(Advice::from("name a user, such as `admin`, with ").setting(Setting("ceph_id")))
         })?;
         self.read_configuration(&mut draft)?;
         self.set_timeouts(&mut draft)
@@ -75,7 +75,7 @@ impl ClusterOptions {
             match code {
                 Code::NO_ENTRY => error.remedy(
                     Advice::from("name the file with ")
-                        .setting(Setting::CephConf)
+                        .setting(Setting("ceph_conf"))
                         .text(", or put it at /etc/ceph/ceph.conf"),
                 ),
                 _ => error.remedy("see what is wrong in the file"),
@@ -103,7 +103,7 @@ fn unreachable(code: Code, client: &str, monitors: &str) -> Error {
     let error = error::failed(code, format!("cannot connect to the Ceph cluster as `{client}`"), "POOL");
     let keyring =
         Advice::from("name the key ring (`keyring`) in Ceph's configuration, or another user with ")
-            .setting(Setting::CephId);
+            .setting(Setting("ceph_id"));
     match code {
         _ if code.is_refusal() => error
             .expected(format!("the key of `{client}` in its key ring"))

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::random::{RandomSource, SeededRandom};
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+    HEXLOWER.decode(text.as_bytes()).unwrap()
 }
 
 fn random_key(random: &SeededRandom) -> [u8; 32] {
