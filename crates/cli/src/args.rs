@@ -31,7 +31,7 @@ use crate::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lacuna::{Cipher, Location, ObjectLayout};
-use lacuna_service::Way;
+use lacuna_mount::Way;
 use location::location;
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@ use crate::header_wire;
 use crate::place::{HeldPlace, Place};
 use crate::settings;
 use lacuna::{BadBlock, Disk, DiskId, Error, Kind, OpenDisk, Result, Uuid, human, is_of_version_table};
-use lacuna_service::{Attendant, Exchange, unknown};
+use lacuna_daemon::{Attendant, Exchange, unknown};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

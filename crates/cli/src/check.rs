@@ -13,7 +13,7 @@ use lacuna::{
     BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Error, Kind, OVERWRITTEN, Opening, Result,
     is_of_version_table,
 };
-use lacuna_service::{Conversation, Heard};
+use lacuna_daemon::{Conversation, Heard};
 use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use crate::open_at::{Mount, OpenAt};
 use crate::status;
 use crate::working::{self, Looking, Working};
 use lacuna::{Error, Kind, Location, Result};
-use lacuna_service::Closed;
+use lacuna_daemon::Closed;
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -94,11 +94,11 @@ fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt
 /// command ends with.
 fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> {
     let mut failures = Failures::default();
-    let sockets = lacuna_service::sockets().unwrap_or_else(|e| {
+    let sockets = lacuna_daemon::sockets().unwrap_or_else(|e| {
         failures.add(e);
         Vec::new()
     });
-    let (mut records, unseen) = lacuna_service::seen(None)?;
+    let (mut records, unseen) = lacuna_daemon::seen(None)?;
     unseen.into_iter().for_each(|e| failures.add(e));
     // What was opened last may rest on what was opened before.
     records.sort_by_key(|record| Reverse(record.since));
@@ -198,7 +198,7 @@ fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option
 /// What is mounted at a path that is given, also where something else keeps others from being seen. Nothing looks at the path itself.
 fn mounted_at(target: &Path) -> Result<Option<Mount>> {
     let path = status::canonical_path(target);
-    let (records, unseen) = lacuna_service::seen(None)?;
+    let (records, unseen) = lacuna_daemon::seen(None)?;
     match records.into_iter().find(|record| record.mountpoint == path) {
         Some(record) => Ok(Some(Mount::of(record))),
         None => unseen.into_iter().next().map_or(Ok(None), Err),
@@ -229,7 +229,7 @@ struct Level {
 /// Those of deeper levels before others: hidden writes that wait for cover get it while level 0 is still in use.
 fn deepest_first(mounts: Vec<Mount>) -> Vec<Level> {
     let level = |mount: Mount| {
-        let status = lacuna_service::status(&mount.mountpoint, None).unwrap_or_default();
+        let status = lacuna_daemon::status(&mount.mountpoint, None).unwrap_or_default();
         let found = working::counters(&status["items"]).find(|(name, _)| *name == "level");
         let number = found.map_or(0, |(_, level)| level);
         Level { mount, number, has_levels: closing::has_levels(&status["items"]) }
@@ -263,7 +263,7 @@ fn close_together(levels: &[&Level], covers: &Covers, console: Console) -> Vec<R
 }
 
 fn close_one(mountpoint: &Path, closing: Option<Closing>) -> Result<Closed> {
-    let closed = lacuna_service::close(mountpoint, None);
+    let closed = lacuna_daemon::close(mountpoint, None);
     closing.into_iter().for_each(Closing::ended);
     closed
 }
@@ -273,7 +273,7 @@ fn look(working: Working, mountpoints: Vec<PathBuf>, shown: String) -> Looking {
     Looking::start(move || {
         let mut statuses: Vec<Value> = Vec::new();
         for at in &mountpoints {
-            if let Ok(status) = lacuna_service::status(at, None) {
+            if let Ok(status) = lacuna_daemon::status(at, None) {
                 statuses.push(status);
             }
         }

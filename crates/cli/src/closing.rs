@@ -7,7 +7,7 @@ use crate::attendant::{CLOSING, FLUSH, GIVE_UP};
 use crate::console::{self, Console};
 use crate::working::{self, Looking};
 use lacuna::{Error, Kind, OpenDisk, Result, human};
-use lacuna_service::{Conversation, Heard};
+use lacuna_daemon::{Conversation, Heard};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -86,9 +86,9 @@ pub(crate) struct Cover {
 impl Cover {
     /// Of the disk whose level 0 is mounted there. `hidden` are the mount points of its other levels.
     pub(crate) fn of_mounted(level_0: &Path, hidden: Vec<PathBuf>, patience: Patience) -> Result<Self> {
-        let talk = lacuna_service::begin_mounted(level_0, CLOSING, None)?;
+        let talk = lacuna_daemon::begin_mounted(level_0, CLOSING, None)?;
         let pending = move || {
-            let bytes = hidden.iter().map(|at| match lacuna_service::status(at, None) {
+            let bytes = hidden.iter().map(|at| match lacuna_daemon::status(at, None) {
                 Ok(status) => pending(&status["items"]),
                 // It is closed.
                 Err(_) => 0,
@@ -185,7 +185,7 @@ impl Drop for Cover {
 /// Closes what is served at a socket.
 pub(crate) fn close_served(socket: &Path, patience: Patience) -> Result<()> {
     let cover = cover_served(socket, patience);
-    working::show(patience.console, "closing what is served", |_| lacuna_service::close_served(socket))?;
+    working::show(patience.console, "closing what is served", |_| lacuna_daemon::close_served(socket))?;
     drop(cover);
     Ok(())
 }
@@ -193,11 +193,11 @@ pub(crate) fn close_served(socket: &Path, patience: Patience) -> Result<()> {
 /// The cover of the disk that is served there, written, and what is pending with it if that is waited for. None of a disk without
 /// levels, nor where the server does not write it: closing it says why.
 fn cover_served(socket: &Path, patience: Patience) -> Option<Cover> {
-    let account = match lacuna_service::account(socket) {
+    let account = match lacuna_daemon::account(socket) {
         Ok(account) if has_levels(&account["items"]) => account,
         _ => return None,
     };
-    let talk = lacuna_service::begin_served(socket, CLOSING);
+    let talk = lacuna_daemon::begin_served(socket, CLOSING);
     match talk.and_then(|talk| Cover::begin(talk, patience, 2 * LOOK_EVERY, || ())) {
         Ok(cover) => {
             // Requests of clients may wait for cover, until the server ends.
@@ -215,7 +215,7 @@ fn cover_served(socket: &Path, patience: Patience) -> Option<Cover> {
 }
 
 fn wait_for_pending(socket: &Path, patience: Patience) {
-    let left = |socket: &Path| match lacuna_service::account(socket) {
+    let left = |socket: &Path| match lacuna_daemon::account(socket) {
         Ok(account) => pending(&account["items"]),
         // Closing it says what is wrong.
         Err(_) => 0,
@@ -224,12 +224,12 @@ fn wait_for_pending(socket: &Path, patience: Patience) {
     working::show(patience.console, "closing what is served", |working| {
         let (working, at) = (working.clone(), socket.to_owned());
         let _looking = Looking::start(move || {
-            if let Ok(account) = lacuna_service::account(&at) {
+            if let Ok(account) = lacuna_daemon::account(&at) {
                 let stage = working::unfinished(&working::counters(&account["items"]));
                 working.tell(stage.within("closing", "what is served"));
             }
         });
-        let flush = || lacuna_service::begin_served(socket, FLUSH)?.hear().map(drop);
+        let flush = || lacuna_daemon::begin_served(socket, FLUSH)?.hear().map(drop);
         wait_while(|| left(socket), flush);
     });
 }

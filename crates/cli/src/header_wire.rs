@@ -4,8 +4,9 @@
 //! Only bytes of the header cross, which lie on the medium for everybody to read. Passphrases and keys stay with the one who
 //! gives the command, and nothing is written but what the server's own lock allows.
 
+use data_encoding::HEXLOWER;
 use lacuna::{Error, HeaderLease, Kind, Medium, ReadExtent, Result, WriteExtent};
-use lacuna_service::{Conversation, Exchange, Heard};
+use lacuna_daemon::{Conversation, Exchange, Heard};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -37,7 +38,7 @@ fn perform(lease: &HeaderLease<'_>, message: &Value) -> Result<Value> {
         let (Some(offset), Some(len)) = (offset.as_u64(), len) else { return Err(nonsense()) };
         let mut bytes = vec![0; len];
         lease.read(offset, &mut bytes)?;
-        return Ok(json!({ "bytes": to_hex(&bytes) }));
+        return Ok(json!({ "bytes": HEXLOWER.encode(&bytes) }));
     }
     if let Some([offset, bytes]) = message["write"].as_array().map(Vec::as_slice) {
         let bytes = bytes.as_str().and_then(from_hex);
@@ -126,7 +127,7 @@ impl Medium for RemoteHeader {
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         for extent in batch {
             for (part, at) in extent.data.chunks(MOST).zip((extent.offset..).step_by(MOST)) {
-                self.ask(&json!({ "write": [at, to_hex(part)] }))?;
+                self.ask(&json!({ "write": [at, HEXLOWER.encode(part)] }))?;
             }
         }
         Ok(())
@@ -150,20 +151,12 @@ fn misunderstood() -> Error {
         .remedy("close the disk and give the command then")
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
-}
-
 /// At most [`MOST`] bytes.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) || digits.len() > 2 * MOST {
+    if text.len() > 2 * MOST {
         return None;
     }
-    let value = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
-    digits.chunks(2).map(|pair| Some((value(pair[0])? << 4) | value(pair[1])?)).collect()
+    HEXLOWER.decode(text.as_bytes()).ok()
 }
 
 #[cfg(test)]
@@ -173,7 +166,7 @@ mod tests {
     #[test]
     fn bytes_cross_as_they_are_and_nothing_else_does() {
         let bytes: Vec<u8> = (0..=255).collect();
-        assert_eq!(from_hex(&to_hex(&bytes)).unwrap(), bytes);
+        assert_eq!(from_hex(&HEXLOWER.encode(&bytes)).unwrap(), bytes);
         for bad in ["0", "0g", "é", "--", &"0".repeat(2 * MOST + 2)] {
             assert!(from_hex(bad).is_none(), "{bad}");
         }

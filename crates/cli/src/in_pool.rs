@@ -1,7 +1,7 @@
 //! Which of the disks of one name in pools is meant: the location says neither the namespace nor the cluster.
 
 use lacuna::{ClusterOptions, Location, other_conf, shell_word};
-use lacuna_service::InPool;
+use lacuna_daemon::InPool;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;

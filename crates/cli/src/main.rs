@@ -107,10 +107,10 @@ fn main() -> ExitCode {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     allocator::keep_small();
-    lacuna_service::note_inherited_descriptors();
-    lacuna_service::ignore_file_size_signal();
+    lacuna_daemon::note_inherited_descriptors();
+    lacuna_daemon::ignore_file_size_signal();
     raise_descriptor_limit();
-    lacuna_service::find_programs_of_the_system();
+    lacuna_daemon::find_programs_of_the_system();
     let words = match refuse_borrowed_rights().and_then(|()| words()) {
         Ok(Some(words)) => words,
         Ok(None) => return ExitCode::SUCCESS,

@@ -4,10 +4,10 @@ use crate::args::{Cli, CompletionsArgs, ManArgs};
 use crate::console;
 use crate::manual_applies;
 use crate::manual_mount;
-use crate::manual_text::{self, Sections};
+use crate::manual_text;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
-use clap_mangen::roff::{Roff, bold, roman};
+use clap_mangen::roff::Roff;
 use lacuna::{Error, Result};
 use std::io;
 use std::path::Path;
@@ -61,27 +61,20 @@ fn render(page: &Man, command: &Command, text: &mut Vec<u8>) -> io::Result<()> {
 
 /// The sections that the words of the command line do not give. A command that only stands before others has none of its own.
 fn more(command: &Command) -> Roff {
-    let Sections { examples, files, signals } = manual_text::of(&name(command));
     let mut more = Roff::new();
     if command.has_subcommands() && command.get_name() != "lacuna" {
         return more;
     }
-    let sections = [
-        ("SIGNALS", manual_applies::signals(command, signals)),
+    let page = name(command);
+    let own = |section| manual_text::entries(&page, section);
+    for (title, entries) in [
+        ("SIGNALS", manual_applies::signals(command, own("SIGNALS"))),
         ("EXIT STATUS", manual_applies::exit_codes(command)),
         ("ENVIRONMENT", manual_applies::environment(command)),
-        ("FILES", manual_applies::files(command, files)),
-        ("EXAMPLES", examples.to_vec()),
-    ];
-    for (title, entries) in sections {
-        if !entries.is_empty() {
-            more.control("SH", [title]);
-        }
-        for (what, words) in entries {
-            more.control("TP", []);
-            more.text([bold(what)]);
-            more.text([roman(words)]);
-        }
+        ("FILES", manual_applies::files(command, own("FILES"))),
+        ("EXAMPLES", own("EXAMPLES")),
+    ] {
+        manual_text::write_list(&mut more, title, entries);
     }
     more
 }
@@ -95,16 +88,19 @@ fn name(command: &Command) -> String {
 mod tests {
     use super::*;
     use clap::Parser;
+    use std::collections::BTreeSet;
 
-    fn check(command: &Command) {
+    /// Checks the examples of a command and of its own commands, and takes the names of their pages from `texts`.
+    fn check(command: &Command, texts: &mut BTreeSet<&'static str>) {
         for one in command.get_subcommands() {
-            check(one);
+            check(one, texts);
         }
-        let Sections { examples, .. } = manual_text::of(&name(command));
+        let page = name(command);
+        texts.remove(page.as_str());
+        let examples = manual_text::entries(&page, "EXAMPLES");
         assert_eq!(
             examples.is_empty(),
-            ["lacuna-key", "lacuna-header", "lacuna-snapshot", "lacuna-vault"]
-                .contains(&name(command).as_str())
+            ["lacuna-key", "lacuna-header", "lacuna-snapshot", "lacuna-vault"].contains(&page.as_str())
         );
         for (example, _) in examples {
             let words = example.split(" >").next().unwrap().replace("'/mnt/b c'", "/mnt/b");
@@ -114,6 +110,9 @@ mod tests {
 
     #[test]
     fn every_page_has_examples_that_are_understood() {
-        check(&commands());
+        let mut texts = manual_text::names();
+        check(&commands(), &mut texts);
+        let apart = ["environment", "exit-status", "mount.lacuna", "shared"];
+        assert_eq!(texts, BTreeSet::from(apart), "texts of no page");
     }
 }

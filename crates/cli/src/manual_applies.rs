@@ -1,73 +1,8 @@
 //! What a manual page says because of the options and places that its command takes: signals, exit codes, environment and
 //! files. A new command gets these sections by itself.
 
-use crate::manual_text::{ANCHORS, RUN};
+use crate::manual_text::{Entry, entries, shared};
 use clap::Command;
-
-/// A word in bold, and what is said of it.
-type Entry = (&'static str, &'static str);
-
-const CEPH_CONF: Entry = (
-    "/etc/ceph/ceph.conf, ~/.ceph/config, ./ceph.conf",
-    "Where the monitors of the Ceph cluster and the keyring of the client are, for disks in RADOS, unless --ceph-conf or \
-     $CEPH_CONF names another file.",
-);
-const INTERRUPTED: Entry = (
-    "INT, TERM, HUP, KILL",
-    "The command ends at once. A disk that is already there is afterwards as after a power cut: what the command had not \
-     finished is undone or finished when it is opened again, and nothing acknowledged is lost.",
-);
-const CREATION_INTERRUPTED: Entry = (
-    "INT, TERM, HUP, KILL",
-    "The command ends at once. What it made so far may be no disk; --force makes it again.",
-);
-
-/// Every variable that some command reads, by what makes a command read it.
-const VARIABLES: &[(Need, &str, &str)] = &[
-    (
-        Need::Servers,
-        "XDG_RUNTIME_DIR",
-        "For users other than root: the directory below which servers keep their sockets and locks.",
-    ),
-    (Need::Anchor, "XDG_STATE_HOME", "Below it is remembered what this machine saw of vaults; see FILES."),
-    (
-        Need::Anchor,
-        "HOME",
-        "Stands in for XDG_STATE_HOME where that is not set, with .local/state; otherwise the home directory that the system knows.",
-    ),
-    (Need::Cluster, "CEPH_CONF", "The configuration file of the Ceph cluster, unless --ceph-conf is given."),
-    (
-        Need::Mounting,
-        "PATH",
-        "Where programs such as mkfs.ext4 and fusermount3 are looked for. For root the system's directories come first.",
-    ),
-    (
-        Need::Listening,
-        "LISTEN_FDS, LISTEN_PID",
-        "Sockets that the service manager opened and passes on (socket activation). They take the place of --socket and \
-         --listen.",
-    ),
-];
-
-/// Every exit code, by what makes a command end with it.
-const CODES: &[(Need, &str, &str)] = &[
-    (Need::Nothing, "0", "Fine."),
-    (
-        Need::Nothing,
-        "1",
-        "The command line cannot be understood, or asks for what cannot be, such as to make what is there already.",
-    ),
-    (Need::Place, "2", "A wrong passphrase, or no permission."),
-    (Need::Passphrase, "3", "Not enough memory: for the cost of the passphrase, or for a cache."),
-    (Need::Place, "4", "There is no such location, or it is not a lacuna disk."),
-    (Need::Place, "5", "Something else has it open."),
-    (Need::Looking, "10", "Corrupt, or tampered with."),
-    (Need::Older, "11", "Rolled back: what is there is older than what was seen before."),
-    (Need::Purging, "12", "Flash could not be purged: what was deleted or erased may still be recovered."),
-    (Need::Nothing, "13", "No space: on the medium, or where the output goes."),
-    (Need::Cover, "14", "Waiting for cover ran out: something hidden is not on the medium yet."),
-    (Need::Nothing, "20", "Any other failure."),
-];
 
 /// What a command has or does that a line of its manual page depends on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,35 +60,73 @@ impl Need {
     }
 }
 
-/// The lines of a table that apply to a command.
-fn applying(table: &[(Need, &'static str, &'static str)], command: &Command) -> Vec<Entry> {
-    let lines = table.iter().filter(|(need, ..)| need.of(command));
-    lines.map(|(_, what, words)| (*what, *words)).collect()
+/// What makes a command end with an exit code.
+fn need_of_code(code: &str) -> Need {
+    match code {
+        "2" | "4" | "5" => Need::Place,
+        "3" => Need::Passphrase,
+        "10" => Need::Looking,
+        "11" => Need::Older,
+        "12" => Need::Purging,
+        "14" => Need::Cover,
+        _ => Need::Nothing,
+    }
+}
+
+/// What makes a command read a variable.
+fn need_of_variable(name: &str) -> Need {
+    match name {
+        "XDG_RUNTIME_DIR" => Need::Servers,
+        "XDG_STATE_HOME" | "HOME" => Need::Anchor,
+        "CEPH_CONF" => Need::Cluster,
+        "PATH" => Need::Mounting,
+        "LISTEN_FDS, LISTEN_PID" => Need::Listening,
+        _ => Need::Nothing,
+    }
 }
 
 /// The exit codes of a command.
 pub(crate) fn exit_codes(command: &Command) -> Vec<Entry> {
-    applying(CODES, command)
+    let mut codes = entries("exit-status", "EXIT STATUS");
+    codes.retain(|(code, _)| need_of_code(code).of(command));
+    codes
 }
 
 /// The variables that a command reads.
 pub(crate) fn environment(command: &Command) -> Vec<Entry> {
-    applying(VARIABLES, command)
+    let mut variables = entries("environment", "ENVIRONMENT");
+    variables.retain(|(name, _)| need_of_variable(name).of(command));
+    variables
 }
 
 /// The files of a command: its own, then those that come with its options.
-pub(crate) fn files(command: &Command, own: &[Entry]) -> Vec<Entry> {
-    let shared = [(Need::Servers, RUN), (Need::Anchor, ANCHORS), (Need::Cluster, CEPH_CONF)];
-    let shared = shared
-        .into_iter()
-        .filter(|(need, (path, _))| need.of(command) && !own.iter().any(|(named, _)| named == path));
-    own.iter().copied().chain(shared.map(|(_, entry)| entry)).collect()
+pub(crate) fn files(command: &Command, own: Vec<Entry>) -> Vec<Entry> {
+    let mut files = own;
+    for (need, name) in [(Need::Servers, "run"), (Need::Anchor, "anchors"), (Need::Cluster, "ceph-conf")] {
+        let entry = shared(name);
+        if need.of(command) && !files.contains(&entry) {
+            files.push(entry);
+        }
+    }
+    files
 }
 
 /// The signals of a command: its own if it handles any, otherwise what becomes of a disk when the command is ended early.
-pub(crate) fn signals(command: &Command, own: &[Entry]) -> Vec<Entry> {
+pub(crate) fn signals(command: &Command, own: Vec<Entry>) -> Vec<Entry> {
     if !own.is_empty() || command.get_name() == "lacuna" || !Need::Passphrase.of(command) {
-        return own.to_vec();
+        return own;
     }
-    vec![if command.get_name() == "create" { CREATION_INTERRUPTED } else { INTERRUPTED }]
+    vec![shared(if command.get_name() == "create" { "creation-interrupted" } else { "interrupted" })]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_is_read_for_a_reason() {
+        for (name, _) in entries("environment", "ENVIRONMENT") {
+            assert!(need_of_variable(name) != Need::Nothing, "{name}");
+        }
+    }
 }

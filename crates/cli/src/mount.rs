@@ -14,8 +14,9 @@ use crate::status;
 use crate::unlock;
 use crate::working::{self, Stage};
 use lacuna::{Disk, Error, FormatId, Key, Kind, OpenDisk, Opening, Result, shell_word};
+use lacuna_daemon::become_io_flusher;
 use lacuna_fuse::{OpenRequest, Opened, Stopper};
-use lacuna_service::{Cover, CoverSource, Log, Way, become_io_flusher};
+use lacuna_mount::{Cover, CoverSource, Log, Way};
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -42,7 +43,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     args.read_only |= args.location.snapshot().is_some();
     let shown = status::canonical(&args.location);
-    for left in lacuna_service::died(None)? {
+    for left in lacuna_daemon::died(None)? {
         if left.location == shown && !args.mountpoints.contains(&left.mountpoint) && !secretive {
             let (at, word) = (left.mountpoint.display(), shell_word(&left.mountpoint));
             console.note(&format!(
@@ -95,7 +96,7 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
 
 /// Refuses what cannot be mounted on this machine by this user, before a passphrase is asked for.
 fn check_way(args: &OpenArgs) -> Result<()> {
-    if let Some(lacking) = lacuna_service::lacking_for_fuse() {
+    if let Some(lacking) = lacuna_mount::lacking_for_fuse() {
         return Err(lacking.context(format!("cannot open {}", args.location)));
     }
     if args.raw {

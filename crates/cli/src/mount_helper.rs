@@ -5,7 +5,7 @@ use crate::args::ExpectArgs;
 use crate::mount_options::Options;
 use crate::{online, passphrase, status};
 use lacuna::{Error, Kind, Location, Result};
-use lacuna_service::Record;
+use lacuna_daemon::Record;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -159,12 +159,12 @@ impl Given {
     fn is_there(&self, expected: Option<&str>) -> Result<bool> {
         let Ok(location) = Location::of_word(&self.names[0]) else { return Ok(false) };
         let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1]))?);
-        for Record { location: known, mountpoint, .. } in lacuna_service::running(None)? {
+        for Record { location: known, mountpoint, .. } in lacuna_daemon::running(None)? {
             // Not one that ends just now, or that an automount waits for.
             if known == location
                 && at.contains(&mountpoint)
-                && lacuna_service::is_mounted(&mountpoint)
-                && !lacuna_service::is_automount(&mountpoint)?
+                && lacuna_mount::is_mounted(&mountpoint)
+                && !lacuna_mount::is_automount(&mountpoint)?
             {
                 return expected.map_or(Ok(()), |id| check_there(&mountpoint, id)).map(|()| true);
             }
@@ -177,7 +177,7 @@ impl Given {
         if self.has('l') || !is_open(&at)? {
             return Err(unmount_without_help(&at, self.has('l')));
         }
-        if lacuna_service::has_automount(&at)? {
+        if lacuna_mount::has_automount(&at)? {
             return close_automounted(&at).map(|()| None);
         }
         let said = if self.has('v') { "--verbose" } else { "--quiet" };
@@ -189,7 +189,7 @@ impl Given {
 /// Refuses what is open at a mount point if it is another disk or vault than the expected one.
 fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
     let naming = |e: Error| e.context(format!("cannot mount at {}", mountpoint.display()));
-    let status = lacuna_service::status(mountpoint, None)?;
+    let status = lacuna_daemon::status(mountpoint, None)?;
     let expect = ExpectArgs { expect: Some(expected.parse()?) };
     online::check_account(&status, expect).map_err(naming)
 }
@@ -197,7 +197,7 @@ fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
 /// Whether lacuna has something open there, or left it when a server died.
 fn is_open(at: &Path) -> Result<bool> {
     let at = paths(at)?;
-    let mut known = lacuna_service::running(None)?.into_iter().chain(lacuna_service::died(None)?);
+    let mut known = lacuna_daemon::running(None)?.into_iter().chain(lacuna_daemon::died(None)?);
     Ok(known.any(|record| at.contains(&record.mountpoint)))
 }
 
@@ -218,7 +218,7 @@ fn paths(at: &Path) -> Result<Vec<PathBuf>> {
 /// `umount(8)` as it is without helpers.
 fn umount() -> Command {
     let mut umount = Command::new("umount");
-    umount.arg("--internal-only").env("PATH", lacuna_service::search_path());
+    umount.arg("--internal-only").env("PATH", lacuna_mount::search_path());
     umount
 }
 
@@ -228,7 +228,7 @@ fn close_automounted(at: &Path) -> Result<()> {
     if !umount().arg("--").arg(at).status().map_err(|e| Error::io("cannot run umount", &e))?.success() {
         return Err(Error::new(Kind::Busy, format!("cannot unmount {}", at.display())));
     }
-    match lacuna_service::close(at, None) {
+    match lacuna_daemon::close(at, None) {
         // It noticed, and is gone.
         Err(e) if e.kind() == Kind::NotFound => Ok(()),
         other => other.map(drop),

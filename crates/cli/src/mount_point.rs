@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// A mount point by the path under which it will be known, which nothing is mounted on. Tells `console` what will be hidden below.
 pub(crate) fn check(given: &Path, console: Option<Console>) -> Result<PathBuf> {
-    let mountpoint = lacuna_service::check_mountpoint(given, None).map_err(|e| match e.kind() {
+    let mountpoint = lacuna_daemon::check_mountpoint(given, None).map_err(|e| match e.kind() {
         Kind::Busy => e.remedy(format!(
             "end it with `lacuna close {}` if it is lacuna's, which also clears away what a dead server left; or choose \
              another directory",
@@ -15,7 +15,7 @@ pub(crate) fn check(given: &Path, console: Option<Console>) -> Result<PathBuf> {
         _ => e,
     })?;
     // A look into the mount point of an automount would wait for the mount that this is.
-    let waits = lacuna_service::is_automount(&mountpoint)?;
+    let waits = lacuna_mount::is_automount(&mountpoint)?;
     let is_full = || std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some());
     if let Some(console) = console.filter(|_| !waits && is_full()) {
         let (shown, word) = (mountpoint.display(), shell_word(&mountpoint));

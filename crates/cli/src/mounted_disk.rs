@@ -20,7 +20,7 @@ pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let path = status::canonical_path(path);
     let mut records = match open_at::records() {
         // What is mounted nowhere needs no server.
-        Err(_) if !lacuna_service::is_mounted(&path) => return Ok(()),
+        Err(_) if !lacuna_mount::is_mounted(&path) => return Ok(()),
         records => records?,
     };
     let Some(record) = records.find(|record| record.mountpoint == path) else {
@@ -32,7 +32,7 @@ pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let place = Place::of(&disk);
     if !place.is(&record.place) && !record.place.is_empty() {
         // A file that was moved is where it is now.
-        let status = status::unless_ended(lacuna_service::status(&record.mountpoint, None))?;
+        let status = status::unless_ended(lacuna_daemon::status(&record.mountpoint, None))?;
         let status = status.unwrap_or_default();
         let server = json!({ "location": record.location, "file": status["file"] });
         let moved = moved_to(&server).map(|path| disk.with_path(path.into()));

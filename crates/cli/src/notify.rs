@@ -7,7 +7,7 @@
 //! - Deniability contract: of a disk with levels the status says the same whatever waits.
 
 use crate::working::Looking;
-use lacuna_service::bytes_sent_to_devices;
+use lacuna_daemon::bytes_sent_to_devices;
 use sd_notify::NotifyState;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use crate::place::Place;
 use crate::status;
 use crate::status_words::place_of;
 use lacuna::{ClusterOptions, DiskId, Location, Medium, Result, Site, Target};
-use lacuna_service::{Conversation, Record};
+use lacuna_daemon::{Conversation, Record};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,15 +42,15 @@ pub(crate) fn begin(
         if !is_of(record.pid, location, &cluster) {
             return Ok(None);
         }
-        let talk = lacuna_service::begin_mounted(&record.mountpoint, request, None)?;
+        let talk = lacuna_daemon::begin_mounted(&record.mountpoint, request, None)?;
         return Ok(Some(Begun { talk, mounted: Some(record) }));
     }
     let Some(socket) = served_at(location, &cluster)? else { return Ok(None) };
     // Of one that accepts nobody the process is not known.
-    if lacuna_service::process_at(&socket).is_some_and(|process| !is_of(process, location, &cluster)) {
+    if lacuna_daemon::process_at(&socket).is_some_and(|process| !is_of(process, location, &cluster)) {
         return Ok(None);
     }
-    let talk = lacuna_service::begin_served(&socket, request)?;
+    let talk = lacuna_daemon::begin_served(&socket, request)?;
     Ok(Some(Begun { talk, mounted: None }))
 }
 
@@ -59,15 +59,15 @@ fn served_at(location: &Location, cluster: &ClusterOptions) -> Result<Option<Pat
     let identity =
         Site::of(location, cluster).target().map_or_else(|| status::canonical(location), Target::identity);
     let place = Place::of(location);
-    if let Some(socket) = lacuna_service::serving(&identity)? {
-        let account = status::if_it_answers(lacuna_service::account(&socket))?;
+    if let Some(socket) = lacuna_daemon::serving(&identity)? {
+        let account = status::if_it_answers(lacuna_daemon::account(&socket))?;
         if account.is_none_or(|account| place.may_be(place_of(&account))) {
             return Ok(Some(socket));
         }
     }
     // Others are asked only if somebody has the disk open.
     let Some(claimer) = claimer(location, cluster) else { return Ok(None) };
-    let mut answers = lacuna_service::answers()?.into_iter();
+    let mut answers = lacuna_daemon::answers()?.into_iter();
     let found = answers.find(|(_, account)| account["pid"] == claimer && place.is(place_of(account)));
     Ok(found.map(|(socket, _)| socket))
 }
@@ -94,7 +94,7 @@ pub(crate) fn check_mounted(record: &Record, expect: ExpectArgs) -> Result<()> {
     if expect.expect.is_none() {
         return Ok(());
     }
-    let account = lacuna_service::status(&record.mountpoint, None)?;
+    let account = lacuna_daemon::status(&record.mountpoint, None)?;
     check_account(&account, expect).map_err(|e| e.context(record.mountpoint.display()))
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn header(
 /// Where a disk is mounted: one that writes before those that read.
 pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Result<Option<Record>> {
     let (shown, in_pool) = (status::canonical(location), in_pool::of(location, cluster));
-    let mut running = lacuna_service::running(None)?;
+    let mut running = lacuna_daemon::running(None)?;
     let place = Place::of(location);
     let is_of = |record: &Record| {
         let is_named = record.location == shown && record.in_pool == in_pool;

@@ -6,7 +6,7 @@ use crate::place::Place;
 use crate::status;
 use crate::status_words::{go_on, is_deleted, no_answer, place_of};
 use lacuna::{Error, Kind, Location, Result, Site, Target, shell_word};
-use lacuna_service::{InPool, Record};
+use lacuna_daemon::{InPool, Record};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ impl OpenAt {
         let mut mounts: Vec<(InPool, Mount)> =
             mounted.filter_map(|record| Some((record.in_pool.clone()?, Mount::of(record)))).collect();
         let answers =
-            lacuna_service::answers()?.into_iter().filter(|(_, account)| account["location"] == *shown);
+            lacuna_daemon::answers()?.into_iter().filter(|(_, account)| account["location"] == *shown);
         let mut sockets: Vec<(InPool, PathBuf)> =
             answers.map(|(socket, account)| (in_pool::of_server(&account), socket)).collect();
         let all = mounts.iter().map(|(of, _)| of).chain(sockets.iter().map(|(of, _)| of));
@@ -47,7 +47,7 @@ impl OpenAt {
             && let Some(identity) = Site::of(location, cluster).target().map(Target::identity)
         {
             // One that does not answer has a name all the same.
-            sockets.extend(lacuna_service::serving(&identity)?);
+            sockets.extend(lacuna_daemon::serving(&identity)?);
         }
         if mounts.is_empty() && sockets.is_empty() {
             refuse_silent(location)?;
@@ -59,12 +59,12 @@ impl OpenAt {
     /// can tell. Where nothing of that is open, what has the name and a file that was deleted.
     fn of_file(location: &Location, shown: &str) -> Result<OpenAt> {
         let place = Place::of(location);
-        let running = lacuna_service::running(None)?;
+        let running = lacuna_daemon::running(None)?;
         // What a dead server left is cleared away by its name, whatever is at that path now.
-        let died = lacuna_service::died(None)?;
-        let named = lacuna_service::serving(shown)?;
+        let died = lacuna_daemon::died(None)?;
+        let named = lacuna_daemon::serving(shown)?;
         let account = match &named {
-            Some(socket) => status::if_it_answers(lacuna_service::account(socket))?.unwrap_or_default(),
+            Some(socket) => status::if_it_answers(lacuna_daemon::account(socket))?.unwrap_or_default(),
             None => Value::Null,
         };
 
@@ -79,11 +79,11 @@ impl OpenAt {
         if !open.mounts.is_empty() || !open.sockets.is_empty() {
             return Ok(open);
         }
-        let served = lacuna_service::answers()?.into_iter();
+        let served = lacuna_daemon::answers()?.into_iter();
         open.sockets = served.filter(|(_, account)| place.is(place_of(account))).map(|of| of.0).collect();
         if open.sockets.is_empty() {
             for record in running.into_iter().filter(|record| record.location == shown) {
-                let status = status::unless_ended(lacuna_service::status(&record.mountpoint, None))?;
+                let status = status::unless_ended(lacuna_daemon::status(&record.mountpoint, None))?;
                 if status.is_some_and(|status| is_deleted(&status)) {
                     open.mounts.push(Mount::of(record));
                 }
@@ -107,11 +107,11 @@ impl OpenAt {
     pub(crate) fn refuse_deleted(&self) -> Result<()> {
         let mut told = Vec::new();
         for mount in self.mounts.iter().filter(|mount| !mount.vault) {
-            let status = status::unless_ended(lacuna_service::status(&mount.mountpoint, None))?;
+            let status = status::unless_ended(lacuna_daemon::status(&mount.mountpoint, None))?;
             told.extend(mount.location.clone().zip(status));
         }
         for socket in &self.sockets {
-            let account = status::unless_ended(lacuna_service::account(socket))?;
+            let account = status::unless_ended(lacuna_daemon::account(socket))?;
             told.extend(account.and_then(|of| Some((of["location"].as_str()?.to_owned(), of))));
         }
         let deleted = told.into_iter().find(|(_, status)| is_deleted(status));
@@ -134,7 +134,7 @@ fn several(location: &Location, all: &BTreeSet<InPool>) -> Error {
 
 /// Errors: [`Kind::TimedOut`] if there is a server of which it is not known what it serves.
 fn refuse_silent(location: &Location) -> Result<()> {
-    let servers = lacuna_service::accounts(|_, _| {})?;
+    let servers = lacuna_daemon::accounts(|_, _| {})?;
     let Some(silent) = servers.iter().find(|server| server["silent"] == true) else { return Ok(()) };
     Err(Error::new(Kind::TimedOut, format!("cannot tell whether {location} is open"))
         .found(format!("a server that {}", no_answer(silent)))
@@ -160,5 +160,5 @@ impl Mount {
 
 /// What is mounted, or was left mounted by servers that died. Errors: what keeps one of them from being seen.
 pub(crate) fn records() -> Result<impl Iterator<Item = Record>> {
-    Ok(lacuna_service::running(None)?.into_iter().chain(lacuna_service::died(None)?))
+    Ok(lacuna_daemon::running(None)?.into_iter().chain(lacuna_daemon::died(None)?))
 }

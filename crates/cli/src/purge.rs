@@ -136,12 +136,12 @@ fn ask(server: &Value, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Val
     let naming = |e: Error| e.context(server["location"].as_str().unwrap_or("the disk"));
     online::check_account(server, expect).map_err(naming)?;
     if let Some(mountpoint) = server["mountpoint"].as_str() {
-        return lacuna_service::purge_mounted(Path::new(mountpoint), server["raw"] == true, uuid, None);
+        return lacuna_daemon::purge_mounted(Path::new(mountpoint), server["raw"] == true, uuid, None);
     }
     // Several servers may have the same location: another disk may have been there before.
-    let mut answers = lacuna_service::answers()?.into_iter();
+    let mut answers = lacuna_daemon::answers()?.into_iter();
     match answers.find(|(_, account)| account["pid"] == server["pid"]) {
-        Some((socket, _)) => lacuna_service::purge_served(&socket, uuid),
+        Some((socket, _)) => lacuna_daemon::purge_served(&socket, uuid),
         None => Err(Error::new(Kind::PurgeIncomplete, "the disk was not purged")
             .found("a server that does not answer any more")
             .remedy("`lacuna status` shows what is open; then try again")),

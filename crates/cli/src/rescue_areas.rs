@@ -183,7 +183,7 @@ impl MapReader {
         }
         error.remedy(
             Advice::from("choose another target, or begin anew and overwrite this one with ")
-                .setting(Setting::Force),
+                .setting(Setting("force")),
         )
     }
 }

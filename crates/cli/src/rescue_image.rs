@@ -309,11 +309,12 @@ fn exists(path: &Path) -> Error {
     refused(path)
         .found("a file that exists already")
         .expected("a path where nothing exists")
-        .remedy(Advice::from("choose another path, or overwrite it with ").setting(Setting::Force))
+        .remedy(Advice::from("choose another path, or overwrite it with ").setting(Setting("force")))
 }
 
 fn anew() -> Advice {
-    Advice::from("choose another target, or begin anew and overwrite this one with ").setting(Setting::Force)
+    Advice::from("choose another target, or begin anew and overwrite this one with ")
+        .setting(Setting("force"))
 }
 
 fn no_file(path: &Path, link: bool) -> Error {

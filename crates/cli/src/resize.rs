@@ -8,7 +8,7 @@ use crate::online::{self, Begun};
 use crate::unlock;
 use crate::working;
 use lacuna::{Access, Error, Kind, Parameters, Result, human};
-use lacuna_service::{Growth, Heard, Record};
+use lacuna_daemon::{Growth, Heard, Record};
 use std::fmt::Write;
 
 /// `lacuna resize`.

@@ -7,8 +7,8 @@ use crate::place::Place;
 use crate::settings;
 use crate::{status_watch, status_words};
 use lacuna::{ByteDisk, ClusterOptions, Error, FormatId, Kind, Location, Result, Site, Target};
+use lacuna_daemon::{Attendance, Counters, InPool, Record, StatusSocket};
 use lacuna_nbd::StopHandle;
-use lacuna_service::{Attendance, Counters, InPool, Record, StatusSocket};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ impl Account {
         let identity = identity.unwrap_or_else(|| location.clone());
         let (read_only, disk) = (levels[0].read_only(), levels[0].clone());
         let counters = Counters::of(levels);
-        let since = lacuna_service::seconds_now();
+        let since = lacuna_daemon::seconds_now();
         Account {
             location,
             format,
@@ -123,8 +123,8 @@ impl Account {
 /// What a server says that listens under the name made from `identity`. One that does not answer is found when another is to listen
 /// there.
 fn other_under(identity: &str) -> Result<Option<Value>> {
-    match lacuna_service::serving(identity)? {
-        Some(socket) => if_it_answers(lacuna_service::account(&socket)),
+    match lacuna_daemon::serving(identity)? {
+        Some(socket) => if_it_answers(lacuna_daemon::account(&socket)),
         None => Ok(None),
     }
 }
@@ -245,11 +245,11 @@ fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
 }
 
 fn nbd_servers(console: Console) -> Result<Vec<Value>> {
-    lacuna_service::accounts(|path, e| console.detail(&format!("no answer from {}: {e}", path.display())))
+    lacuna_daemon::accounts(|path, e| console.detail(&format!("no answer from {}: {e}", path.display())))
 }
 
 fn mounts(console: Console) -> Result<Vec<Value>> {
-    let answered = |record: Record| match lacuna_service::status(&record.mountpoint, None) {
+    let answered = |record: Record| match lacuna_daemon::status(&record.mountpoint, None) {
         Ok(status) => Some(mount(&record, status)),
         Err(e) => {
             console.detail(&settings::words(&e));
@@ -257,9 +257,9 @@ fn mounts(console: Console) -> Result<Vec<Value>> {
             (e.kind() != Kind::NotFound).then(|| mount(&record, json!({ "silent": true })))
         }
     };
-    let mut servers: Vec<Value> = lacuna_service::running(None)?.into_iter().filter_map(answered).collect();
+    let mut servers: Vec<Value> = lacuna_daemon::running(None)?.into_iter().filter_map(answered).collect();
     servers.sort_by_key(order);
-    servers.extend(lacuna_service::died(None)?.into_iter().map(|record| mount(&record, Value::Null)));
+    servers.extend(lacuna_daemon::died(None)?.into_iter().map(|record| mount(&record, Value::Null)));
     Ok(servers)
 }
 

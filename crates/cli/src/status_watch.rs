@@ -148,7 +148,7 @@ impl Screen {
             }
             text.push_str(REST_OF_SCREEN);
         } else {
-            let now = utc(lacuna_service::seconds_now());
+            let now = utc(lacuna_daemon::seconds_now());
             seen.iter().for_each(|seen| _ = writeln!(text, "{now}  {}", line(seen)));
         }
         write(&text)
@@ -196,7 +196,7 @@ fn cut(line: &str, width: usize) -> String {
 fn frame(seen: &[Seen], interval: Duration, (width, height): (usize, usize)) -> Vec<String> {
     let title = format!(
         "lacuna status   {}   every {} s, Ctrl-C ends it",
-        utc(lacuna_service::seconds_now()),
+        utc(lacuna_daemon::seconds_now()),
         interval.as_secs_f64()
     );
     let mut lines = vec![title, String::new()];

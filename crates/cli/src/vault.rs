@@ -13,7 +13,7 @@ use crate::unlock::check_id;
 use crate::working;
 use lacuna::vault::{self, BadFile, CheckReport, Consent, NewVault, OpenVault, VaultKey, VaultOpening};
 use lacuna::{Access, Error, Kind, Opener, PublicHeader, Result, human, printable};
-use lacuna_service::Record;
+use lacuna_daemon::Record;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
@@ -97,7 +97,7 @@ pub(crate) fn key(
 /// The server that this user has for a vault. Errors: what keeps it from being seen.
 fn server_of(dir: &Path) -> Result<Option<Record>> {
     let place = Place::of(&lacuna::Location::Path(dir.to_owned()));
-    let mut running = lacuna_service::running(None)?.into_iter();
+    let mut running = lacuna_daemon::running(None)?.into_iter();
     Ok(running.find(|record| record.vault && place.is(&record.place)))
 }
 
@@ -295,7 +295,7 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
             }
         }
     }
-    let mut found = lacuna_service::ask(&record.mountpoint, &format!("stat {}", about.ino()), None)?;
+    let mut found = lacuna_daemon::ask(&record.mountpoint, &format!("stat {}", about.ino()), None)?;
     found["path"] = json!(args.file.to_string_lossy());
     found["mountpoint"] = json!(record.mountpoint.to_string_lossy());
     if args.json { console::json(&found) } else { console::bytes(stat_words(&found).as_bytes()) }
@@ -304,7 +304,7 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
 /// The vault that is mounted as this device.
 fn mount_of(device: u64) -> Result<Option<Record>> {
     let is_it = |record: &Record| std::fs::metadata(&record.mountpoint).is_ok_and(|top| top.dev() == device);
-    Ok(lacuna_service::running(None)?.into_iter().filter(|record| record.vault).find(is_it))
+    Ok(lacuna_daemon::running(None)?.into_iter().filter(|record| record.vault).find(is_it))
 }
 
 fn stat_words(found: &Value) -> String {
@@ -333,7 +333,7 @@ pub(crate) fn many(count: u64, what: &str) -> String {
 }
 
 /// Where the findings of a running vault go: to the log of its server.
-pub(crate) fn log(say: &lacuna_service::Log) -> vault::Log {
+pub(crate) fn log(say: &lacuna_mount::Log) -> vault::Log {
     let say = Arc::clone(say);
     Arc::new(move |line: &str| say(&Error::new(Kind::Corrupt, line)))
 }

@@ -15,7 +15,7 @@ use crate::vault;
 use crate::working::Stage;
 use lacuna::vault::{OpenVault, VaultKey, VaultOpening};
 use lacuna::{DiskId, Error, Kind, Location, Result, shell_word};
-use lacuna_service::{Attendant, Exchange, become_io_flusher, unknown};
+use lacuna_daemon::{Attendant, Exchange, become_io_flusher, unknown};
 use lacuna_vaultfs::{MountRequest, Mounted};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -99,11 +99,11 @@ fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
 /// Clears away what a server left that died: of this vault, and at this mount point.
 fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()> {
     let mountpoint = status::canonical(&Location::Path(mountpoint.to_owned()));
-    for left in lacuna_service::died(None)? {
+    for left in lacuna_daemon::died(None)? {
         if !left.vault || (left.location != location && left.mountpoint != Path::new(&mountpoint)) {
             continue;
         }
-        lacuna_service::close(&left.mountpoint, None)?;
+        lacuna_daemon::close(&left.mountpoint, None)?;
         let (at, of) = (left.mountpoint.display(), &left.location);
         console.note(&format!(
             "the server that had {of} open at {at} had died; what it left mounted is cleared away, and what was written in its \
@@ -181,7 +181,7 @@ fn mount(
     place: &Place<'_>,
     args: &OpenArgs,
     (open, attendant): (OpenVault, VaultAttendant),
-    say: &lacuna_service::Log,
+    say: &lacuna_mount::Log,
 ) -> Result<Mounted> {
     let mut request = MountRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
     request.allow_other = args.vault.allow_other;

@@ -5,7 +5,7 @@
 
 use crate::console::Console;
 use lacuna::{ByteDisk, Disk, human};
-use lacuna_service::Counters;
+use lacuna_daemon::Counters;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -8,7 +8,7 @@ const PATTERNS: [&str; 4] = ["let Ok(", ".ok()", "unwrap_or_default()", "Result:
 /// What ends a value of a kind that is no result: a lock, an option that is emptied, memory that came from outside.
 const ENDS: [&str; 3] = [".lock()", ".take()", "Box::from_raw("];
 /// What is measured or tested with is none of the product.
-const APART: [&str; 2] = ["bench", "sim"];
+const APART: [&str; 3] = ["bench", "sim", "testkit"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()

@@ -2,7 +2,7 @@
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Signal, Terminal, can_mount, have, noise, wait_until};
-use lacuna_sim::StopAtEnd;
+use lacuna_testkit::StopAtEnd;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;

@@ -117,7 +117,7 @@ fn what_a_dead_server_answered_on_is_cleared_away() {
     let root = rustix::process::geteuid().is_root();
     let base = if root { "/run/lacuna".into() } else { scene.path("lacuna") };
     let name =
-        lacuna_service::fnv1a(scene.path("disk.img").canonicalize().unwrap().as_os_str().as_encoded_bytes());
+        lacuna_daemon::fnv1a(scene.path("disk.img").canonicalize().unwrap().as_os_str().as_encoded_bytes());
     let socket = base.join(format!("serve/{name:016x}.sock"));
     // One that was made this moment might be about to listen.
     scene.lacuna(&["status", "disk.img"]).code(4);

@@ -397,7 +397,7 @@ fn status_socket(scene: &Scene) -> PathBuf {
     let root = rustix::process::geteuid().is_root();
     let base = if root { PathBuf::from("/run/lacuna") } else { scene.path("lacuna") };
     let disk = scene.path("disk.img").canonicalize().unwrap();
-    let name = lacuna_service::fnv1a(disk.to_str().unwrap().as_bytes());
+    let name = lacuna_daemon::fnv1a(disk.to_str().unwrap().as_bytes());
     base.join("serve").join(format!("{name:016x}.sock"))
 }
 

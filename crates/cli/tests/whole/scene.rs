@@ -316,7 +316,7 @@ pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
-pub(crate) use lacuna_sim::have;
+pub(crate) use lacuna_testkit::have;
 
 /// Whether file systems can be mounted here, which is tried, and `needs` may be used; says so if not.
 pub(crate) fn can_mount(needs: &str) -> bool {

@@ -4,7 +4,7 @@
 
 use crate::nbd_client::Client;
 use crate::scene::{CHEAP, Ran, skipped};
-use lacuna_sim::GuestImage;
+use lacuna_testkit::GuestImage;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
