@@ -70,10 +70,10 @@ test-long: all
 	scripts/release.sh
 	scripts/release-test.sh
 	LACUNA_FSX_SECONDS=$(FSX_SECONDS) LACUNA_SHARE=all LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) CARGO="$(CARGO)" scripts/test.sh --release
-	LACUNA_HOSTILE=$(HOSTILE) $(CARGO) test --release --workspace --test hostile -- --nocapture
+	LACUNA_HOSTILE=$(HOSTILE) $(CARGO) test --release -p lacuna-games --test hostile_pool -- --nocapture
 	LACUNA_PAIRS=$(PAIRS) $(CARGO) test --release --workspace --test vault_damage --test vault_rescue -- --nocapture
 	LACUNA_TRACES=$(TRACES) $(CARGO) test --release --workspace --test whole traces:: -- --nocapture
-	LACUNA_SWEEP=all $(CARGO) test --release --workspace --test errno -- --nocapture
+	LACUNA_SWEEP=all $(CARGO) test --release --workspace --test errno --test levels_errno -- --nocapture
 	LACUNA_SWEEP=all $(CARGO) test --release --workspace --test vault_errno -- --nocapture
 	$(MAKE) campaign
 
@@ -97,12 +97,15 @@ fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 # Crates whose tests take files and memory alone, and not long: the power cuts of deniable and oblivious take minutes.
-HERMETIC = contracts crypto medium header sealed sealed-objects integrity vault-store vault levels nbd service rados sim
+HERMETIC = contracts crypto medium header sealed sealed-objects integrity vault-store vault levels nbd mount daemon rados sim testkit
+# Games on the same formats.
+GAMES_OF_FILES = integrity_game integrity_ablation vault_game header_lies sealed_lies objects_lies vault_lies hostile_pool resumed_twice
 
 check: lint
 	$(CARGO) test -p lacuna-storage $(HERMETIC:%=-p lacuna-%)
+	$(CARGO) test -p lacuna-games $(GAMES_OF_FILES:%=--test %)
 	$(CARGO) test $(PAPERS) -p eint
-	$(CARGO) test -p lacuna-cli --bins --test house --test skipped_errors
+	$(CARGO) test -p lacuna-cli --bins --test house --test messages --test skipped_errors
 
 lint:
 	$(CARGO) fmt --all --check

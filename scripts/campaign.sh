@@ -40,15 +40,15 @@ cuts/oblivious oblivious crash
 cuts/flash flash crash
 cuts/vault-store vault-store store_crash
 cuts/vault vault vault_crash
-lies/header header lies
-lies/sealed sealed lies
-lies/objects sealed-objects lies
-lies/deniable deniable lies
-lies/oblivious oblivious lies
-lies/flash flash lies
-lies/vault vault vault_lies
-games/integrity integrity game
-games/vault vault vault_game
+lies/header games header_lies
+lies/sealed games sealed_lies
+lies/objects games objects_lies
+lies/deniable games deniable_lies
+lies/oblivious games oblivious_lies
+lies/flash games flash_lies
+lies/vault games vault_lies
+games/integrity games integrity_game
+games/vault games vault_game
 PLAYS
 }
 
