@@ -93,15 +93,20 @@ impl GroupCommit {
     /// that a change of metadata can be committed. A removal is refused only if too much is pending for a commit that finds no space.
     pub(crate) fn begin(&self, reserve: Reserve) -> FsResult<Transaction<'_>> {
         self.get_ready()?;
-        let is_reserved = match reserve {
+        let commit_fits = match reserve {
             // Twice, for each gives one of the journal's two files back.
-            Reserve::Write(bytes) => self.reserve(2, |space| space.reserve_write(bytes))?,
-            Reserve::Metadata => self.reserve(1, SpaceBudget::reserve_metadata)?,
-            Reserve::Removal => false,
+            Reserve::Write(bytes) => {
+                self.reserve(2, |space| space.reserve_write(bytes))?;
+                true
+            }
+            Reserve::Metadata => {
+                self.reserve(1, SpaceBudget::reserve_metadata)?;
+                true
+            }
+            Reserve::Removal => self.has_space(SpaceBudget::reserve_commit)?,
         };
-        self.get_ready()?;
         // What was reserved for a write or a change of metadata holds the commit of everything so far.
-        if (self.is_due() || (!is_reserved && !self.has_space(SpaceBudget::reserve_commit)?))
+        if (self.is_due() || !commit_fits)
             && let Err(e) = self.commit()
             && (!e.kind().is_refusal() || self.namespace.pending_bytes() >= BATCH_MOST)
         {
@@ -117,15 +122,15 @@ impl GroupCommit {
         Ok(transaction)
     }
 
-    /// Reserves space; makes space where there is none, and tries again, `times` times. Gives true, or ENOSPC or EDQUOT.
-    fn reserve(&self, times: u32, take: impl Fn(&SpaceBudget) -> Result<bool>) -> FsResult<bool> {
+    /// Reserves space; makes space where there is none, and tries again, `times` times. Errors: ENOSPC or EDQUOT if there is none then.
+    fn reserve(&self, times: u32, take: impl Fn(&SpaceBudget) -> Result<bool>) -> FsResult<()> {
         for _ in 0..times {
             if self.has_space(&take)? {
-                return Ok(true);
+                return Ok(());
             }
             self.make_room()?;
         }
-        if self.has_space(&take)? { Ok(true) } else { errno(self.space.lacking()) }
+        if self.has_space(&take)? { Ok(()) } else { errno(self.space.lacking()) }
     }
 
     fn has_space(&self, take: impl FnOnce(&SpaceBudget) -> Result<bool>) -> Result<bool> {
