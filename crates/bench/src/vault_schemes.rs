@@ -113,7 +113,7 @@ impl Schemes {
     }
 
     pub(crate) fn tables(&self) -> Vec<Table> {
-        vec![self.table(Way::Mounted), self.table(Way::Direct), self.steady.table()]
+        [self.table(Way::Mounted), self.table(Way::Direct)].into_iter().chain(self.steady.tables()).collect()
     }
 
     fn table(&self, way: Way) -> Table {

@@ -1,6 +1,9 @@
-//! Processor times of the schemes of paper 002 that two runs on one commit agree on: vaults that are open together in this process do
+//! Measures of the schemes of paper 002 that two runs on one commit agree on: vaults that are open together in this process do
 //! short slices of the same act in turns, on one processor, as the servers of `side_by_side` do. The host of a machine can slow one kind of
 //! work for minutes, so the sessions are spread over the time that the section takes.
+//!
+//! Of reads the stable measure is processor time. Of writes it is the number of bytes that reach the backing files: half of the processor
+//! time of a write is the kernel's, for pages and extents of the backing files, and it differs by a quarter from hour to hour.
 
 use crate::measured::Stable;
 use crate::pin;
@@ -11,24 +14,58 @@ use crate::vault_act::{Act, BARE, CONTENTS, Content, LARGE, PROTECTED, SMALL, pi
 use crate::vault_bed::{FILE, VaultBed};
 use crate::vault_reach::{Reached, Way};
 use crate::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_core::{Error, Kind, Result};
 use lacuna_integrity::Choice;
 use lacuna_sim::Rng;
 
 /// Slices of each vault at each act in a session.
 const SLICES: u32 = 20;
-/// Pieces of [`LARGE`] bytes of a slice.
+/// Pieces of [`LARGE`] bytes that a slice writes, and that it reads of bytes that are compressed.
 const PIECES: u64 = 3;
-/// Random requests of a slice.
+/// Random requests of a slice that writes, or reads bytes that are compressed.
 const REQUESTS: u64 = 256;
+/// Bytes that cannot be compressed are read several times as fast as the others. A slice reads this many times as many of them.
+const LONGER: u64 = 4;
 /// In this order the file is there when it is read. Cold reads wait for the medium, and have no slices.
 const ACTS: [Act; 4] = [Act::Write, Act::ReadCached, Act::RandomRead, Act::RandomWrite];
 
-/// Of each scheme, content and act the ratios of the sessions to a vault without integrity.
+/// Of each scheme, content and act the ratios of the sessions to a vault without integrity, and the bytes that reached the backing files
+/// for each byte that was written.
 #[derive(Default)]
 pub(crate) struct Steady {
-    ratios: Vec<(Choice, Content, Act, Samples)>,
+    ratios: Cells,
+    amplification: Cells,
     sessions: usize,
+}
+
+/// Samples of each scheme, content and act.
+#[derive(Default)]
+struct Cells(Vec<(Choice, Content, Act, Samples)>);
+
+impl Cells {
+    fn push(&mut self, (choice, content, act): (Choice, Content, Act), value: f64) {
+        match self.0.iter_mut().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act)) {
+            Some((.., samples)) => samples.push(value),
+            None => self.0.push((choice, content, act, std::iter::once(value).collect())),
+        }
+    }
+
+    fn of(&self, choice: Choice, content: Content, act: Act) -> Option<&Samples> {
+        let cell = self.0.iter().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act));
+        cell.map(|(.., samples)| samples)
+    }
+
+    fn stable<'a>(
+        &'a self,
+        measure: &'a str,
+        of_act: impl Fn(Act) -> bool + 'a,
+    ) -> impl Iterator<Item = Stable> + 'a {
+        let called = |content| CONTENTS.iter().find(|c| c.0 == content).map_or("", |c| c.1);
+        self.0.iter().filter(move |cell| of_act(cell.2)).map(move |(choice, content, act, samples)| Stable {
+            name: format!("vault {}, {}: {}: {measure}", choice.name(), called(*content), act.name()),
+            value: samples.median(),
+        })
+    }
 }
 
 impl Steady {
@@ -60,81 +97,104 @@ impl Steady {
         let clock = Processor::of(std::process::id())?;
         for act in ACTS {
             let mut spent = vec![Samples::default(); vaults.len()];
+            let mut written = vec![0; vaults.len()];
             for slice in 0..slices {
                 for at in &order {
                     work.interrupt.check()?;
-                    let before = clock.total()?;
+                    let (bytes, before) = (bytes_written()?, clock.total()?);
                     perform(&vaults[*at].1, act, content, (slice, slices))?;
                     spent[*at].push(clock.total()?.saturating_sub(before).as_secs_f64());
+                    written[*at] += bytes_written()? - bytes;
                 }
             }
             let bare = spent[0].lower_quartile();
             for (choice, spent) in choices.iter().zip(&spent).skip(1) {
-                self.push((*choice, content, act), spent.lower_quartile() / bare);
+                self.ratios.push((*choice, content, act), spent.lower_quartile() / bare);
+            }
+            if let Some(each) = act.slice_writes() {
+                for (choice, written) in choices.iter().zip(&written) {
+                    let amplification = *written as f64 / (each * u64::from(slices)) as f64;
+                    self.amplification.push((*choice, content, act), amplification);
+                }
             }
         }
         pin::back(&free)?;
         vaults.into_iter().try_for_each(|(bed, file)| file.close().and_then(|()| bed.remove()))
     }
 
-    fn push(&mut self, (choice, content, act): (Choice, Content, Act), ratio: f64) {
-        match self.ratios.iter_mut().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act)) {
-            Some((.., ratios)) => ratios.push(ratio),
-            None => self.ratios.push((choice, content, act, std::iter::once(ratio).collect())),
-        }
-    }
-
-    fn samples(&self, choice: Choice, content: Content, act: Act) -> Option<&Samples> {
-        let cell = self.ratios.iter().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act));
-        cell.map(|(.., ratios)| ratios)
-    }
-
     /// The processor time of a scheme to no integrity, if it was measured so.
     pub(crate) fn ratio(&self, choice: Choice, content: Content, act: Act) -> Option<f64> {
-        self.samples(choice, content, act).map(Samples::median)
+        self.ratios.of(choice, content, act).map(Samples::median)
     }
 
-    /// The ratios, with the intervals of their medians.
-    pub(crate) fn table(&self) -> Table {
-        let names = PROTECTED.map(|choice| choice.name().to_owned());
+    /// The ratios, with the intervals of their medians, and the bytes that were written.
+    pub(crate) fn tables(&self) -> [Table; 2] {
+        let names =
+            |choices: &[Choice]| choices.iter().map(|choice| choice.name().to_owned()).collect::<Vec<_>>();
+        let all: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
         let title = "The schemes in a vault, on one processor, side by side: processor time to no integrity";
-        let mut table = Table::new(title, head("job", names));
+        let mut times = Table::new(title, head("job", names(&PROTECTED)));
+        let title =
+            "The schemes in a vault: bytes that reach the backing files for each byte that is written";
+        let mut bytes = Table::new(title, head("job", names(&all)));
         for (content, called) in CONTENTS {
             for act in ACTS {
+                let job = || format!("{called}: {}", act.name());
                 let cell = |choice: Choice| {
-                    self.samples(choice, content, act).map_or("-".to_owned(), |ratios| {
+                    self.ratios.of(choice, content, act).map_or("-".to_owned(), |ratios| {
                         let (low, high) = ratios.interval();
                         format!("{} ({low:.2} to {high:.2})", figure(Some(ratios.median()), 2))
                     })
                 };
-                table.row(format!("{called}: {}", act.name()), PROTECTED.map(cell));
+                times.row(job(), PROTECTED.map(cell));
+                if act.slice_writes().is_some() {
+                    let cell = |choice: &Choice| {
+                        figure(self.amplification.of(*choice, content, act).map(Samples::median), 3)
+                    };
+                    bytes.row(job(), all.iter().map(cell));
+                }
             }
         }
-        table
+        [times, bytes]
     }
 
     /// What two runs on the same commit must agree on.
     pub(crate) fn stable(&self) -> Vec<Stable> {
-        let called = |content| CONTENTS.iter().find(|c| c.0 == content).map_or("", |c| c.1);
-        let of = |(choice, content, act, ratios): &(Choice, Content, Act, Samples)| Stable {
-            name: format!(
-                "vault {}, {}: {}: processor time on one processor to no integrity",
-                choice.name(),
-                called(*content),
-                act.name()
-            ),
-            value: ratios.median(),
-        };
-        self.ratios.iter().map(of).collect()
+        let reads = |act: Act| act.slice_writes().is_none();
+        let times = self.ratios.stable("processor time on one processor to no integrity", reads);
+        times.chain(self.amplification.stable("bytes written for each byte", |_| true)).collect()
     }
+}
+
+impl Act {
+    /// Bytes that a slice writes, of an act that writes.
+    fn slice_writes(self) -> Option<u64> {
+        match self {
+            Act::Write => Some(PIECES * LARGE as u64),
+            Act::RandomWrite => Some(REQUESTS * SMALL as u64),
+            Act::ReadCold | Act::ReadCached | Act::RandomRead => None,
+        }
+    }
+}
+
+/// Bytes that this process gave to calls that write.
+fn bytes_written() -> Result<u64> {
+    let path = "/proc/self/io";
+    let text = std::fs::read_to_string(path).map_err(|e| Error::io(format!("cannot read {path}"), &e))?;
+    let count = text.lines().find_map(|line| line.strip_prefix("wchar: "));
+    count
+        .and_then(|count| count.parse().ok())
+        .ok_or_else(|| Error::new(Kind::Other, format!("{path} has no wchar")))
 }
 
 /// Does one of so many slices of an act. A slice that writes ends in a sync.
 fn perform(file: &Reached, act: Act, content: Content, (slice, slices): (u32, u32)) -> Result<()> {
     let mut rng = Rng::new(u64::from(slice));
     let mut buf = piece(content, &mut rng);
-    let places = u64::from(slices) * PIECES * (LARGE / SMALL) as u64;
+    let pieces = u64::from(slices) * PIECES;
+    let places = pieces * (LARGE / SMALL) as u64;
     let first = u64::from(slice) * PIECES;
+    let longer = if content == Content::Random { LONGER } else { 1 };
     match act {
         Act::Write => {
             for nth in first..first + PIECES {
@@ -145,7 +205,8 @@ fn perform(file: &Reached, act: Act, content: Content, (slice, slices): (u32, u3
             file.sync()
         }
         Act::ReadCold | Act::ReadCached => {
-            (first..first + PIECES).try_for_each(|nth| file.read(nth * LARGE as u64, &mut buf))
+            let mut order = (first..first + PIECES * longer).map(|nth| nth % pieces);
+            order.try_for_each(|nth| file.read(nth * LARGE as u64, &mut buf))
         }
         Act::RandomWrite => {
             for n in 0..REQUESTS as usize {
@@ -154,8 +215,7 @@ fn perform(file: &Reached, act: Act, content: Content, (slice, slices): (u32, u3
             }
             file.sync()
         }
-        Act::RandomRead => {
-            (0..REQUESTS).try_for_each(|_| file.read(rng.below(places) * SMALL as u64, &mut buf[..SMALL]))
-        }
+        Act::RandomRead => (0..REQUESTS * longer)
+            .try_for_each(|_| file.read(rng.below(places) * SMALL as u64, &mut buf[..SMALL])),
     }
 }
