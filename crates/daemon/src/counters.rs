@@ -1,7 +1,7 @@
 //! The counters of a disk, for people who ask while the disk may be stuck: it can hold its locks while it waits for its
 //! medium, above all when it is being closed, and that is when people ask.
 
-use crate::subject::Subject;
+use crate::status::StatusSource;
 use lacuna_core::StatusItem;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ const LIMIT: Duration = Duration::from_secs(1);
 
 /// The counters of a disk, or of its levels.
 pub struct Counters {
-    levels: Vec<Arc<dyn Subject>>,
+    levels: Vec<Arc<dyn StatusSource>>,
     /// An answer that was not there in time; nothing more is asked until it is.
     late: Mutex<Option<Receiver<Vec<StatusItem>>>>,
 }
 
 impl Counters {
     /// Of these levels.
-    pub fn of<S: Subject>(levels: Vec<S>) -> Self {
-        Self::shared(levels.into_iter().map(|level| Arc::new(level) as Arc<dyn Subject>).collect())
+    pub fn of<S: StatusSource>(levels: Vec<S>) -> Self {
+        Self::shared(levels.into_iter().map(|level| Arc::new(level) as Arc<dyn StatusSource>).collect())
     }
 
-    pub(crate) fn shared(levels: Vec<Arc<dyn Subject>>) -> Self {
+    pub(crate) fn shared(levels: Vec<Arc<dyn StatusSource>>) -> Self {
         Counters { levels, late: Mutex::default() }
     }
 
@@ -61,7 +61,7 @@ mod tests {
     use lacuna_testkit::Unasked;
 
     #[test]
-    fn a_disk_that_is_stuck_keeps_nobody_waiting() {
+    fn a_disk_that_is_stuck_keeps_no_client_waiting() {
         // The disk holds its counters back while this lock is held.
         let lock = Arc::new(Mutex::new(()));
         let of_disk = Arc::clone(&lock);

@@ -1,6 +1,6 @@
 //! The file system on a disk that has become larger, made larger too by its own tool.
 
-use crate::run_directory::Record;
+use crate::record::MountRecord;
 use lacuna_core::{Result, shell_word};
 use lacuna_mount::{mount_table, tool};
 use std::ffi::OsString;
@@ -15,12 +15,12 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// For the file system of this record. None if it is of a type that cannot grow, or of which it is not known, if a program
+    /// For the file system of this mount. None if it is of a type that cannot grow, or of which it is not known, if a program
     /// serves it, and if something else was mounted over it.
-    pub fn of(record: &Record) -> Result<Option<Growth>> {
-        let top = mount_table::at(&record.mountpoint)?;
-        let ours = top.filter(|top| record.loop_device.as_deref() == Some(Path::new(&top.source)));
-        Ok(ours.and_then(|top| Growth::for_type(&top.fs_type, Path::new(&top.source), &record.mountpoint)))
+    pub fn of(mount: &MountRecord) -> Result<Option<Growth>> {
+        let top = mount_table::at(&mount.mountpoint)?;
+        let ours = top.filter(|top| mount.loop_device.as_deref() == Some(Path::new(&top.source)));
+        Ok(ours.and_then(|top| Growth::for_type(&top.fs_type, Path::new(&top.source), &mount.mountpoint)))
     }
 
     fn for_type(fs_type: &str, device: &Path, mountpoint: &Path) -> Option<Growth> {

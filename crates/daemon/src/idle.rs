@@ -1,10 +1,24 @@
-//! What wakes a server: events, a time without use after which what is open is to be closed, and the end that was refused before.
+//! What wakes a server: events, a time without use after which the disk or vault is to be closed, and the end that was refused before.
 
-use crate::control::Event;
+use crate::server::Waiting;
 use lacuna_core::{Error, Kind};
 use lacuna_mount::Watch;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
+
+/// What wakes the server of a mount.
+pub enum Event {
+    /// A signal or the program's own wish.
+    Stop,
+    /// A client asked, and waits.
+    Close(Waiting),
+    /// Nothing was asked of it for as long as it is to stay open then.
+    Idle,
+    /// Nothing has the FUSE file `disk` open any more.
+    DiskReleased,
+    /// The FUSE connection is over.
+    SessionEnded,
+}
 
 /// How many looks are spread over the limit.
 const LOOKS: u32 = 8;

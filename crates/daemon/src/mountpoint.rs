@@ -1,6 +1,6 @@
 //! Where something is to be mounted: a directory on which nothing is mounted yet.
 
-use crate::close::{is_left_by_dead, left_by_dead};
+use crate::registry::{is_left_by_dead, left_by_dead};
 use lacuna_core::{Error, Kind, Result, shell_word};
 use lacuna_mount::mount_table;
 use std::fs;

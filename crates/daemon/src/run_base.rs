@@ -132,14 +132,10 @@ fn is_closed_to_others(meta: &Metadata) -> bool {
 /// there.
 fn real_user() -> Result<u32> {
     let inside = geteuid().as_raw();
-    let map = match fs::read_to_string("/proc/self/uid_map") {
-        // A kernel without user namespaces has no map.
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(inside),
-        map => {
-            map.map_err(|e| Error::io("cannot tell who this user is outside of its user namespace", &e))?
-        }
-    };
-    Ok(outside(&map, inside).unwrap_or(inside))
+    let map = lacuna_mount::proc::user_map()
+        .map_err(|e| Error::io("cannot tell who this user is outside of its user namespace", &e))?;
+    // A kernel without user namespaces has no map.
+    Ok(map.and_then(|map| outside(&map, inside)).unwrap_or(inside))
 }
 
 /// What a map of users says of one.

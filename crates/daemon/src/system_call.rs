@@ -1,15 +1,12 @@
 //! The system calls that have no safe wrapper: the only `unsafe` of this crate.
 
+use lacuna_mount::proc::{descriptors, threads};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::OnceLock;
 
 /// From `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
-
-fn threads() -> io::Result<usize> {
-    Ok(std::fs::read_dir("/proc/self/task")?.count())
-}
 
 /// Splits the process in two. Gives the child's process number in the parent and `None` in the child.
 /// Refused while the process has more than one thread, because locks held by the others would stay locked
@@ -55,10 +52,8 @@ static INHERITED: OnceLock<Vec<Inherited>> = OnceLock::new();
 pub fn note_inherited_descriptors() {
     INHERITED.get_or_init(|| {
         // Without /proc nothing is noted, and nothing is mounted either.
-        let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-        let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let numbers: Vec<RawFd> = numbers.filter(|number: &RawFd| *number > 2).collect();
-        numbers.into_iter().filter_map(|number| Some(Inherited { number, file: open_on(number)? })).collect()
+        let numbers = descriptors().into_iter().filter(|number| *number > 2);
+        numbers.filter_map(|number| Some(Inherited { number, file: open_on(number)? })).collect()
     });
 }
 

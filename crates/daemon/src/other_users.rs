@@ -1,13 +1,14 @@
-//! Disks and vaults that servers of another run directory have open, told by what mount tables show: another user's, whom this user's
-//! commands leave alone.
+//! Disks and vaults that servers of another run directory have open, told by what mount tables show. They are another user's, and the
+//! commands of this user leave them alone.
 
-use crate::run_directory::DISK_NAME;
+use crate::run_dir::DISK_NAME;
+use lacuna_mount::loop_device::backing_file;
 use lacuna_mount::mount_table::{Entry, FUSE_SOURCE};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Who has that open which is mounted there, such as `user 1000`, if it is lacuna's.
+/// The user who has open what lacuna mounted there, such as `user 1000`.
 pub(crate) fn owner(entry: &Entry) -> Option<String> {
     let fuse = entry.fs_type.starts_with("fuse");
     let ours = fuse && (entry.source == FUSE_SOURCE || is_disk_file(Path::new(&entry.source)));
@@ -24,9 +25,8 @@ pub(crate) fn owner(entry: &Entry) -> Option<String> {
 
 /// The file of a disk below a loop device.
 fn backing(entry: &Entry) -> Option<PathBuf> {
-    let device = Path::new(&entry.source).strip_prefix("/dev").ok()?.file_name()?;
-    let file = fs::read_to_string(Path::new("/sys/block").join(device).join("loop/backing_file")).ok()?;
-    let file = PathBuf::from(file.trim());
+    let device = Path::new(&entry.source);
+    let file = if device.starts_with("/dev") { backing_file(device).ok()?? } else { return None };
     is_disk_file(&file).then_some(file)
 }
 
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_are_told_by_the_mount() {
+    fn other_users_are_told_by_the_mount() {
         let fuse = |source: &str, user| Entry {
             device: "0:41".into(),
             mountpoint: "/mnt".into(),

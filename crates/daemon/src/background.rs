@@ -1,7 +1,9 @@
 //! Going to the background: the parent stays until the child says that it is ready, or why it failed.
 
-use crate::{outcome, system_call};
+use crate::protocol::Answer;
+use crate::system_call;
 use lacuna_core::{Error, Kind, Naming, Result};
+use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 
@@ -59,8 +61,9 @@ impl Started {
                 heard(told.trim_end());
                 continue;
             }
-            return match (read, outcome::decode(&line)) {
-                (Ok(_), Some(result)) => result.map(|()| self.pid),
+            return match (read, Answer::parse(line.as_bytes())) {
+                (Ok(_), Some(Answer::Ok(_))) => Ok(self.pid),
+                (Ok(_), Some(Answer::Error(refusal))) => Err(refusal.error()),
                 _ => Err(Error::new(Kind::Other, "the server in the background did not start")
                     .found("it ended without a word")
                     .remedy("run the command in the foreground to see why")),
@@ -91,14 +94,15 @@ impl ReadyPipe {
     /// Lets go of the terminal and the working directory, then lets the parent exit with success.
     pub fn ready(mut self) -> Result<()> {
         let detached = detach();
-        let told = self.pipe.write_all(outcome::encode(&detached, self.naming).as_bytes());
+        let outcome = Answer::of(detached.clone().map(|()| Value::Null), self.naming);
+        let told = self.pipe.write_all(outcome.line().as_bytes());
         detached?;
         told.map_err(|e| Error::io("cannot report to the process that started the server", &e))
     }
 
     /// Lets the parent exit with `error`. False if no parent is left to hear it.
     pub fn failed(mut self, error: &Error) -> bool {
-        self.pipe.write_all(outcome::encode(&Err(error.clone()), self.naming).as_bytes()).is_ok()
+        self.pipe.write_all(Answer::refusal(error, false, self.naming).line().as_bytes()).is_ok()
     }
 }
 
