@@ -2,12 +2,15 @@
 //!
 //! A front end gives a disk as a file, mounts it with [`Mounted`] in one of the [`Way`]s, and keeps in a [`Watch`] what its threads
 //! see of the session. [`CoverRetry`] lies between the file system and a level that has to do with cover. The modules
-//! [`loop_device`], [`mount_table`], [`tool`] and [`unmount`] also serve those who clear away what a dead server left.
+//! [`loop_device`], [`mount_table`], [`proc`], [`tool`] and [`unmount`] also serve those who clear away what a dead server left.
 //!
 //! Invariants kept here:
 //! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy stays mounted
 //!   and served, and the error names who uses it.
 //! - What appears in mount tables does not depend on how many levels a disk has.
+//! - No thread of a server that has `/dev/fuse` open waits for the server's own file system: a program does, which unmounts and syncs,
+//!   or a thread apart, which attaches loop devices. A server that is killed ends.
+#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 mod cover_retry;
@@ -15,9 +18,12 @@ pub mod loop_device;
 mod mkfs;
 pub mod mount_table;
 mod mounted;
+pub mod proc;
 mod program_mount;
 mod repair;
+mod system_call;
 pub mod tool;
+mod trim;
 pub mod unmount;
 mod users;
 mod watch;
@@ -28,6 +34,7 @@ pub use mkfs::check_type;
 pub use mount_table::{FUSE_SOURCE, has_automount, is_automount, is_mounted, is_mounted_elsewhere};
 pub use mounted::{MountRequest, Mounted};
 pub use tool::search_path;
+pub use trim::trim;
 pub use unmount::unmount_fuse;
 pub use watch::{Follow, Log, RELEASE_LIMIT, Watch};
 pub use way::{Way, lacking_for_fuse};

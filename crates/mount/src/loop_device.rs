@@ -1,11 +1,18 @@
-//! A loop device on the FUSE file, through `losetup`.
+//! A loop device on the FUSE file.
+//!
+//! The kernel asks the server's own file system then: such requests are made by a thread apart (`system_call.rs`).
 
-use crate::tool;
+use crate::system_call::{self, apart};
 use lacuna_core::{Error, Kind, Result};
-use std::ffi::OsStr;
-use std::fs;
+use rustix::io::Errno;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+
+/// Where the kernel tells which loop device is free.
+pub(crate) const LOOP_CONTROL: &str = "/dev/loop-control";
+/// How many loop devices that were free other programs may take first.
+const TRIES: u32 = 64;
 
 /// An attached loop device. Dropping it detaches it, unless it already detaches by itself.
 pub(crate) struct LoopDevice {
@@ -15,33 +22,13 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches the next free loop device to `backing`.
+    /// Attaches the next free loop device to `backing`. The kernel looks for no partitions on it.
     ///
     /// Direct I/O is asked for: the FUSE file has no page cache to go through, and only so does the loop
     /// device keep several requests in flight at once.
     pub(crate) fn attach(backing: &Path, read_only: bool) -> Result<Self> {
-        let attach = |direct_io: &str| {
-            let mut args = vec![OsStr::new("--find"), OsStr::new("--show"), OsStr::new(direct_io)];
-            if read_only {
-                args.push(OsStr::new("--read-only"));
-            }
-            args.push(backing.as_os_str());
-            tool::succeed("cannot attach a loop device", "losetup", &args)
-        };
-        let shown = attach("--direct-io=on").or_else(|_| {
-            // losetup attaches first and asks for direct I/O then: what it gave up on half way may be attached.
-            for left in resting_on(backing)? {
-                detach_from(&left, backing)?;
-            }
-            attach("--direct-io=off")
-        });
-        let shown = shown?.stdout;
-        let node = PathBuf::from(shown);
-        if !node.starts_with("/dev") {
-            return Err(Error::new(Kind::Other, "cannot attach a loop device")
-                .found(format!("losetup printed {:?}", node.display().to_string()))
-                .expected("the name of a device"));
-        }
+        let attached = apart(|| attach_next(backing, read_only));
+        let node = attached.map_err(|e| failed("cannot attach a loop device", &e))?;
         Ok(LoopDevice { node, backing: backing.to_owned(), automatic: false })
     }
 
@@ -62,11 +49,7 @@ impl LoopDevice {
 
     /// Lets the kernel detach the device when its last user (the mount) is gone, however it is unmounted.
     pub(crate) fn detach_when_unused(&mut self) -> Result<()> {
-        tool::succeed(
-            "cannot prepare the loop device for its end",
-            "losetup",
-            &[OsStr::new("--detach"), self.node.as_os_str()],
-        )?;
+        clear(&self.node).map_err(|e| failed("cannot prepare the loop device for its end", &e))?;
         self.automatic = attribute(&self.node, "loop/autoclear")?.as_deref() == Some("1");
         Ok(())
     }
@@ -85,13 +68,44 @@ impl Drop for LoopDevice {
     }
 }
 
+/// Puts the next free loop device on `backing`, and gives its node.
+fn attach_next(backing: &Path, read_only: bool) -> io::Result<PathBuf> {
+    let open = |path: &Path| File::options().read(true).write(!read_only).open(path);
+    let (file, control) = (open(backing)?, File::options().read(true).write(true).open(LOOP_CONTROL)?);
+    let mut tries = TRIES;
+    let (node, device) = loop {
+        let node = PathBuf::from(format!("/dev/loop{}", system_call::free_loop_device(&control)?));
+        let device = open(&node)?;
+        match system_call::set_backing_file(&device, &file) {
+            Ok(()) => break (node, device),
+            Err(Errno::BUSY) if tries > 0 => tries -= 1,
+            Err(e) => return Err(e.into()),
+        }
+    };
+    match system_call::set_direct_io(&device) {
+        Ok(()) | Err(Errno::INVAL) => Ok(node),
+        Err(e) => {
+            system_call::clear_backing_file(&device)?;
+            Err(e.into())
+        }
+    }
+}
+
+fn clear(node: &Path) -> io::Result<()> {
+    apart(|| Ok(system_call::clear_backing_file(&File::open(node)?)?))
+}
+
+fn failed(what: &str, e: &io::Error) -> Error {
+    let error = Error::io(what, e);
+    if error.kind() == Kind::Permission { error } else { error.with_kind(Kind::Other) }
+}
+
 /// Detaches the loop device `node`, unless it rests on another file by now or on none.
 pub fn detach_from(node: &Path, backing: &Path) -> Result<()> {
     if !rests_on(node, backing)? {
         return Ok(());
     }
-    let args = [OsStr::new("--detach"), node.as_os_str()];
-    tool::succeed("cannot detach the loop device", "losetup", &args).map(drop)
+    clear(node).map_err(|e| failed("cannot detach the loop device", &e))
 }
 
 /// Lets the loop device `node` know that its file may have another length, unless it rests on another file by now.
@@ -99,14 +113,21 @@ pub(crate) fn follow(node: &Path, backing: &Path) -> Result<()> {
     if !rests_on(node, backing)? {
         return Ok(());
     }
-    // The kernel asks the file system for the length now, and the loop device takes what the kernel knows.
-    fs::metadata(backing).map_err(|e| Error::io("cannot look at the file of the disk", &e))?;
-    let args = [OsStr::new("--set-capacity"), node.as_os_str()];
-    tool::succeed("cannot make the loop device larger", "losetup", &args).map(drop)
+    let follow = || -> io::Result<()> {
+        // The kernel asks the file system for the length now, and the loop device takes what the kernel knows.
+        fs::metadata(backing)?;
+        Ok(system_call::set_capacity(&File::open(node)?)?)
+    };
+    apart(follow).map_err(|e| failed("cannot make the loop device larger", &e))
 }
 
 /// Every loop device that rests on `backing`. Errors: what keeps one of them from being seen.
 pub fn resting_on(backing: &Path) -> Result<Vec<PathBuf>> {
+    resting(|file| file == backing)
+}
+
+/// Every loop device of which the file is `wanted`. Errors: what keeps one of them from being seen.
+pub(crate) fn resting(wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let failed = |e: &io::Error| Error::io("cannot look for loop devices in /sys/block", e);
     let devices = match fs::read_dir("/sys/block") {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -115,7 +136,7 @@ pub fn resting_on(backing: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for device in devices {
         let node = Path::new("/dev").join(device.map_err(|e| failed(&e))?.file_name());
-        if rests_on(&node, backing)? {
+        if backing_file(&node)?.is_some_and(|file| wanted(&file)) {
             found.push(node);
         }
     }
@@ -124,8 +145,13 @@ pub fn resting_on(backing: &Path) -> Result<Vec<PathBuf>> {
 
 /// Whether this is a loop device that rests on `backing`.
 fn rests_on(node: &Path, backing: &Path) -> Result<bool> {
+    Ok(backing_file(node)?.is_some_and(|file| file == backing))
+}
+
+/// The file that a loop device rests on; none if it rests on none, or if `node` is no loop device.
+pub fn backing_file(node: &Path) -> Result<Option<PathBuf>> {
     let file = attribute(node, "loop/backing_file")?;
-    Ok(file.is_some_and(|file| Path::new(file.trim_end_matches(" (deleted)")) == backing))
+    Ok(file.map(|file| PathBuf::from(file.trim_end_matches(" (deleted)"))))
 }
 
 /// The number of a device as `major:minor`; none if there is no such device.
@@ -149,11 +175,49 @@ fn attribute(node: &Path, name: &str) -> Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn devices_are_told_by_their_files() {
         assert_eq!(resting_on(Path::new("/no/such/file")).unwrap(), [] as [PathBuf; 0]);
         assert_eq!(number(Path::new("/dev/no-such-device")).unwrap(), None);
         assert!(!rests_on(Path::new("/dev/no-such-device"), Path::new("")).unwrap());
+    }
+
+    #[test]
+    fn a_device_has_the_bytes_and_the_length_of_its_file() {
+        if File::options().read(true).write(true).open(LOOP_CONTROL).is_err() {
+            return eprintln!("skipped: there are no loop devices for this user");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join("disk");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(b"mine", 4096).unwrap();
+        file.sync_all().unwrap();
+        let blocks = |node: &Path| attribute(node, "size").unwrap().unwrap();
+        let takes_no_writes = |node: &Path| attribute(node, "ro").unwrap().unwrap() == "1";
+
+        let mut device = LoopDevice::attach(&path, false).unwrap();
+        let node = device.node().to_owned();
+        assert_eq!(resting_on(&path).unwrap(), [node.as_path()]);
+        let mut read = [0; 4];
+        File::open(&node).unwrap().read_exact_at(&mut read, 4096).unwrap();
+        assert_eq!((&read, blocks(&node).as_str(), takes_no_writes(&node)), (b"mine", "2048", false));
+        file.set_len(2 << 20).unwrap();
+        follow(&node, &path).unwrap();
+        assert_eq!(blocks(&node), "4096");
+        device.detach().unwrap();
+        drop(device);
+
+        let mut device = LoopDevice::attach(&path, true).unwrap();
+        let node = device.node().to_owned();
+        assert!(takes_no_writes(&node));
+        let user = File::open(&node).unwrap();
+        device.detach_when_unused().unwrap();
+        assert!(device.automatic);
+        drop(device);
+        assert!(resting_on(&path).unwrap().contains(&node));
+        drop(user);
     }
 }

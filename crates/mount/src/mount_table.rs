@@ -1,7 +1,9 @@
 //! What the kernel has mounted, read without touching any of it.
 
+use crate::proc;
 use lacuna_core::{Error, Result};
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -53,11 +55,10 @@ pub(crate) fn entries() -> Result<Vec<Entry>> {
     entries_of("self")
 }
 
-/// Every mount that a process sees, which has this name in `/proc`.
-pub(crate) fn entries_of(process: &str) -> Result<Vec<Entry>> {
-    let path = format!("/proc/{process}/mountinfo");
-    let table =
-        std::fs::read(&path).map_err(|e| Error::io(format!("cannot read the mount table {path}"), &e))?;
+/// Every mount that a process sees, by its number, or `self`.
+pub(crate) fn entries_of(process: impl Display) -> Result<Vec<Entry>> {
+    let failed = |e| Error::io(format!("cannot read the mount table /proc/{process}/mountinfo"), &e);
+    let table = proc::mount_table(&process).map_err(failed)?;
     Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
@@ -86,13 +87,9 @@ pub fn is_mounted(path: &Path) -> bool {
 /// a container. Only what this user may look at is known.
 pub fn is_mounted_elsewhere(path: &Path) -> bool {
     let Ok(Some(top)) = at(path) else { return false };
-    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
-    let own = namespace("self");
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes = processes.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut seen = vec![own.clone()];
-    let others = processes.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(|process| {
-        let theirs = namespace(process);
+    let mut seen = vec![proc::mount_namespace("self")];
+    let mut others = proc::processes().filter(|process| {
+        let theirs = proc::mount_namespace(process);
         let new = theirs.is_some() && !seen.contains(&theirs);
         if new {
             seen.push(theirs);
@@ -102,7 +99,7 @@ pub fn is_mounted_elsewhere(path: &Path) -> bool {
     let is_here = |entry: &Entry| entry.device == top.device && entry.mountpoint != path;
     let is_there = |entry: &Entry| entry.device == top.device && (entry.mountpoint != path || !entry.follows);
     entries().is_ok_and(|all| all.iter().any(is_here))
-        || others.into_iter().any(|process| entries_of(&process).is_ok_and(|all| all.iter().any(is_there)))
+        || others.any(|process| entries_of(process).is_ok_and(|all| all.iter().any(is_there)))
 }
 
 /// Mount points strictly below `path`.

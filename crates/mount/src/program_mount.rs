@@ -2,15 +2,14 @@
 //! server. What it had not written when it ended is on the disk only after it has ended well.
 
 use crate::cover_retry::CoverRetry;
-use crate::mount_table;
 use crate::tool::{self, Finished, Running, Talking};
 use crate::unmount::{busy_or_failed, start_unmounting, unmount_lazily};
 use crate::way::Way;
+use crate::{mount_table, proc};
 use lacuna_core::{Action, Advice, Disk, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -372,12 +371,11 @@ fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
 
 /// A process in whose mount namespace the file system that rests on `file` is mounted, as far as this user may look.
 fn mounted_elsewhere(file: &Path) -> Option<u32> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    numbers.find(|pid| {
-        let entries = mount_table::entries_of(&pid.to_string()).unwrap_or_default();
-        entries.iter().any(|entry| entry.is_served_from(file))
-    })
+    let is_there = |process: &u32| {
+        let entries = mount_table::entries_of(process);
+        entries.is_ok_and(|entries| entries.iter().any(|entry| entry.is_served_from(file)))
+    };
+    proc::processes().find(is_there)
 }
 
 #[cfg(test)]

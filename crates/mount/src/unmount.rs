@@ -1,4 +1,7 @@
 //! Unmounting: what is busy stays, and the error names who uses it.
+//!
+//! Programs unmount, here and in `mounted.rs`: a thread of a server must not wait for the server's own file system; umount(8) also
+//! forgets what mount(8) has noted of options; and only fusermount3 may do it for users.
 
 use crate::{mount_table, tool, users};
 use lacuna_core::{Error, Kind, Result};

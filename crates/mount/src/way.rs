@@ -1,14 +1,11 @@
 //! The ways to mount the file system on a disk, and which of them this machine and this process have.
 
-use crate::tool;
+use crate::loop_device::LOOP_CONTROL;
+use crate::{proc, tool};
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
-use std::fs::{self, File};
+use rustix::thread::{CapabilitySet, capabilities};
+use std::fs::File;
 use std::path::Path;
-
-/// What a way through the kernel needs.
-const LOOP_CONTROL: &str = "/dev/loop-control";
-/// The capability to mount, by its bit.
-const CAP_SYS_ADMIN: u32 = 21;
 
 /// How a file system is mounted from the file of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +110,7 @@ fn may_use_loop() -> Result<()> {
     if in_user_namespace() {
         return Err(refused("the root of a user namespace, which has no loop devices"));
     }
-    if !is_capable(CAP_SYS_ADMIN) {
+    if !may_mount() {
         return Err(refused("root without the capability to mount (CAP_SYS_ADMIN), as in a container"));
     }
     match File::options().read(true).write(true).open(LOOP_CONTROL) {
@@ -123,17 +120,14 @@ fn may_use_loop() -> Result<()> {
 }
 
 /// Whether this process lives in a user namespace that somebody made.
-pub(crate) fn in_user_namespace() -> bool {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    !map.is_empty() && map.split_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"]
+fn in_user_namespace() -> bool {
+    let map = proc::user_map().ok().flatten();
+    map.is_some_and(|map| !map.is_empty() && map.split_whitespace().ne(["0", "0", "4294967295"]))
 }
 
-/// Whether the process has this capability. Where that cannot be told, what needs it is tried.
-fn is_capable(bit: u32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_none_or(|mask| mask >> bit & 1 == 1)
+/// Whether the process has the capability to mount. Where that cannot be told, what needs it is tried.
+fn may_mount() -> bool {
+    capabilities(None).map_or(true, |sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
 /// Adds the ways that need fewer privileges, if privileges are what was lacking.
@@ -163,7 +157,7 @@ pub fn lacking_for_fuse() -> Option<Error> {
         let remedy = "load it with `modprobe fuse`; give a container the device with `--device /dev/fuse`";
         return Some(Error::new(Kind::NotFound, what).found("no device /dev/fuse").remedy(remedy));
     }
-    let mounts_itself = rustix::process::geteuid().is_root() && is_capable(CAP_SYS_ADMIN);
+    let mounts_itself = rustix::process::geteuid().is_root() && may_mount();
     (!mounts_itself && !tool::is_installed("fusermount3")).then(|| {
         Error::new(Kind::NotFound, what)
             .found("no program fusermount3, which mounts for those who are not root")

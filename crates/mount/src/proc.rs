@@ -1,0 +1,163 @@
+//! What `/proc` tells of processes and of mounts: where servers and what mounts for them read it.
+//!
+//! The texts are read by hand, each only as far as it is needed, and as bytes: names of other users' mounts, files and programs stand in
+//! them, and a line that is strange, or not UTF-8, must hide no other.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A file in the directory of a process: of its number, or `self`.
+fn path(process: impl Display, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{process}/{name}"))
+}
+
+/// The entries of a directory whose names are numbers; none if it cannot be read.
+fn numbers<N: std::str::FromStr>(dir: &Path) -> impl Iterator<Item = N> + use<N> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The numbers of all processes that can be seen; none without `/proc`.
+pub(crate) fn processes() -> impl Iterator<Item = u32> {
+    numbers(Path::new("/proc"))
+}
+
+/// The mount table of a process as the kernel prints it (proc_pid_mountinfo(5)).
+pub(crate) fn mount_table(process: impl Display) -> io::Result<Vec<u8>> {
+    fs::read(path(process, "mountinfo"))
+}
+
+/// What tells the mount namespace of a process from others; none if this user may not know.
+pub(crate) fn mount_namespace(process: impl Display) -> Option<PathBuf> {
+    fs::read_link(path(process, "ns/mnt")).ok()
+}
+
+/// The name of the program that a process runs.
+pub(crate) fn name_of(process: u32) -> String {
+    fs::read(path(process, "comm"))
+        .map_or_else(|_| "?".to_owned(), |name| String::from_utf8_lossy(&name).trim().to_owned())
+}
+
+/// Whether a process has a file, a directory or a mapping below `mountpoint`, as far as this user may know.
+pub(crate) fn uses(process: u32, mountpoint: &Path) -> bool {
+    let within = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
+    if ["cwd", "root", "exe"].iter().any(|link| within(path(process, link))) {
+        return true;
+    }
+    let mut descriptors = fs::read_dir(path(process, "fd")).into_iter().flatten().flatten();
+    let has_mapping = |maps: Vec<u8>| {
+        maps.split(|byte| *byte == b'\n').any(|l| mapped(l).is_some_and(|p| p.starts_with(mountpoint)))
+    };
+    descriptors.any(|d| within(d.path())) || fs::read(path(process, "maps")).is_ok_and(has_mapping)
+}
+
+/// The path at the end of a line of `/proc/PID/maps`.
+fn mapped(line: &[u8]) -> Option<&Path> {
+    line.iter().position(|byte| *byte == b'/').map(|at| Path::new(OsStr::from_bytes(&line[at..])))
+}
+
+/// The files and devices that the system swaps to; none if that cannot be told.
+pub(crate) fn swap_areas() -> Vec<PathBuf> {
+    let table = fs::read("/proc/swaps").unwrap_or_default();
+    let areas = table.split(|byte| *byte == b'\n').skip(1);
+    let areas = areas.filter_map(|line| line.split(u8::is_ascii_whitespace).next());
+    areas.map(|area| PathBuf::from(OsStr::from_bytes(area))).collect()
+}
+
+/// The map of this process's users to those outside of its user namespace, as the kernel prints it (user_namespaces(7)); none where the
+/// kernel has no such namespaces.
+pub fn user_map() -> io::Result<Option<String>> {
+    match fs::read_to_string(path("self", "uid_map")) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        map => map.map(Some),
+    }
+}
+
+/// How many threads this process has.
+pub fn threads() -> io::Result<usize> {
+    Ok(fs::read_dir(path("self", "task"))?.count())
+}
+
+/// The descriptors that this process has open, and the one with which they were listed, which is closed again; none without `/proc`.
+pub fn descriptors() -> Vec<RawFd> {
+    numbers(&path("self", "fd")).collect()
+}
+
+/// Whether this process ignores a signal.
+pub fn ignores(signal: i32) -> bool {
+    fs::read_to_string(path("self", "status")).is_ok_and(|status| has_signal(&status, "SigIgn:", signal))
+}
+
+/// Whether a process is ending, or was sent a signal that ends it whatever it does. A process that is gone is not.
+pub fn is_dying(process: u32) -> io::Result<bool> {
+    let read = |name: &str| match fs::read(path(process, name)) {
+        // ESRCH: it went while this was read.
+        Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => {
+            Ok(String::new())
+        }
+        text => text.map(|text| String::from_utf8_lossy(&text).into_owned()),
+    };
+    let (status, stat) = (read("status")?, read("stat")?);
+    Ok(is_killed(&status) || is_ending(&stat))
+}
+
+/// Whether the status of a process says that SIGKILL is pending, for a thread of it or for all.
+fn is_killed(status: &str) -> bool {
+    ["SigPnd:", "ShdPnd:"].iter().any(|mask| has_signal(status, mask, libc::SIGKILL))
+}
+
+/// Whether a mask of signals in the status of a process has this one (proc_pid_status(5)).
+fn has_signal(status: &str, mask: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix(mask));
+    mask.is_some_and(|mask| {
+        u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask >> (signal - 1) & 1 == 1)
+    })
+}
+
+/// Whether the first thread of a process is ending, or has ended (proc_pid_stat(5): state and flags, behind the name).
+fn is_ending(stat: &str) -> bool {
+    /// From `linux/sched.h`: the thread is being shut down.
+    const PF_EXITING: u64 = 0x4;
+    let mut fields = stat.rsplit(')').next().unwrap_or("").split_ascii_whitespace();
+    let ended = fields.next().is_some_and(|state| matches!(state, "Z" | "X"));
+    ended
+        || fields.nth(5).is_some_and(|flags| flags.parse::<u64>().is_ok_and(|flags| flags & PF_EXITING != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_killed_is_dying() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        assert!(!is_dying(child.id()).unwrap());
+        child.kill().unwrap();
+        // Killed, ending, or ended and not reaped: it is dying until it is gone.
+        assert!(is_dying(child.id()).unwrap());
+        child.wait().unwrap();
+        assert!(!is_dying(child.id()).unwrap());
+        assert!(is_killed("SigPnd:\t0000000000000100\n") && !is_killed("SigPnd:\t0000000000000000\n"));
+        assert!(is_ending("7 (a) b) Z 1 2 3 4 5 0") && is_ending("7 (a) R 1 2 3 4 5 4194564"));
+        assert!(!is_ending("7 (a) R 1 2 3 4 5 4194560") && !is_ending(""));
+    }
+
+    #[test]
+    fn a_mapping_is_known_by_its_path() {
+        let line = b"7f00-7f01 r--p 00000000 07:03 12   /mnt/a\xff b (deleted)";
+        assert_eq!(mapped(line), Some(Path::new(OsStr::from_bytes(b"/mnt/a\xff b (deleted)"))));
+        assert_eq!(mapped(b"7f00-7f01 rw-p 00000000 00:00 0   [heap]"), None);
+    }
+
+    #[test]
+    fn the_system_tells_of_this_process() {
+        assert!(processes().any(|process| process == std::process::id()));
+        assert!(threads().unwrap() >= 1 && descriptors().contains(&0));
+        assert!(mount_namespace("self").is_some() && !mount_table("self").unwrap().is_empty());
+    }
+}

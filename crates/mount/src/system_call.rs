@@ -1,0 +1,145 @@
+//! Requests to the kernel that no crate has a safe function for: the only `unsafe` of this crate.
+#![allow(unsafe_code)]
+
+use rustix::io::Result;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, ioctl, opcode};
+use std::ffi::{c_int, c_uint, c_void};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::panic::resume_unwind;
+use std::thread;
+
+// From `linux/loop.h`.
+const LOOP_SET_FD: Opcode = 0x4c00;
+const LOOP_CLR_FD: Opcode = 0x4c01;
+const LOOP_SET_CAPACITY: Opcode = 0x4c07;
+const LOOP_SET_DIRECT_IO: Opcode = 0x4c08;
+const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
+/// From `linux/fs.h`.
+const FITRIM: Opcode = opcode::read_write::<TrimRange>(b'X', 121);
+/// The first descriptor after standard input, output and error.
+const FIRST_DESCRIPTOR: c_uint = 3;
+
+/// A request of the driver of loop devices: takes a number, and answers with one.
+struct LoopRequest {
+    code: Opcode,
+    value: usize,
+}
+
+// SAFETY: each request of this file from `linux/loop.h` takes a number or nothing, and neither reads nor writes memory of this process.
+unsafe impl Ioctl for LoopRequest {
+    type Output = c_int;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        self.code
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::without_provenance_mut(self.value)
+    }
+
+    unsafe fn output_from_ptr(answer: IoctlOutput, _: *mut c_void) -> Result<c_int> {
+        Ok(answer)
+    }
+}
+
+fn ask(file: &File, code: Opcode, value: usize) -> Result<c_int> {
+    // SAFETY: as `LoopRequest` says; a file of another kind refuses a request that it does not know.
+    unsafe { ioctl(file, LoopRequest { code, value }) }
+}
+
+/// The number of a loop device that rests on no file; the kernel makes one if there is none. `control` is `/dev/loop-control`.
+pub(crate) fn free_loop_device(control: &File) -> Result<c_int> {
+    ask(control, LOOP_CTL_GET_FREE, 0)
+}
+
+/// Puts a loop device on `file`. It takes no writes if either was opened for reading alone. Errors:
+/// [`BUSY`](rustix::io::Errno::BUSY) if it rests on a file already.
+pub(crate) fn set_backing_file(device: &File, file: &File) -> Result<()> {
+    ask(device, LOOP_SET_FD, file.as_raw_fd() as usize).map(|_| ())
+}
+
+/// Takes a loop device from its file; one that is used goes when its last user does.
+pub(crate) fn clear_backing_file(device: &File) -> Result<()> {
+    ask(device, LOOP_CLR_FD, 0).map(|_| ())
+}
+
+/// Lets a loop device send its requests past the page cache. Errors: [`INVAL`](rustix::io::Errno::INVAL) if its file has no
+/// such way.
+pub(crate) fn set_direct_io(device: &File) -> Result<()> {
+    ask(device, LOOP_SET_DIRECT_IO, 1).map(|_| ())
+}
+
+/// Makes a loop device as long as its file is now.
+pub(crate) fn set_capacity(device: &File) -> Result<()> {
+    ask(device, LOOP_SET_CAPACITY, 0).map(|_| ())
+}
+
+/// From `linux/fs.h`: the bytes of a file system to look at, and the shortest run of free ones to discard. The kernel puts the number of
+/// bytes that it discarded into `len`.
+#[repr(C)]
+struct TrimRange {
+    start: u64,
+    len: u64,
+    min_len: u64,
+}
+
+/// Has the file system in which `file` is discard all that it does not use.
+pub(crate) fn trim(file: &File) -> Result<()> {
+    let mut whole = TrimRange { start: 0, len: u64::MAX, min_len: 0 };
+    // SAFETY: the request reads and writes one structure of this form, for as long as the call takes.
+    unsafe { ioctl(file, Updater::<FITRIM, _>::new(&mut whole)) }
+}
+
+/// Runs `call` on a thread that has none of the process's descriptors but the standard streams, and waits for it. `call` opens what it
+/// needs, and uses no descriptor that it did not open.
+///
+/// A thread of a server that waits for the server's own FUSE file system must not have `/dev/fuse` open: the kernel gives up its request
+/// only when that is closed, so a server that is killed meanwhile would never end. A kernel before Linux 5.9 lets a thread have no table
+/// of its own; `call` then runs with the common one.
+pub(crate) fn apart<T: Send>(call: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let run = move || {
+        // SAFETY: the thread that waits shares the table, so this thread gets a copy, and nothing is closed in the common one. `call`
+        // opens for itself what it uses.
+        unsafe {
+            libc::syscall(libc::SYS_close_range, FIRST_DESCRIPTOR, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
+        };
+        call()
+    };
+    thread::scope(|scope| {
+        let running = thread::Builder::new().name("lacuna-loop".to_owned()).spawn_scoped(scope, run)?;
+        running.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+    use std::io::Read;
+    use std::os::fd::BorrowedFd;
+
+    #[test]
+    fn a_thread_apart_has_no_descriptor_of_the_process() {
+        let mut held = tempfile::tempfile().unwrap();
+        let number = held.as_raw_fd();
+        let apart_from_it = apart(|| {
+            // SAFETY: the number is asked about, and nothing is done with what it may be.
+            let open = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) });
+            File::open("/dev/null")?.read_to_end(&mut Vec::new())?;
+            Ok(open)
+        });
+        assert!(matches!(apart_from_it, Ok(Err(Errno::BADF))), "{apart_from_it:?}");
+        held.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(apart(|| Err::<(), _>(Errno::BUSY.into())).unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    }
+
+    #[test]
+    fn a_file_is_no_loop_device() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(set_backing_file(&file, &file), Err(Errno::NOTTY));
+        assert_eq!(clear_backing_file(&file), Err(Errno::NOTTY));
+    }
+}
