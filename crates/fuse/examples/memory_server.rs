@@ -6,7 +6,7 @@ mod memory;
 
 use lacuna_core::{Error, Result, Term};
 use lacuna_daemon::{ReadyPipe, Side, daemonize};
-use lacuna_fuse::{OpenRequest, Opened};
+use lacuna_fuse::{DiskRequest, MountedDisk};
 use memory::MemoryDisk;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -49,16 +49,16 @@ fn serve(args: &[String], pipe: Option<ReadyPipe>) -> Result<()> {
     }
 }
 
-fn open(args: &[String]) -> Result<Opened> {
+fn open(args: &[String]) -> Result<MountedDisk> {
     let [base, mountpoint, rest @ ..] = args else {
         return Err(Error::new(lacuna_core::Kind::Usage, "give RUN_BASE and MOUNTPOINT"));
     };
     let option = |name: &str| rest.iter().find_map(|a| a.strip_prefix(name)).map(str::to_owned);
     let mib = option("mib=").and_then(|n| n.parse().ok()).unwrap_or(64);
-    let mut request = OpenRequest::new(Arc::new(MemoryDisk::new(mib)), "memory", mountpoint);
+    let mut request = DiskRequest::new(Arc::new(MemoryDisk::new(mib)), "memory", mountpoint);
     request.run_base = Some(base.into());
     request.mkfs = option("mkfs=");
     request.raw = rest.iter().any(|a| a == "raw");
     request.log = Arc::new(|e| eprintln!("{e}"));
-    Opened::start(request)
+    MountedDisk::start(request)
 }

@@ -1,117 +1,95 @@
 //! A FUSE mount and the threads that serve it.
 
-use crate::filesystem::DiskFilesystem;
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use crate::device::{self, Access};
+use fuser::{BackgroundSession, Config, Filesystem, Notifier, Session, SessionACL};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_daemon::{DISK_NAME, become_io_flusher};
-use lacuna_mount::{FUSE_SOURCE, RELEASE_LIMIT, Watch, unmount_fuse};
-use std::fs::File;
+use lacuna_daemon::become_io_flusher;
+use lacuna_mount::{RELEASE_LIMIT, Watch, unmount_fuse};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Where FUSE is reached.
-const DEVICE: &str = "/dev/fuse";
 
 /// A mounted FUSE file system. Dropping it unmounts it if nobody uses it.
 pub(crate) struct FuseMount {
     mountpoint: PathBuf,
     watch: Arc<Watch>,
-    /// Taken when the mount is gone.
-    session: Option<BackgroundSession>,
+    mounted: bool,
 }
 
 impl FuseMount {
-    /// Mounts `filesystem` at the directory `mountpoint` and serves it.
+    /// Mounts `filesystem` at the directory `mountpoint` and serves it. `begun` gets the way to the kernel before the first request
+    /// is served.
+    ///
+    /// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed; [`Kind::NotFound`] without FUSE.
     pub(crate) fn start(
-        filesystem: DiskFilesystem,
+        filesystem: impl Filesystem,
         mountpoint: &Path,
-        read_only: bool,
+        access: Access,
         watch: Arc<Watch>,
+        begun: impl FnOnce(Notifier) + Send + 'static,
     ) -> Result<Self> {
-        let device = File::options().read(true).write(true).open(DEVICE);
-        if let Err(e) = &device
-            && e.kind() == std::io::ErrorKind::NotFound
-        {
-            return Err(Error::io(format!("cannot use {DEVICE}"), e)
-                .remedy("load it with `modprobe fuse`, or serve the disk to NBD clients"));
-        }
-        let config = config(read_only, device.is_ok());
-        let at = mountpoint.to_owned();
-        // The flusher flag belongs to a thread, and to the threads and processes that it starts. It is set here
-        // for the serving threads, which need it even where the program has not set it for all that it does.
+        let device = device::mount(mountpoint, access)?;
+        // From here on there is something to unmount, whatever fails.
+        let mount = FuseMount { mountpoint: mountpoint.to_owned(), watch, mounted: true };
+        let config = config();
+        // The flusher flag belongs to a thread, and to the threads that it starts. The serving threads need it even
+        // where the program has not set it for all that it does: the kernel writes its cache back through them.
         let starter = std::thread::Builder::new().name("lacuna-fuse".to_owned()).spawn(move || {
             become_io_flusher();
-            Session::new(filesystem, at, &config).and_then(Session::spawn)
+            // The kernel alone decides who may enter.
+            let session = Session::from_fd(filesystem, device, SessionACL::All, config)?;
+            begun(session.notifier());
+            session.spawn()
         });
         let failed = |e: &std::io::Error| {
-            // What fusermount3 says comes without a number, and ends with a line end.
-            let words = e.to_string();
-            let denied = ["not permitted", "Permission denied"].iter().any(|said| words.contains(said));
-            let error = Error::io(format!("cannot mount FUSE at {}", mountpoint.display()), e);
-            let error = if denied { error.with_kind(Kind::Permission) } else { error };
-            error
-                .found(words.trim())
-                .remedy("check that /dev/fuse may be used here (without root: that fusermount3 is installed; in a user namespace: that there is a mount namespace with it), or serve the disk to NBD clients")
+            Error::io(format!("cannot serve the FUSE mount at {}", mountpoint.display()), e)
         };
-        let session = starter.map_err(|e| failed(&e))?.join();
-        match session {
-            Ok(Ok(session)) => {
-                Ok(FuseMount { mountpoint: mountpoint.to_owned(), watch, session: Some(session) })
+        match starter.map_err(|e| failed(&e))?.join() {
+            // The session does not own the mount, so that its end unmounts nothing; its threads end with the mount.
+            Ok(session) => drop::<BackgroundSession>(session.map_err(|e| failed(&e))?),
+            Err(_) => {
+                return Err(Error::new(Kind::Other, "the thread that mounts FUSE ended unexpectedly"));
             }
-            Ok(Err(e)) => Err(failed(&e)),
-            Err(_) => Err(Error::new(Kind::Other, "the thread that mounts FUSE ended unexpectedly")),
         }
+        Ok(mount)
     }
 
-    /// The path of the file that is the disk.
-    pub(crate) fn disk_file(&self) -> PathBuf {
-        self.mountpoint.join(DISK_NAME)
+    /// Where it is mounted.
+    pub(crate) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
     }
 
     /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`], naming who).
     pub(crate) fn unmount(&mut self) -> Result<()> {
-        if self.session.is_none() {
-            return Ok(());
-        }
-        unmount_fuse(&self.mountpoint)?;
-        // The session's own unmount on drop would hit whatever is mounted here next. Forgetting it costs one
-        // file descriptor of a dead connection; the threads end by themselves.
-        if let Some(session) = self.session.take() {
-            std::mem::forget(session);
+        if self.mounted {
+            unmount_fuse(&self.mountpoint)?;
+            self.mounted = false;
         }
         Ok(())
+    }
+
+    /// Does what dropping it does.
+    pub(crate) fn end(&mut self) {
+        if !self.mounted {
+            return;
+        }
+        // A loop device that was just detached may rest on a file of it for another moment.
+        self.watch.wait_released(RELEASE_LIMIT);
+        if self.unmount().is_ok() {
+            self.watch.wait_ended(RELEASE_LIMIT);
+        }
     }
 }
 
 impl Drop for FuseMount {
     fn drop(&mut self) {
-        if self.session.is_some() {
-            // A loop device that was just detached may rest on the file for another moment.
-            self.watch.wait_released(RELEASE_LIMIT);
-        }
-        // If this fails, the session's drop closes the connection after a last attempt.
-        let _ = self.unmount();
+        self.end();
     }
 }
 
-fn config(read_only: bool, device_opens: bool) -> Config {
+fn config() -> Config {
     let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(FUSE_SOURCE.to_owned()),
-        MountOption::Subtype(FUSE_SOURCE.to_owned()),
-        MountOption::DefaultPermissions,
-        MountOption::NoDev,
-        MountOption::NoSuid,
-    ];
-    if read_only {
-        config.mount_options.push(MountOption::RO);
-    }
-    // For root, requests of the loop device may bear the name of the user who caused them; the file's mode and
-    // the directory above keep strangers out.
-    let root = rustix::process::geteuid().is_root();
-    config.acl = if root { SessionACL::All } else { SessionACL::Owner };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     config.n_threads = Some((cores * 2).clamp(4, 16));
-    config.clone_fd = device_opens;
+    config.clone_fd = device::device_opens();
     config
 }

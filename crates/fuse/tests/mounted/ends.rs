@@ -1,9 +1,10 @@
 //! How a server ends: asked while in use, by a plain umount, with a failing disk, and by being killed.
 
+use crate::machine::{skipped, wait_until};
 use crate::memory::MemoryDisk;
-use crate::place::{Place, Process, needs, run, skipped, text, wait_until};
+use crate::place::{Place, Process, needs, run, text};
 use lacuna_core::Kind;
-use lacuna_daemon::{Closed, check_mountpoint, died};
+use lacuna_daemon::{Closed, check_mountpoint};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -135,9 +136,9 @@ fn server_in_the_background_closes_and_what_a_dead_one_leaves_is_cleared() {
 
     for mode in ["mkfs=ext4", "raw"] {
         kill(&start(&[mode]));
-        let died = || died(Some(&place.base())).unwrap();
-        wait_until("the end of the server", || !died().is_empty());
-        assert_eq!(died()[0].mountpoint, place.mountpoint().canonicalize().unwrap_or(place.mountpoint()));
+        wait_until("the end of the server", || !place.mounted_by(false).is_empty());
+        let at = place.mountpoint();
+        assert_eq!(place.mounted_by(false), [at.canonicalize().unwrap_or(at)]);
         let refused = check_mountpoint(&place.mountpoint(), Some(&place.base())).unwrap_err();
         assert_eq!(refused.kind(), Kind::Busy);
         assert!(refused.to_string().contains("when it died"), "{refused}");

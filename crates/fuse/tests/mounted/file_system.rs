@@ -2,7 +2,7 @@
 
 use crate::memory::MemoryDisk;
 use crate::place::{Place, Server, needs, run, text};
-use lacuna_daemon::{Closed, running, status};
+use lacuna_daemon::Closed;
 use std::fs::{self, File};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ fn file_system_keeps_a_tree() {
     let tree = at.join("tree");
 
     let server = place.ext4(&disk, true);
-    assert_eq!(running(Some(&place.base())).unwrap()[0].mountpoint, at.canonicalize().unwrap());
+    assert_eq!(place.mounted_by(true), [at.canonicalize().unwrap()]);
     run("cp", &["-a", "/usr/share/doc", text(&tree)]);
     File::open(&at).unwrap().sync_all().unwrap();
     assert!(disk.flushes.load(Ordering::SeqCst) > 0);
@@ -55,8 +55,7 @@ fn trims_arrive_as_discards() {
     run("fstrim", &[text(&place.mountpoint())]);
     let blocks = disk.discarded.load(Ordering::SeqCst) - before;
     assert!(blocks >= (64 << 20) / 4096, "{blocks} blocks discarded");
-    let counters = status(&place.mountpoint(), Some(&place.base())).unwrap();
-    assert_eq!(counters["items"][0]["value"], before + blocks);
+    assert_eq!(place.status().items[0].value, before + blocks);
     server.stop().unwrap();
     place.assert_nothing_left();
 }

@@ -5,6 +5,8 @@
 
 mod ends;
 mod file_system;
+#[path = "../machine/mod.rs"]
+mod machine;
 #[path = "../memory/mod.rs"]
 mod memory;
 mod place;

@@ -1,34 +1,24 @@
 //! Where a test mounts: whether the machine allows it, a run base and a mount point that are cleared away, and a
 //! server on a thread.
 
+use crate::machine::{self, wait_until};
 use crate::memory::MemoryDisk;
 use lacuna_core::Result;
-use lacuna_daemon::{Closed, close};
-use lacuna_fuse::{OpenRequest, Opened, Stopper};
+use lacuna_daemon::{Closed, Registry, ServerStatus, close};
+use lacuna_fuse::{DiskRequest, MountedDisk, Stopper};
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 
-/// Why this machine cannot run a test, if it cannot. Root in a container may lack what root usually has, so it is
-/// tried.
-pub(crate) fn lacking(loops: bool) -> Option<&'static str> {
-    if !Path::new("/dev/fuse").exists() {
-        return Some("there is no /dev/fuse");
-    }
-    if !rustix::process::geteuid().is_root() {
-        return Some("not root");
+/// Why this machine cannot run a test, if it cannot.
+pub(crate) fn lacking_for(loops: bool) -> Option<&'static str> {
+    if let Some(why) = machine::lacking() {
+        return Some(why);
     }
     let opens = |path: &str| File::options().read(true).write(true).open(path).is_ok();
-    if !opens("/dev/fuse") {
-        return Some("/dev/fuse may not be used");
-    }
-    if !mounts() {
-        return Some("mounting is not permitted");
-    }
     if loops && !opens("/dev/loop-control") {
         return Some("there is no /dev/loop-control that may be used");
     }
@@ -42,23 +32,6 @@ pub(crate) fn lacking(loops: bool) -> Option<&'static str> {
     (loops && !works("fstrim", "--version")).then_some("there is no fstrim that works")
 }
 
-/// Whether a file system without a device can be mounted.
-pub(crate) fn mounts() -> bool {
-    let at = tempfile::tempdir().unwrap();
-    let mut mount = Command::new("mount");
-    mount.args(["-t", "tmpfs", "lacuna-test", text(at.path())]).stderr(Stdio::null());
-    let mounted = mount.status().is_ok_and(|status| status.success());
-    if mounted {
-        run("umount", &[text(at.path())]);
-    }
-    mounted
-}
-
-pub(crate) fn skipped(why: &str) {
-    // Not println, which the test runner would keep to itself.
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
-}
-
 /// One test at a time: while one starts a program, the new process has for a moment every file that the others
 /// have open, and so keeps their mounts busy.
 pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -67,8 +40,8 @@ pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 macro_rules! needs {
     ($loops:expr) => {
         let _only = $crate::place::ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(why) = $crate::place::lacking($loops) {
-            $crate::place::skipped(why);
+        if let Some(why) = $crate::place::lacking_for($loops) {
+            $crate::machine::skipped(why);
             return;
         }
     };
@@ -96,9 +69,9 @@ impl Place {
         self.dir.path().join("mnt")
     }
 
-    pub(crate) fn request(&self, disk: &Arc<MemoryDisk>) -> OpenRequest {
+    pub(crate) fn request(&self, disk: &Arc<MemoryDisk>) -> DiskRequest {
         let disk: Arc<MemoryDisk> = Arc::clone(disk);
-        let mut request = OpenRequest::new(disk, "memory", self.mountpoint());
+        let mut request = DiskRequest::new(disk, "memory", self.mountpoint());
         request.run_base = Some(self.base());
         request
     }
@@ -119,11 +92,22 @@ impl Place {
         close(&self.mountpoint(), Some(&self.base()))
     }
 
+    /// What the server says of itself.
+    pub(crate) fn status(&self) -> ServerStatus {
+        let registry = Registry::open(Some(&self.base())).unwrap();
+        let peer = registry.by_mountpoint(&self.mountpoint()).unwrap_or_else(|e| panic!("{e}"));
+        peer.status().unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// The mount points of the servers that live, or that died.
+    pub(crate) fn mounted_by(&self, alive: bool) -> Vec<PathBuf> {
+        let peers = Registry::open(Some(&self.base())).unwrap().all().unwrap();
+        let found = peers.iter().filter(|peer| peer.alive == alive);
+        found.map(|peer| peer.mount().unwrap().mountpoint.clone()).collect()
+    }
+
     pub(crate) fn mounts(&self) -> Vec<String> {
-        let table = fs::read_to_string("/proc/self/mounts").unwrap();
-        let here = self.dir.path().to_str().unwrap();
-        let points = table.lines().filter_map(|l| l.split(' ').nth(1)).filter(|m| m.starts_with(here));
-        points.map(str::to_owned).collect()
+        machine::mounts_below(self.dir.path())
     }
 
     pub(crate) fn assert_nothing_left(&self) {
@@ -160,8 +144,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(request: OpenRequest) -> Self {
-        let opened = Opened::start(request).unwrap_or_else(|e| panic!("{e}"));
+    pub(crate) fn start(request: DiskRequest) -> Self {
+        let opened = MountedDisk::start(request).unwrap_or_else(|e| panic!("{e}"));
         let stopper = opened.stopper();
         Server { stopper, thread: Some(std::thread::spawn(move || opened.wait())) }
     }
@@ -192,8 +176,7 @@ impl Drop for Process {
 }
 
 pub(crate) fn run(program: &str, args: &[&str]) {
-    let output = Command::new(program).args(args).output().unwrap();
-    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    machine::run(Command::new(program).args(args));
 }
 
 pub(crate) fn text(path: &Path) -> &str {
@@ -212,15 +195,4 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
-}
-
-/// Waits until something that must happen has happened.
-pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if done() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("never happened: {what}");
 }

@@ -1,16 +1,17 @@
 //! File systems that fuse2fs serves, and what it writes when it is unmounted.
 
+use crate::machine::{skipped, wait_until};
 use crate::memory::MemoryDisk;
-use crate::place::{Place, Server, needs, pattern, skipped, wait_until};
+use crate::place::{Place, Server, needs, pattern};
 use lacuna_core::Kind;
-use lacuna_fuse::OpenRequest;
+use lacuna_fuse::DiskRequest;
 use lacuna_mount::{Cover, CoverSource, Way};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-fn request(place: &Place, disk: &Arc<MemoryDisk>, mkfs: bool) -> OpenRequest {
+fn request(place: &Place, disk: &Arc<MemoryDisk>, mkfs: bool) -> DiskRequest {
     let mut request = place.request(disk);
     request.via = Some(Way::Fuse2fs);
     request.mkfs = mkfs.then(|| "ext4".to_owned());

@@ -126,8 +126,7 @@ fn read_error_becomes_an_input_output_error() {
     assert_eq!(said.lock().unwrap()[0], "read: block 0 does not verify");
     let status = fs::read_to_string(place.mountpoint().join("status")).unwrap();
     assert!(!status.contains("failed_requests 0 "), "{status}");
-    let answer = lacuna_daemon::status(&place.mountpoint(), Some(&place.base())).unwrap();
-    assert_eq!(answer["last_error"], "read: block 0 does not verify");
+    assert_eq!(place.status().last_error.as_deref(), Some("read: block 0 does not verify"));
     server.stop().unwrap();
     place.assert_nothing_left();
 }

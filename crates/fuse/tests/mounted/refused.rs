@@ -3,7 +3,7 @@
 use crate::memory::MemoryDisk;
 use crate::place::{Place, Server, needs, pattern, run, text};
 use lacuna_core::{BlockAddr, Disk, Kind};
-use lacuna_fuse::{OpenRequest, Opened};
+use lacuna_fuse::{DiskRequest, MountedDisk};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,10 +12,10 @@ fn refusals_say_what_to_do() {
     needs!(true);
     let place = Place::new();
     let disk = Arc::new(MemoryDisk::new(64));
-    let refused = |change: &dyn Fn(&mut OpenRequest)| {
+    let refused = |change: &dyn Fn(&mut DiskRequest)| {
         let mut request = place.request(&disk);
         change(&mut request);
-        let error = Opened::start(request).err().expect("a refusal");
+        let error = MountedDisk::start(request).err().expect("a refusal");
         (error.kind(), error.to_string())
     };
     let says = |(kind, words): (Kind, String), wanted: Kind, part: &str| {
@@ -52,7 +52,7 @@ fn unknown_data_is_not_overwritten() {
         (request.mkfs, request.overwrite) = (Some("ext4".to_owned()), overwrite);
         request
     };
-    let refused = |overwrite| Opened::start(mkfs(overwrite)).err().expect("a refusal").to_string();
+    let refused = |overwrite| MountedDisk::start(mkfs(overwrite)).err().expect("a refusal").to_string();
     // Written and given back again, and only in part: blank. One byte further on: not.
     disk.write(BlockAddr(5000), &pattern(8192)).unwrap();
     disk.discard(BlockAddr(5000), 2).unwrap();

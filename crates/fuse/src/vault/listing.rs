@@ -1,0 +1,47 @@
+//! Entries of a directory, in portions, as the kernel has room for them.
+
+use crate::vault::front::Front;
+use fuser::Errno;
+use lacuna_vault::{FileKind, FsResult};
+
+/// Entries that are looked at together.
+const ENTRIES: usize = 64;
+
+/// One entry, kept while its attributes are fetched.
+pub(crate) struct Entry {
+    /// Where the next request goes on.
+    pub cookie: u64,
+    pub name: Vec<u8>,
+    pub ino: u64,
+    pub kind: FileKind,
+}
+
+/// Gives the entries of the directory `ino` after a cookie to `add` until it has no room, or there are no more.
+pub(crate) fn fill(
+    front: &Front,
+    ino: u64,
+    mut after: u64,
+    mut add: impl FnMut(&Entry) -> bool,
+) -> Result<(), Errno> {
+    loop {
+        let entries =
+            portion(front, ino, after).map_err(|e| front.report_node("read the directory", ino, e))?;
+        if entries.iter().any(&mut add) || entries.len() < ENTRIES {
+            return Ok(());
+        }
+        after = entries.last().map_or(after, |e| e.cookie);
+    }
+}
+
+/// The next entries after a cookie. Attributes are asked for later, when the directory is free again.
+fn portion(front: &Front, ino: u64, after: u64) -> FsResult<Vec<Entry>> {
+    let mut entries = Vec::with_capacity(ENTRIES);
+    front.vault.read_dir(ino, after, &mut |e| {
+        let more = entries.len() < ENTRIES;
+        if more {
+            entries.push(Entry { cookie: e.cookie, name: e.name.to_vec(), ino: e.ino, kind: e.kind });
+        }
+        more
+    })?;
+    Ok(entries)
+}

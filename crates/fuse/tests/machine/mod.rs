@@ -1,0 +1,74 @@
+//! What tests that mount ask of the machine.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Steps of 10 ms that something that must happen may take.
+const PATIENCE: u32 = 6000;
+
+/// Why this machine cannot run a test that mounts, if it cannot. Root in a container may lack what root usually has, so it
+/// is tried.
+pub(crate) fn lacking() -> Option<&'static str> {
+    if !Path::new("/dev/fuse").exists() {
+        return Some("there is no /dev/fuse");
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root");
+    }
+    if File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        return Some("/dev/fuse may not be used");
+    }
+    (!mounts()).then_some("mounting is not permitted")
+}
+
+/// Whether a file system without a device can be mounted.
+fn mounts() -> bool {
+    let at = tempfile::tempdir().unwrap();
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "lacuna-test"]).arg(at.path()).stderr(Stdio::null());
+    let mounted = mount.status().is_ok_and(|status| status.success());
+    if mounted {
+        run(Command::new("umount").arg(at.path()));
+    }
+    mounted
+}
+
+pub(crate) fn skipped(why: &str) {
+    say(&format!("skipped: {why}"));
+}
+
+/// Not println, which the test runner would keep to itself.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Runs a program that must succeed; gives what it wrote to its standard output.
+#[track_caller]
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{command:?}: {}{}", words(&output.stdout), words(&output.stderr));
+    words(&output.stdout)
+}
+
+/// What is mounted below a directory.
+pub(crate) fn mounts_below(dir: &Path) -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let here = dir.to_str().unwrap();
+    let points = table.lines().filter_map(|l| l.split(' ').nth(1)).filter(|m| m.starts_with(here));
+    points.map(str::to_owned).collect()
+}
+
+/// Waits until something that must happen has happened.
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("never happened: {what}");
+}

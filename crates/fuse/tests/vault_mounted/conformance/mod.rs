@@ -1,0 +1,119 @@
+//! The behaviour of a file system, as small checks by theme. Each theme runs in a mounted vault, and in a plain directory of
+//! the machine, which proves the checks.
+
+mod at;
+mod copies;
+mod data;
+mod directories;
+mod durability;
+mod holes;
+mod length;
+mod links;
+mod mapped;
+mod mapping;
+mod names;
+mod nodes;
+mod opening;
+mod permissions;
+mod removed;
+mod rename;
+mod rename_matrix;
+mod set_ids;
+mod space;
+mod symlinks;
+mod times;
+mod xattrs;
+
+pub(crate) use mapping::Mapping;
+
+use crate::machine::lacking;
+use crate::place::{Place, lacking_root, needs, open_directory};
+use crate::serving::How;
+use at::At;
+use std::any::Any;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+/// One check: it gets an empty directory and panics if the file system does not behave.
+struct Check {
+    name: &'static str,
+    run: fn(&At),
+}
+
+/// The checks of a theme under their names.
+macro_rules! checks {
+    ($($check:ident),* $(,)?) => {
+        &[$($crate::conformance::Check { name: stringify!($check), run: $check }),*]
+    };
+}
+
+use checks;
+
+macro_rules! themes {
+    ($($theme:ident),* $(,)?) => {
+        mod plain {
+            $(#[test] fn $theme() { super::in_plain_directory(super::$theme::CHECKS); })*
+        }
+        mod vault {
+            $(#[test] fn $theme() { super::in_vault(super::$theme::CHECKS); })*
+        }
+    };
+}
+
+themes![
+    copies,
+    data,
+    directories,
+    durability,
+    holes,
+    length,
+    links,
+    mapped,
+    names,
+    nodes,
+    opening,
+    permissions,
+    removed,
+    rename,
+    rename_matrix,
+    set_ids,
+    space,
+    symlinks,
+    times,
+    xattrs,
+];
+
+fn in_plain_directory(checks: &[Check]) {
+    needs!(lacking_root());
+    let dir = open_directory();
+    let failed = run_all(checks, dir.path(), false);
+    assert!(failed.is_empty(), "{} of {} checks failed:\n{}", failed.len(), checks.len(), failed.join("\n"));
+}
+
+fn in_vault(checks: &[Check]) {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    let failed = run_all(checks, &place.mountpoint(), true);
+    assert!(failed.is_empty(), "{} of {} checks failed:\n{}", failed.len(), checks.len(), failed.join("\n"));
+    place.unmount(server);
+    place.verify();
+    place.assert_nothing_left();
+}
+
+/// Runs each check in a directory of its own; gives those that failed, and how.
+fn run_all(checks: &[Check], base: &Path, vault: bool) -> Vec<String> {
+    let failures = checks.iter().filter_map(|check| {
+        let at = At { dir: base.join(check.name), vault };
+        fs::create_dir(&at.dir).unwrap();
+        let failed = catch_unwind(AssertUnwindSafe(|| (check.run)(&at))).err()?;
+        Some(format!("  {}: {}", check.name, words(failed.as_ref())))
+    });
+    failures.collect()
+}
+
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
+}
