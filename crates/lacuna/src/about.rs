@@ -1,13 +1,11 @@
 //! What a disk says about itself without a passphrase. It takes no lock, so that a disk can be looked at while it is served.
 
-use crate::cluster::{Connection, Site, Target, data_prefix};
-use crate::file_place::FilePlace;
-use crate::flash_place::FlashPlace;
-use crate::parameters::Parameters;
+use crate::backing::rados::{data_prefix, snapshot, snapshots};
+use crate::backing::{Backing, Site};
+use crate::format::Params;
+use crate::formats::table;
 use crate::rados::ClusterOptions;
-use crate::snapshots;
 use lacuna_core::{Error, Result};
-use lacuna_flash::HeaderMedium;
 use lacuna_header::{Location, PublicHeader};
 use lacuna_nand::FlashGeometry;
 
@@ -16,7 +14,7 @@ pub struct About {
     /// The header, as anybody can read it.
     pub header: PublicHeader,
     /// The parameters of the disk; of a snapshot, those of the disk as it was then.
-    pub parameters: Parameters,
+    pub parameters: Box<dyn Params>,
     /// What a person should know about the copies of the header: sentences.
     pub notes: Vec<String>,
     /// Where the disk rests.
@@ -56,54 +54,27 @@ pub enum AboutMedium {
 
 /// What a disk, or a snapshot of one, says without a passphrase. Nothing of it is authenticated.
 pub fn about(location: &Location, cluster: &ClusterOptions) -> Result<About> {
-    match Site::of(location, cluster) {
-        Site::File(place) => of_file(location, place),
-        Site::Flash(place) => on_flash(location, place),
-        Site::Pool(target) => in_pool(location, &target),
-    }
-}
-
-fn of_file(location: &Location, place: FilePlace<'_>) -> Result<About> {
-    let look = place.look()?;
-    let found = lacuna_header::read_public_with(look.len, &|offset, buf| look.read(offset, buf));
-    read(location, found, |_, _| {
-        Ok(AboutMedium::File { len: look.len, used: look.used, in_use: look.in_use })
-    })
-}
-
-fn on_flash(location: &Location, place: FlashPlace<'_>) -> Result<About> {
-    let look = place.look()?;
-    let found = lacuna_header::read_public(&HeaderMedium::new(look.flash.clone()));
-    read(location, found, |_, _| {
-        Ok(AboutMedium::Flash { geometry: look.geometry(), used: look.used, in_use: look.in_use })
-    })
-}
-
-fn in_pool(location: &Location, target: &Target) -> Result<About> {
-    let connection = Connection::open(target)?;
-    let medium = connection.header()?;
-    read(location, lacuna_header::read_public(&*medium), |header, parameters| {
-        if let Some(name) = target.snapshot() {
-            let then = snapshots::named(&connection, header.uuid, name)?;
-            *parameters = parameters.as_of(then.blocks);
-        }
-        let snapshots = snapshots::over(&connection, header.uuid)?;
-        Ok(AboutMedium::Pool {
-            namespace: target.namespace().map(str::to_owned),
-            objects: data_prefix(header.uuid),
-            snapshots: snapshots.into_iter().map(|snapshot| snapshot.name).collect(),
-        })
-    })
-}
-
-fn read(
-    location: &Location,
-    found: Result<(PublicHeader, Vec<String>)>,
-    about_medium: impl FnOnce(&PublicHeader, &mut Parameters) -> Result<AboutMedium>,
-) -> Result<About> {
+    let seen = Site::of(location, cluster).look()?;
     let naming = |e: Error| e.context(location);
-    let (header, notes) = found.map_err(naming)?;
-    let mut parameters = Parameters::of(&header, location).map_err(naming)?;
-    let medium = about_medium(&header, &mut parameters).map_err(naming)?;
+    let (header, notes) = lacuna_header::read_public(&*seen.backing.header()?).map_err(naming)?;
+    let mut parameters = table::parse(&header, location).map_err(naming)?;
+    let (used, in_use) = (seen.used, seen.in_use);
+    let medium = match &seen.backing {
+        Backing::File(medium) => AboutMedium::File { len: medium.len(), used, in_use },
+        Backing::Flash(flash) => AboutMedium::Flash { geometry: flash.geometry(), used, in_use },
+        Backing::Pool(connection) => {
+            let target = connection.target();
+            if let Some(name) = target.snapshot() {
+                let then = snapshot(connection, header.uuid, name).map_err(naming)?;
+                parameters = parameters.as_of(then.blocks);
+            }
+            let snapshots = snapshots(connection, header.uuid).map_err(naming)?;
+            AboutMedium::Pool {
+                namespace: target.namespace().map(str::to_owned),
+                objects: data_prefix(header.uuid),
+                snapshots: snapshots.into_iter().map(|snapshot| snapshot.name).collect(),
+            }
+        }
+    };
     Ok(About { header, parameters, notes, medium })
 }

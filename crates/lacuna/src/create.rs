@@ -4,13 +4,21 @@
 //! others from then on. The header comes last: until it is written there is nothing that looks like a disk, so a power
 //! cut leaves either none or a whole one.
 
-use crate::cluster::Site;
-use crate::file_place::FilePlace;
-use crate::making::{Making, NewDisk};
+mod file;
+mod flash;
+mod making;
+mod rados;
+
+use crate::backing::{FilePlace, Site};
+use crate::format::CreateOptions;
 use crate::observer::Observer;
-use crate::shape::{CreateOptions, Created};
-use crate::{create_file, create_flash, create_rados};
 use lacuna_core::{Result, SecretVec};
+use making::Making;
+
+pub use making::{Created, NewDisk};
+pub use rados::delete;
+
+pub(crate) use rados::remove_objects;
 
 /// Makes a disk. `passphrases` is called with the number of levels once nothing else can be refused, and gives one passphrase for
 /// each, from level 0 up.
@@ -34,11 +42,12 @@ pub fn create_with(
     passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
 ) -> Result<Created> {
     let making = Making { options, observer };
+    let passphrases = Box::new(passphrases);
     match Site::of(&options.location, &options.holder.cluster) {
-        Site::Pool(target) => create_rados::run(&making, &target, passphrases),
+        Site::Pool(target) => rados::run(&making, &target, passphrases),
         Site::File(FilePlace::Named(path) | FilePlace::HeaderIn(path)) => {
-            create_file::run(&making, path, passphrases)
+            file::run(&making, path, passphrases)
         }
-        Site::Flash(place) => create_flash::run(&making, place, passphrases),
+        Site::Flash(place) => flash::run(&making, place, passphrases),
     }
 }

@@ -3,13 +3,12 @@
 //! Nothing of the data is touched. Without the header it is noise to everybody, also to those who know every passphrase; what a
 //! copy of the header elsewhere opens, it still opens.
 
+use crate::backing::{DiskRef, Holder, refuse_snapshot};
 use crate::claim::Claim;
-use crate::cluster::{Holder, Site, refuse_snapshot};
-use crate::create_rados::remove_objects;
+use crate::create::remove_objects;
+use crate::formats::table::check_place;
 use crate::former_copies::{self, Found};
-use crate::header::medium;
 use crate::observer::{Observer, during};
-use crate::parameters::check_place;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::{
@@ -60,7 +59,8 @@ pub fn erase(
 ) -> Result<Erased> {
     let what = format!("cannot erase {location}");
     refuse_snapshot(location, "erase")?;
-    let (medium, connection) = medium(location, holder, observer).map_err(|e| e.context(&what))?;
+    let disk = DiskRef { location, holder };
+    let (medium, connection) = disk.hold_header(observer).map_err(|e| e.context(&what))?;
     let diagnosis = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
     let unreadable = diagnosis.copies.iter().find(|copy| matches!(copy.state, CopyState::Unreadable(_)));
     if let (false, Some(copy)) = (diagnosis.is_of_ours(), unreadable) {
@@ -79,7 +79,7 @@ pub fn erase(
             .remedy("make sure that it is the right place: what has no header is erased already"));
     }
     diagnosis.header.as_ref().map_or(Ok(()), |header| check_place(header, location))?;
-    let flat = matches!(Site::of(location, &holder.cluster), Site::File(_));
+    let flat = matches!(location, Location::Path(_));
     if let (Some(connection), Some(header)) = (&connection, &diagnosis.header) {
         connection.refuse_copied(header.uuid, &what)?;
     }

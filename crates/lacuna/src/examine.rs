@@ -2,20 +2,19 @@
 //!
 //! [`about`](crate::about) fails where a header cannot be read. This says of each copy what is there.
 
-use crate::cluster::{Connection, Site};
-use crate::parameters::Parameters;
+use crate::backing::Site;
+use crate::format::Params;
+use crate::formats::table;
 use crate::rados::ClusterOptions;
 use lacuna_core::Result;
-use lacuna_flash::HeaderMedium;
 use lacuna_header::{Diagnosis, Location};
-use lacuna_medium::Medium;
 
 /// What was seen.
 pub struct Examination {
     /// The copies of the header.
     pub header: Diagnosis,
     /// What the header says of the disk, or why that cannot be; none where no copy is whole.
-    pub parameters: Option<Result<Parameters>>,
+    pub parameters: Option<Result<Box<dyn Params>>>,
     /// Length of the medium in bytes; of a pool and of flash that of the part that holds the header.
     pub len: u64,
     /// Bytes that a file takes on its file system.
@@ -32,31 +31,16 @@ impl Examination {
 
     /// Whether a file is longer than its disk makes it: it has grown since the header was written, or somebody made it longer.
     pub fn is_longer(&self) -> bool {
-        let flat = matches!(&self.parameters, Some(Ok(Parameters::Flat(_))));
-        flat && self.used.is_some() && self.needed().is_some_and(|needed| self.len > needed)
+        let grows = matches!(&self.parameters, Some(Ok(params)) if params.grown_into(0).is_some());
+        grows && self.used.is_some() && self.needed().is_some_and(|needed| self.len > needed)
     }
 }
 
 /// Looks at what is at a location. Errors: those of reaching it at all.
 pub fn examine(location: &Location, cluster: &ClusterOptions) -> Result<Examination> {
-    match Site::of(location, cluster) {
-        Site::File(place) => {
-            let look = place.look()?;
-            Ok(seen(location, &look, look.used, look.in_use))
-        }
-        Site::Flash(place) => {
-            let look = place.look()?;
-            Ok(seen(location, &HeaderMedium::new(look.flash.clone()), look.used, look.in_use))
-        }
-        Site::Pool(target) => {
-            let connection = Connection::open(&target)?;
-            Ok(seen(location, &*connection.header()?, None, false))
-        }
-    }
-}
-
-fn seen(location: &Location, medium: &dyn Medium, used: Option<u64>, in_use: bool) -> Examination {
+    let seen = Site::of(location, cluster).look()?;
+    let medium = seen.backing.header()?;
     let header = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
-    let parameters = header.header.as_ref().map(|header| Parameters::of(header, location));
-    Examination { header, parameters, len: medium.len(), used, in_use }
+    let parameters = header.header.as_ref().map(|header| table::parse(header, location));
+    Ok(Examination { header, parameters, len: medium.len(), used: seen.used, in_use: seen.in_use })
 }

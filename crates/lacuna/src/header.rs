@@ -1,16 +1,16 @@
 //! The header of a disk outside its medium, and its copies on it: backed up, restored and repaired.
 
+use crate::backing::{BackingKind, DiskRef, Site, refuse_snapshot};
 use crate::claim::Claim;
-use crate::cluster::{Connection, Holder, Site, refuse_snapshot};
-use crate::create_file::sync_directory;
+use crate::format::Params;
+use crate::formats::table;
 use crate::observer::Observer;
-use crate::parameters::{Parameters, check_place};
 use crate::partition_table;
 use crate::rados::ClusterOptions;
-use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
+use crate::sync_directory::sync_directory;
+use crate::unlock::{OpenHeader, Opened, Opener, Volume, unlock, unlock_held};
 use crate::vault_place;
 use lacuna_core::{Action, Advice, Error, Kind, Result, Setting};
-use lacuna_flash::HeaderMedium;
 pub use lacuna_header::HeaderBackup;
 use lacuna_header::{HEADER_LEN, Location, PublicHeader, medium_len};
 use lacuna_medium::{Access, Medium};
@@ -18,7 +18,6 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Takes a backup of the header. It needs no passphrase, and opens with those of today even after they are removed.
 pub fn backup(
@@ -27,17 +26,10 @@ pub fn backup(
     observer: &dyn Observer,
 ) -> Result<HeaderBackup> {
     refuse_snapshot(location, "back up the header of")?;
-    let taken = match Site::of(location, cluster) {
-        Site::File(place) => {
-            let look = place.look()?;
-            HeaderBackup::take(look.len, &|offset, buf| look.read(offset, buf))
-        }
-        Site::Flash(place) => taken_from(&HeaderMedium::new(place.look()?.flash)),
-        Site::Pool(target) => taken_from(&*Connection::open(&target)?.header()?),
-    };
-    let (backup, notes) = taken.map_err(|e| e.context(location))?;
+    let seen = Site::of(location, cluster).look()?;
+    let (backup, notes) = taken_from(&*seen.backing.header()?).map_err(|e| e.context(location))?;
     notes.iter().for_each(|note| observer.damaged_copy(&format!("{location}: {note}")));
-    Parameters::of(backup.public(), location).map_err(|e| e.context(location))?;
+    table::parse(backup.public(), location).map_err(|e| e.context(location))?;
     Ok(backup)
 }
 
@@ -88,25 +80,27 @@ pub struct MayLose {
 /// Errors: [`Kind::RolledBack`] for a backup that is older than the header, and [`Kind::Usage`] for that of another disk, unless
 /// `may_lose` allows it; [`Kind::Passphrase`], [`Kind::Busy`], and what the medium reports.
 pub fn restore(
-    (location, holder): (&Location, &Holder),
+    disk: DiskRef<'_>,
     backup: &HeaderBackup,
     may_lose: MayLose,
     observer: &dyn Observer,
     ask: impl FnOnce(Opener<'_>) -> Result<Opened>,
     agree: impl FnOnce(&str) -> Result<()>,
 ) -> Result<()> {
+    let location = disk.location;
     let what = format!("cannot restore the header of {location}");
     let naming = |e: Error| e.context(&what);
     refuse_snapshot(location, "restore the header of")?;
     let public = backup.public();
-    let parameters = Parameters::of(public, location).map_err(naming)?;
-    let made = match (&parameters, location) {
-        (Parameters::Vault(_), Location::Path(dir)) => vault_place::NewHeaderFile::make(dir)?,
-        _ => vault_place::NewHeaderFile::default(),
+    let parameters = table::parse(public, location).map_err(naming)?;
+    let is_vault = parameters.format().info().rests_on == BackingKind::Directory;
+    let made = match location.path().filter(|_| is_vault) {
+        Some(dir) => vault_place::NewHeaderFile::make(dir)?,
+        None => vault_place::NewHeaderFile::default(),
     };
-    let (medium, _connection) = medium(location, holder, observer)?;
+    let (medium, _connection) = disk.hold_header(observer)?;
     // That of a vault is a file of its own, which gets its length back.
-    if medium.len() < parameters.end() && !matches!(parameters, Parameters::Vault(_)) {
+    if medium.len() < parameters.end() && !is_vault {
         return Err(Error::new(Kind::Usage, what)
             .found(format!("{} bytes", medium.len()))
             .expected(format!("at least the {} bytes of the disk that the backup is of", parameters.end()))
@@ -114,9 +108,9 @@ pub fn restore(
     }
     let _claim = Claim::take(public.uuid, &what, observer)?;
     let change = Change::of(&*medium, backup).map_err(naming)?;
-    change.present().map_or(Ok(()), |present| check_place(present, location)).map_err(naming)?;
+    change.present().map_or(Ok(()), |present| table::check_place(present, location)).map_err(naming)?;
     change.check(may_lose, public).map_err(naming)?;
-    change.check_size(&parameters, location).map_err(naming)?;
+    change.check_size(&*parameters, location).map_err(naming)?;
     ask(&|passphrases| backup.open(passphrases))?;
     let table = match partition_table::is_there(&*medium) {
         Ok(false) => None,
@@ -134,7 +128,7 @@ pub fn restore(
     if !words.is_empty() {
         agree(&words.join("; "))?;
     }
-    if let Err(e) = make_room(&*medium, parameters) {
+    if let Err(e) = make_room(&*medium, &*parameters) {
         observer.note(&format!("the last copy of the header of {location} has no place: {e}"));
     }
     backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)?;
@@ -148,10 +142,11 @@ pub fn restore(
 /// Errors: [`Kind::Corrupt`] for a medium that lost part of the disk; [`Kind::NoSpace`] for a device that has no place for the last
 /// copy, where the others are written; those of [`unlock`].
 pub fn repair(
-    (location, holder): (&Location, &Holder),
+    disk: DiskRef<'_>,
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<()> {
+    let DiskRef { location, holder } = disk;
     refuse_snapshot(location, "repair the header of")?;
     let mut volume = unlock(location, holder, Access::Write, observer, ask)?;
     let room = write_all(location, &mut volume)?;
@@ -178,7 +173,7 @@ fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
                     .text(" says what can be done without one"),
             ));
     }
-    let room = make_room(&*volume.header, volume.parameters);
+    let room = make_room(&*volume.header, &*volume.parameters);
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
     Ok(room)
 }
@@ -199,7 +194,7 @@ fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Er
 }
 
 /// Makes a medium that holds the disk as long as all copies of its header need.
-fn make_room(medium: &dyn Medium, parameters: Parameters) -> Result<()> {
+fn make_room(medium: &dyn Medium, parameters: &dyn Params) -> Result<()> {
     let needed = parameters.medium_len();
     if medium.len() < needed { medium.set_len(needed) } else { Ok(()) }
 }
@@ -207,16 +202,17 @@ fn make_room(medium: &dyn Medium, parameters: Parameters) -> Result<()> {
 /// The same of a disk that another process has open, which reads and writes the header for this one. Errors: also
 /// [`Kind::Busy`] for a disk in a pool, and for one whose last copy has no place: the others are written then.
 pub fn repair_open(
-    (location, header): (&Location, Arc<dyn Medium>),
+    disk: &OpenHeader<'_>,
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<()> {
+    let location = disk.location;
     if matches!(location, Location::Rados { .. }) {
         return Err(Error::new(Kind::Busy, format!("cannot repair the header of {location}"))
             .found("a disk that is open; in a pool a repair writes the length of the header too")
             .remedy("close it first"));
     }
-    let mut volume = unlock_held(location, header, observer, ask)?;
+    let mut volume = unlock_held(disk, observer, ask)?;
     let room = write_all(location, &mut volume)?;
     let longer = if location.is_block_device() { format!(" and {LONGER}") } else { String::new() };
     room.map_err(|_| no_place(location, &volume, Kind::Busy, &format!("close the disk{longer}")))
@@ -227,27 +223,6 @@ fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
     match location {
         Location::Rados { .. } => medium.set_len(medium.len()),
         Location::Path(_) | Location::Nand(_) | Location::Ubi(_) => Ok(()),
-    }
-}
-
-/// The medium of the header, held for writing, with the connection that holds it in a pool.
-pub(crate) fn medium(
-    location: &Location,
-    holder: &Holder,
-    observer: &dyn Observer,
-) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
-    match Site::of(location, &holder.cluster) {
-        Site::File(place) => {
-            let medium = place.open(Access::Write)?;
-            medium.forget_cached()?;
-            Ok((Arc::new(medium), None))
-        }
-        Site::Flash(place) => Ok((Arc::new(HeaderMedium::new(place.open(Access::Write)?.0)), None)),
-        Site::Pool(target) => {
-            let mut connection = Connection::open(&target)?;
-            connection.hold(holder.steal, observer)?;
-            Ok((connection.header_to_mend()?, Some(connection)))
-        }
     }
 }
 
@@ -331,14 +306,14 @@ impl Change {
     }
 
     /// Refuses a header that makes the disk shorter than it is, where the end of its data does not tell.
-    fn check_size(&self, backup: &Parameters, location: &Location) -> Result<()> {
+    fn check_size(&self, backup: &dyn Params, location: &Location) -> Result<()> {
         let Change::Older { present } = self else { return Ok(()) };
-        let present = Parameters::of(present, location)?;
-        if present.size() <= backup.size() {
+        let (was, is) = (backup.describe().size, table::parse(present, location)?.describe().size);
+        if is <= was {
             return Ok(());
         }
         Err(Error::new(Kind::RolledBack, "the disk has grown since the backup was made")
-            .found(format!("{} bytes in the backup, {} now", backup.size(), present.size()))
+            .found(format!("{was} bytes in the backup, {is} now"))
             .expected("a backup that was made after the disk was resized")
             .remedy("make a new one"))
     }

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 /// The medium of the header of an open disk.
-pub(crate) struct HeldHeader {
+pub struct HeldHeader {
     /// Holds the lock.
     medium: Arc<dyn Medium>,
     read_only: bool,
@@ -27,7 +27,7 @@ impl HeldHeader {
 
     /// Gives the header to one at a time. Errors: [`Kind::Busy`] while it is another's, and of a disk that is open for
     /// reading alone, whose header this process may not write.
-    pub(crate) fn lease(&self) -> Result<HeaderLease<'_>> {
+    pub fn lease(&self) -> Result<HeaderLease<'_>> {
         if self.read_only {
             return Err(Error::new(Kind::Busy, "cannot change the header of the disk")
                 .found("a disk that is open for reading alone")

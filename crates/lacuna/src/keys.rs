@@ -4,20 +4,19 @@
 //! and to refresh, all slots are rewritten for exactly the passphrases that are given, so that what happens on the medium
 //! is the same whatever there was (deniability contract).
 
-use crate::cluster::{Holder, refuse_snapshot};
+use crate::backing::{DiskRef, refuse_snapshot};
 use crate::cost::Cost;
 use crate::former_copies;
 use crate::observer::Observer;
-use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
+use crate::unlock::{OpenHeader, Opened, Opener, Volume, unlock, unlock_held};
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
 use lacuna_header::{
-    Keyring, Location, PublicHeader, Uuid, add_passphrase, change_keys, change_passphrase, check_free_slot,
+    Keyring, PublicHeader, Uuid, add_passphrase, change_keys, change_passphrase, check_free_slot,
     lost_slots_warning, remove_passphrase,
 };
-use lacuna_medium::{Access, Medium};
+use lacuna_medium::Access;
 use std::cell::Cell;
-use std::sync::Arc;
 
 /// Which key slots an operation rewrites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,27 +78,26 @@ impl Keys {
     ///
     /// Errors: those of [`unlock`]; [`Kind::Usage`] for a snapshot, and for a cost where one slot changes.
     pub fn unlock(
-        (location, holder): (&Location, &Holder),
+        disk: DiskRef<'_>,
         all: bool,
         cost: Option<Cost>,
         observer: &dyn Observer,
         ask: impl FnOnce(Rewrites, &PublicHeader, Opener<'_>) -> Result<Opened>,
     ) -> Result<Keys> {
-        refuse_snapshot(location, "change the passphrases of")?;
-        let unlocking = |ask: Asking<'_>| unlock(location, holder, Access::Write, observer, ask);
+        refuse_snapshot(disk.location, "change the passphrases of")?;
+        let unlocking = |ask: Asking<'_>| unlock(disk.location, disk.holder, Access::Write, observer, ask);
         Self::unlock_with(&unlocking, all, cost, ask)
     }
 
-    /// The same of a disk that another process has open, which reads and writes the header for this one
-    /// ([`HeaderLease`](crate::HeaderLease)). Errors: the same.
+    /// The same of a disk that another process has open. Errors: the same.
     pub fn unlock_open(
-        (location, header): (&Location, Arc<dyn Medium>),
+        disk: &OpenHeader<'_>,
         all: bool,
         cost: Option<Cost>,
         observer: &dyn Observer,
         ask: impl FnOnce(Rewrites, &PublicHeader, Opener<'_>) -> Result<Opened>,
     ) -> Result<Keys> {
-        let unlocking = |ask: Asking<'_>| unlock_held(location, Arc::clone(&header), observer, ask);
+        let unlocking = |ask: Asking<'_>| unlock_held(disk, observer, ask);
         Self::unlock_with(&unlocking, all, cost, ask)
     }
 

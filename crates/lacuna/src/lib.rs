@@ -38,19 +38,21 @@
 //!
 //! # What is where
 //!
-//! - [`create`] makes a disk of a [`Shape`]: `sealed`, `deniable`, `oblivious` or `flash`.
+//! - [`create`] makes a disk of a [`Shape`]: `sealed`, `deniable`, `oblivious` or `flash` ([`FORMATS`]).
 //! - [`open`] opens one. [`unlock`] is its first half, for programs that ask a person or fork before they open: it
 //!   gives a [`Volume`], which becomes a [`Key`], which opens the disk.
 //! - [`OpenDisk`] is a disk that is open: [`levels`](OpenDisk::levels) for front ends, [`check`](OpenDisk::check),
-//!   [`on_objects`](OpenDisk::on_objects) for snapshots, [`purge`](Disk::purge) to forget what was deleted.
+//!   [`snapshots`](OpenDisk::snapshots), [`purge`](Disk::purge) to forget what was deleted.
+//! - [`format`](mod@format) is what a format is to this library; a program that has one of its own adds it with [`add_format`],
+//!   as `examples/sixth-format` does.
 //! - [`vault`] makes, opens and checks vaults: file systems in directories that nobody trusts.
 //! - [`about`] says what anybody can see of a disk.
 //! - [`unlock_to_rescue`] and [`read_blocks`] get what there is from a disk whose medium is damaged or was cut short.
 //! - What is open can be [checked](OpenDisk::check_in_use) and [grown](OpenDisk::grow), and its passphrases changed through a
 //!   [`HeaderLease`].
 //! - [`resize`], [`delete`], [`snapshots`], passphrases in [`keys`], backups of the header in [`header`].
-//! - Serving is the job of `lacuna-nbd` and `lacuna-fuse`, which know [`Disk`] and nothing else, and of `lacuna-vaultfs`, which
-//!   mounts a [`vault::Vault`].
+//! - Serving is the job of `lacuna-nbd` and `lacuna-fuse`, which know [`Disk`] and nothing else; `lacuna-fuse` mounts a
+//!   [`vault::Vault`], too.
 //!
 //! # Features
 //!
@@ -70,38 +72,33 @@
 #![warn(missing_docs)]
 
 mod about;
+mod backing;
 mod claim;
-mod cluster;
 mod cost;
 mod create;
-mod create_file;
-mod create_flash;
-mod create_rados;
+mod disk_key;
 mod enlarge;
 mod erase;
 mod examine;
-mod file_place;
-mod flash_place;
+pub mod format;
+mod formats;
 mod former_copies;
-mod growing;
 pub mod header;
 mod held_header;
-mod human;
 pub mod keys;
-mod look;
-mod making;
 mod observer;
 mod open_disk;
 mod opening;
-mod parameters;
+mod params;
 mod partition_table;
 mod private_disk;
 #[cfg(not(feature = "rados"))]
 pub mod rados;
 mod remains;
 mod resize;
-mod shape;
+mod size;
 pub mod snapshots;
+mod sync_directory;
 mod unlock;
 pub mod vault;
 mod vault_anchor;
@@ -110,44 +107,46 @@ mod vault_place;
 mod vault_rescue;
 
 pub use about::{About, AboutMedium, about};
+pub use backing::{
+    Backing, BackingKind, ChipShape, Connection, DiskRef, FilePlace, FlashPlace, HeaderMedium, Holder,
+    NewChip, Site, Target, check_forgets, other_conf, refuse_snapshot,
+};
 pub use claim::process_of;
-pub use cluster::{Holder, Site, Target, other_conf, refuse_snapshot};
 pub use cost::Cost;
-pub use create::{create, create_with};
-pub use create_rados::delete;
+pub use create::{Created, NewDisk, create, create_with, delete};
+pub use disk_key::Key;
 pub use erase::{Doomed, Erased, erase};
 pub use examine::{Examination, examine};
-pub use file_place::FilePlace;
-pub use flash_place::{FlashPlace, check_forgets};
-pub use held_header::HeaderLease;
-pub use human::human;
+pub use format::{CreateOptions, Shape};
+pub use formats::{FORMATS, OVERWRITTEN, add_format, usual};
+pub use held_header::{HeaderLease, HeldHeader};
 pub use lacuna_core::{
-    Action, Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind,
-    Naming, Reading, Result, SecretVec as Passphrase, Setting, Status, Term, printable, read_blocks,
-    shell_word,
+    Action, Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Extent,
+    ExtentRuns, Kind, Naming, Reading, Result, Secret, SecretVec as Passphrase, Setting, Status, StatusItem,
+    Term, printable, read_blocks, shell_word,
 };
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
-pub use lacuna_deniable::{Geometry, VERSION as DENIABLE_VERSION};
-pub use lacuna_flash::{FlashDisk, Policy as PurgePolicy, VERSION as FLASH_VERSION};
+pub use lacuna_deniable::Geometry;
+pub use lacuna_flash::Policy as PurgePolicy;
 pub use lacuna_header::{
-    CopyReport, CopyState, Diagnosis, DiskId, FormatId, KEY_SLOTS, Location, PublicHeader, Unlocked, Uuid,
+    CopyReport, CopyState, Diagnosis, DiskId, FormatId, HEADER_AREA, KEY_SLOTS, Location, PublicHeader,
+    Unlocked, Uuid,
 };
+pub use lacuna_levels::Masters;
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
 pub use lacuna_nand::{FlashGeometry, Wearing};
-pub use lacuna_oblivious::{Hiding, Plan, VERSION as OBLIVIOUS_VERSION};
+pub use lacuna_oblivious::Hiding;
 /// The connection to Ceph, of which a process must know when it ends.
 #[cfg(feature = "rados")]
 pub use lacuna_rados as rados;
-pub use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, VERSION as OBJECTS_VERSION, is_of_version_table};
-pub use making::NewDisk;
+pub use lacuna_sealed_objects::{ObjectLayout, is_of_version_table};
 pub use observer::{Observer, Silent};
-pub use open_disk::{OVERWRITTEN, OpenDisk};
-pub use opening::{Key, Opening, no_write_through};
-pub use parameters::{Parameters, hiding};
+pub use open_disk::OpenDisk;
+pub use opening::{Opening, no_write_through};
 pub use rados::ClusterOptions;
 pub use resize::resize;
-pub use shape::{ChipShape, CreateOptions, Created, Shape, blocks};
-pub use unlock::{DEEPER_LEVELS, Opened, Opener, Volume, open, peek, unlock, unlock_to_rescue};
+pub use size::{blocks, human};
+pub use unlock::{DEEPER_LEVELS, OpenHeader, Opened, Opener, Volume, open, peek, unlock, unlock_to_rescue};
 
 /// The program in the README compiles.
 #[cfg(doctest)]

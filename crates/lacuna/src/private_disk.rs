@@ -2,21 +2,20 @@
 
 use crate::claim::Claim;
 use lacuna_core::{BlockAddr, Disk, Error, Extent, Result, Status};
-use lacuna_levels::LevelDisk;
 use std::sync::Arc;
 
 /// A level of a disk, public or hidden, whose errors are all private.
 ///
 /// Deniability contract: if only those of hidden levels were, the sentence that stands for them in a log would tell.
 pub(crate) struct PrivateDisk {
-    level: Arc<LevelDisk>,
+    level: Arc<dyn Disk>,
     /// Kept as long as the level is written to.
     _claim: Option<Arc<Claim>>,
 }
 
 impl PrivateDisk {
     /// Of a level.
-    pub(crate) fn new(level: Arc<LevelDisk>, claim: Option<Arc<Claim>>) -> Self {
+    pub(crate) fn new(level: Arc<dyn Disk>, claim: Option<Arc<Claim>>) -> Self {
         PrivateDisk { level, _claim: claim }
     }
 }

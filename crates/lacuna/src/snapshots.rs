@@ -1,17 +1,42 @@
 //! States of a disk in RADOS that are kept.
 //!
 //! What changes the disk or its books is done by the one client that holds the disk, so that nobody's caches are
-//! left behind: open it and use [`OpenDisk::on_objects`](crate::OpenDisk::on_objects). Listing reads what anyone who can read the
+//! left behind: open it and use [`OpenDisk::snapshots`](crate::OpenDisk::snapshots). Listing reads what anyone who can read the
 //! pool may know.
 
-use crate::cluster::{self, Connection, Site};
-
+use crate::backing::rados::{snapshot, snapshots};
+use crate::backing::{Connection, Site, refuse_snapshot};
 use crate::rados::ClusterOptions;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::Location;
-
-pub(crate) use crate::cluster::{snapshot as named, snapshots as over};
+use lacuna_sealed_objects::ObjectDisk;
 pub use lacuna_sealed_objects::{SnapshotRecord, SnapshotState};
+
+/// An open disk that keeps snapshots.
+pub trait Snapshots {
+    /// Keeps the state that the disk has now under a name. Errors: [`Kind::Exists`] if there is one of this name.
+    fn create_snapshot(&self, name: &str) -> Result<()>;
+
+    /// Forgets the state of this name. Errors: [`Kind::NotFound`] if there is none.
+    fn remove_snapshot(&self, name: &str) -> Result<()>;
+
+    /// Makes the disk read as it did at the snapshot of this name, which stays. Errors: [`Kind::NotFound`] if there is none.
+    fn rollback(&self, name: &str) -> Result<()>;
+}
+
+impl Snapshots for ObjectDisk {
+    fn create_snapshot(&self, name: &str) -> Result<()> {
+        ObjectDisk::create_snapshot(self, name)
+    }
+
+    fn remove_snapshot(&self, name: &str) -> Result<()> {
+        ObjectDisk::remove_snapshot(self, name)
+    }
+
+    fn rollback(&self, name: &str) -> Result<()> {
+        ObjectDisk::rollback(self, name)
+    }
+}
 
 /// The snapshots of a disk, from the oldest on. Errors: [`Kind::Usage`] for a path or a snapshot, [`Kind::NotFound`],
 /// and what the cluster reports.
@@ -19,19 +44,19 @@ pub fn list(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Snapsho
     let connection = connect(location, cluster)?;
     let naming = |e: Error| e.context(location);
     let (header, _) = lacuna_header::read_public(&*connection.header()?).map_err(naming)?;
-    over(&connection, header.uuid).map_err(naming)
+    snapshots(&connection, header.uuid).map_err(naming)
 }
 
 /// The snapshot of this name. Errors: those of [`list`], and [`Kind::NotFound`] if there is none.
 pub fn find(location: &Location, cluster: &ClusterOptions, name: &str) -> Result<SnapshotRecord> {
     let connection = connect(location, cluster)?;
     let found = lacuna_header::read_public(&*connection.header()?)
-        .and_then(|(header, _)| named(&connection, header.uuid, name));
+        .and_then(|(header, _)| snapshot(&connection, header.uuid, name));
     found.map_err(|e| e.context(location))
 }
 
 fn connect(location: &Location, cluster: &ClusterOptions) -> Result<Connection> {
-    cluster::refuse_snapshot(location, "look for snapshots of")?;
+    refuse_snapshot(location, "look for snapshots of")?;
     match Site::of(location, cluster) {
         Site::Pool(target) => Connection::open(&target),
         Site::File(_) | Site::Flash(_) => Err(not_in_rados(location)),

@@ -5,19 +5,19 @@
 //! The lock on a file crosses a fork; a connection is ended before it and made anew after it, and the header is
 //! then compared with what was unlocked.
 
+use crate::backing::held::Held;
+use crate::backing::rados::{Reconnect, check_unchanged};
+use crate::backing::{Backing, BackingKind, DiskRef, FilePlace, Holder, refuse_snapshot};
 use crate::claim::Claim;
-use crate::cluster::{self, Connection, Holder, Site};
-use crate::file_place::FilePlace;
+use crate::disk_key::{Key, Reach};
+use crate::format::Params;
+use crate::formats::table;
 use crate::observer::{Observer, during};
 use crate::open_disk::OpenDisk;
-use crate::opening::{Key, Objects, Opening, Place};
-use crate::parameters::Parameters;
-use crate::partition_table;
+use crate::opening::Opening;
 use lacuna_core::{Error, Kind, Result, SecretVec};
-use lacuna_flash::HeaderMedium;
 use lacuna_header::{DiskId, Location, PublicHeader, Unlocked};
 use lacuna_medium::{Access, Medium};
-use lacuna_nand::Flash;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ const ACCESS_TIMES: &str = "the access time of the file will show when the disk 
     `noatime`.";
 
 /// What is said of a disk with levels, whichever it has, where the system gives no second descriptor for reads that leave nothing behind.
-const CACHED_READS: &str = "the system's cache may show what is read of the disk while it is open, whichever level that is for: its file     could not be opened once more. Allow more open files (`ulimit -n`), and mount /proc.";
+const CACHED_READS: &str = "the system's cache may show what is read of the disk while it is open, whichever level that is for: its file \
+    could not be opened once more. Allow more open files (`ulimit -n`), and mount /proc.";
 
 /// A medium or disk that is held, with its open header.
 pub struct Volume {
@@ -43,12 +44,10 @@ pub struct Volume {
     pub unlocked: Unlocked,
     /// The passphrases that opened it.
     pub passphrases: Vec<SecretVec>,
-    /// The parameters of the format.
-    pub parameters: Parameters,
-    /// For a disk on flash.
-    flash: Option<Arc<dyn Flash>>,
-    /// The connection with the lock, for a disk in RADOS.
-    connection: Option<Connection>,
+    /// The parameters of the disk.
+    pub parameters: Box<dyn Params>,
+    /// What the disk rests on, with the lock on it. None of a disk that another process has open.
+    backing: Option<Backing>,
     /// Of a disk in a file that is unlocked for writing.
     claim: Option<Arc<Claim>>,
     /// The file or device that is held.
@@ -78,86 +77,39 @@ pub fn unlock(
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
-    let held = Held::take(location, holder, (access, false), observer)?;
-    let claims = held.connection.is_none() && access == Access::Write;
-    unlock_in(held, (location, holder), claims, observer, ask)
+    let disk = DiskRef { location, holder };
+    let held = disk.hold(access, observer)?;
+    let claims = held.connection().is_none() && access == Access::Write;
+    unlock_in(held, disk, claims, observer, ask)
 }
 
 /// [`unlock`] for reading of a disk whose medium is damaged or was cut short. It is opened with what is left of it: a block that cannot
-/// be read, or does not verify, fails alone.
-///
-/// Errors: those of [`unlock`]; [`Kind::Corrupt`] where no copy of the header is whole.
+/// be read, or does not verify, fails alone. Errors: those of [`unlock`]; [`Kind::Corrupt`] where no copy of the header is whole.
 pub fn unlock_to_rescue(
     location: &Location,
     holder: &Holder,
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
-    let held = Held::take(location, holder, (Access::Read, true), observer)?;
-    let volume = unlock_in(held, (location, holder), false, observer, ask)?;
+    let disk = DiskRef { location, holder };
+    let held = disk.hold_to_rescue(observer)?;
+    let volume = unlock_in(held, disk, false, observer, ask)?;
     Ok(Volume { rescue: true, ..volume })
-}
-
-/// A medium or disk that is held, by whatever means.
-struct Held {
-    header: Arc<dyn Medium>,
-    flash: Option<Arc<dyn Flash>>,
-    connection: Option<Connection>,
-    file: Option<OwnedFd>,
-    /// Whether reading it leaves a trace.
-    touches: bool,
-}
-
-impl Held {
-    /// Takes hold of the disk at a location; to `rescue` it, of whatever is left of it.
-    fn take(
-        location: &Location,
-        holder: &Holder,
-        (access, rescue): (Access, bool),
-        observer: &dyn Observer,
-    ) -> Result<Held> {
-        let (mut touches, mut flash, mut file) = (false, None, None);
-        let (header, connection) = match Site::of(location, &holder.cluster) {
-            Site::File(place) => {
-                let medium = place.open(access)?;
-                // After a failed sync the system's cache may hold a header that the medium does not.
-                medium.forget_cached()?;
-                if access == Access::Write {
-                    partition_table::refuse(&medium).map_err(|e| e.context(location))?;
-                }
-                touches = medium.touches_access_times();
-                file = Some(medium.path_only()?);
-                (Arc::new(medium) as Arc<dyn Medium>, None)
-            }
-            Site::Flash(place) => {
-                let (opened, held) = if rescue { place.open_to_rescue()? } else { place.open(access)? };
-                (flash, file) = (Some(opened.clone()), Some(held));
-                (Arc::new(HeaderMedium::new(opened)) as Arc<dyn Medium>, None)
-            }
-            Site::Pool(target) => {
-                // Nothing is taken from another client before the passphrase has opened the header.
-                let (mut connection, header) = cluster::look(&target, location)?;
-                if !holder.steal {
-                    cluster::hold(&mut connection, false, observer)?;
-                }
-                (header, Some(connection))
-            }
-        };
-        Ok(Held { header, flash, connection, file, touches })
-    }
 }
 
 /// The rest of [`unlock`]. `claims`: the disk is to be claimed for this process.
 fn unlock_in(
-    Held { header, flash, mut connection, file, touches }: Held,
-    (location, holder): (&Location, &Holder),
+    held: Held,
+    disk: DiskRef<'_>,
     claims: bool,
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
+    let DiskRef { location, holder } = disk;
+    let header = &held.header;
     let naming = |e: Error| e.context(location);
-    let (public, _) = lacuna_header::read_public(&*header).map_err(naming)?;
-    let parameters = Parameters::of(&public, location).map_err(naming)?;
+    let (public, _) = lacuna_header::read_public(&**header).map_err(naming)?;
+    let parameters = table::parse(&public, location).map_err(naming)?;
     if claims && parameters.has_data_beside_header() {
         // Copies of the header are not written to what is no whole disk.
         parameters.check_length(header.len(), location)?;
@@ -169,7 +121,7 @@ fn unlock_in(
     };
     let trying = format!("trying the passphrase of {location}");
     let open = |passphrases: &[SecretVec]| {
-        during(observer, &trying, || lacuna_header::open(&*header, passphrases)).map_err(naming)
+        during(observer, &trying, || lacuna_header::open(&**header, passphrases)).map_err(naming)
     };
     let (unlocked, passphrases) = ask(&public, &open)?;
     // The claim is on the disk that was looked at.
@@ -178,31 +130,30 @@ fn unlock_in(
             .found("the header of another disk than a moment ago")
             .remedy("try again"));
     }
-    let parameters = Parameters::of(&unlocked.header, location).map_err(naming)?;
+    let parameters = table::parse(&unlocked.header, location).map_err(naming)?;
     // Where part of the disk is gone, no copy is written to the end.
     let whole = header.len() >= parameters.end();
     for note in unlocked.notes.iter().map(|note| format!("{location}: {note}")) {
         if whole { observer.damaged_copy(&note) } else { observer.note(&note) }
     }
-    if parameters.has_levels() && touches {
+    let has_levels = parameters.has_levels();
+    if has_levels && held.touches {
         observer.note(ACCESS_TIMES);
     }
-    if parameters.has_levels()
-        && let Err(e) = header.expect_discreet_reads()
-    {
+    if has_levels && let Err(e) = header.expect_discreet_reads() {
         observer.note(&format!("{CACHED_READS} ({})", e.finding()));
     }
-    if let Some(connection) = connection.as_mut().filter(|_| holder.steal) {
-        cluster::hold(connection, true, observer)?;
-        cluster::check_unchanged(&*header, &unlocked.header, location)?;
+    if let Some(connection) = held.connection().filter(|_| holder.steal) {
+        connection.hold(true, observer)?;
+        check_unchanged(&**header, &unlocked.header, location)?;
     }
+    let Held { header, backing, file, .. } = held;
     Ok(Volume {
         header,
         unlocked,
         passphrases,
         parameters,
-        flash,
-        connection,
+        backing,
         claim,
         file,
         rescue: false,
@@ -211,22 +162,28 @@ fn unlock_in(
     })
 }
 
-/// [`unlock`] of the header of a disk that another process has open, and has it read and written for this one. What is given
-/// back opens no disk.
+/// The header of a disk that another process has open, which reads and writes it for this one
+/// ([`HeaderLease`](crate::HeaderLease)).
+pub struct OpenHeader<'d> {
+    /// Where the disk lies.
+    pub location: &'d Location,
+    /// The medium of the header.
+    pub medium: Arc<dyn Medium>,
+}
+
+/// [`unlock`] of the header of a disk that another process has open. What is given back opens no disk.
 pub(crate) fn unlock_held(
-    location: &Location,
-    header: Arc<dyn Medium>,
+    disk: &OpenHeader<'_>,
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
-    let held = Held { header, flash: None, connection: None, file: None, touches: false };
-    unlock_in(held, (location, &Holder::default()), false, observer, ask)
+    let held = Held::of_open_disk(Arc::clone(&disk.medium));
+    let holder = Holder::default();
+    unlock_in(held, DiskRef { location: disk.location, holder: &holder }, false, observer, ask)
 }
 
 /// Opens a disk: the deepest level that one of the passphrases opens decides how many levels are open. A disk that another
-/// process has open is refused; a copy or snapshot of it can be read.
-///
-/// Errors: those of [`unlock`] and [`Key::open`].
+/// process has open is refused; a copy or snapshot of it can be read. Errors: those of [`unlock`] and [`Key::open`].
 pub fn open(
     location: &Location,
     passphrases: Vec<SecretVec>,
@@ -239,18 +196,13 @@ pub fn open(
 }
 
 /// What the header of a disk in a file says without a passphrase. None of what is no file, and where there is no header that says
-/// anything: whatever opens the disk then says why.
-///
-/// Errors: what keeps the header from being read.
-pub fn peek(location: &Location) -> Result<Option<Parameters>> {
+/// anything: whatever opens the disk then says why. Errors: what keeps the header from being read.
+pub fn peek(location: &Location) -> Result<Option<Box<dyn Params>>> {
     let Location::Path(path) = location else { return Ok(None) };
     // Without a hold: another program may have it open.
-    let seen = FilePlace::Named(path).look().and_then(|look| {
-        let (public, _) = lacuna_header::read_public_with(look.len, &|offset, buf| look.read(offset, buf))?;
-        Parameters::of(&public, location)
-    });
-    match seen {
-        Ok(parameters) => Ok(Some(parameters)),
+    let seen = FilePlace::Named(path).look().and_then(|look| lacuna_header::read_public(&look));
+    match seen.and_then(|(public, _)| table::parse(&public, location)) {
+        Ok(params) => Ok(Some(params)),
         Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => Ok(None),
         Err(e) => Err(e.context(location)),
     }
@@ -259,7 +211,7 @@ pub fn peek(location: &Location) -> Result<Option<Parameters>> {
 impl Volume {
     /// Refuses a snapshot, whose header is that of the disk, which another client may hold.
     pub(crate) fn refuse_snapshot(&self, verb: &str) -> Result<()> {
-        cluster::refuse_snapshot(&self.location, verb)
+        refuse_snapshot(&self.location, verb)
     }
 
     /// What a vault needs of it: the medium of the header, the open header, and the claim.
@@ -279,42 +231,28 @@ impl Volume {
     }
 
     /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if one is to come.
+    ///
+    /// Errors: [`Kind::Usage`] for a vault, [`Kind::Busy`] for a disk that another process has open.
     pub fn into_key(self, forks: bool) -> Result<Key> {
-        let Volume {
-            header: medium,
-            unlocked,
-            parameters,
-            flash,
-            connection,
-            claim,
-            location,
-            steal,
-            rescue,
-            ..
-        } = self;
-        let id = unlocked.id();
-        let masters = unlocked.master_keys;
-        let uuid = unlocked.header.uuid.0;
-        let has_levels = parameters.has_levels();
-        let place = match (parameters, connection) {
-            (Parameters::Flat(params), _) => Place::Flat { medium, params },
-            (Parameters::Deniable(params), _) => Place::Deniable { medium, params },
-            (Parameters::Oblivious(params), _) => Place::Oblivious { medium, params },
-            (Parameters::Objects(params), Some(connection)) => Place::Objects(Box::new(Objects {
+        let Volume { unlocked, parameters, backing, claim, location, steal, rescue, .. } = self;
+        if parameters.format().info().rests_on == BackingKind::Directory {
+            return Err(not_a_disk(&location));
+        }
+        let backing = backing.ok_or_else(|| {
+            Error::new(Kind::Busy, format!("cannot open {location}"))
+                .found("a disk that another process has open")
+        })?;
+        let (id, uuid) = (unlocked.id(), unlocked.header.uuid);
+        let reach = match backing {
+            Backing::Pool(connection) if forks => Reach::Anew(Box::new(Reconnect {
                 target: connection.target().clone(),
                 location: location.clone(),
                 steal,
-                params,
                 header: unlocked.header,
-                connection: (!forks).then_some(connection),
             })),
-            (Parameters::Flash(params), _) => {
-                Place::Flash { flash: flash.expect("a disk on flash is unlocked on flash"), params }
-            }
-            (Parameters::Vault(_), _) => return Err(not_a_disk(&location)),
-            (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
+            held => Reach::Held(held),
         };
-        Ok(Key { place, claim, has_levels, masters, id, uuid, rescue, location })
+        Ok(Key { reach, parameters, claim, masters: unlocked.master_keys, id, uuid, rescue, location })
     }
 }
 

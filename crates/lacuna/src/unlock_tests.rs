@@ -55,9 +55,9 @@ impl Around for Turncoat {
 fn unlocked(first: u8, then: u8, reads: u64) -> Result<Volume> {
     let (first, then) = (header_of(first), header_of(then));
     let header = Arc::new(Surrounded(Turncoat { first, then, left: AtomicU64::new(reads) }));
-    let held = Held { header, flash: None, connection: None, file: None, touches: false };
+    let held = Held::of_open_disk(header);
     let (location, holder) = (Location::Path(PathBuf::from("disk.img")), Holder::default());
-    unlock_in(held, (&location, &holder), true, &Silent, |_, open| {
+    unlock_in(held, DiskRef { location: &location, holder: &holder }, true, &Silent, |_, open| {
         let passphrases = vec![SecretVec::new(b"secret".to_vec())];
         Ok((open(&passphrases)?, passphrases))
     })

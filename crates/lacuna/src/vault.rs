@@ -31,12 +31,11 @@
 //! # }
 //! ```
 
+use crate::backing::{BackingKind, FilePlace, Holder};
 use crate::claim::Claim;
-use crate::cluster::Holder;
 use crate::cost::Cost;
-use crate::file_place::FilePlace;
 use crate::observer::{Observer, during};
-use crate::parameters::Parameters;
+use crate::sync_directory::sync_directory;
 use crate::unlock::{Opened, Opener};
 use crate::{vault_anchor, vault_place};
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
@@ -135,11 +134,12 @@ pub fn create(
     let made = header.write(&medium, |unlocked| {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let options = VaultOptions { choice: new.integrity, uid, gid, ..VaultOptions::default() };
-        let base = base((&new.dir, uuid), &anchor, false, random.clone())?;
+        let paths = VaultPaths { dir: &new.dir, uuid, anchor: &anchor };
+        let base = base(&paths, false, random.clone())?;
         Vault::create(base, &unlocked.master_keys[0], uuid.0, &options)?.close()
     });
-    let synced = made.and_then(|_| crate::create_file::sync_directory(&file));
-    let synced = synced.and_then(|()| crate::create_file::sync_directory(&new.dir));
+    let synced = made.and_then(|_| sync_directory(&file));
+    let synced = synced.and_then(|()| sync_directory(&new.dir));
     synced.map_err(naming).inspect_err(|_| drop(std::fs::remove_file(&anchor)))?;
     place.keep();
     Ok(CreatedVault { header: public, id, anchor })
@@ -201,7 +201,7 @@ pub fn unlock(
     let dir = dir.canonicalize().map_err(|e| Error::io(format!("cannot open {}", dir.display()), &e))?;
     let location = Location::Path(dir.clone());
     let volume = crate::unlock::unlock(&location, &Holder::default(), access, observer, ask)?;
-    if !matches!(volume.parameters, Parameters::Vault(_)) {
+    if volume.parameters.format().info().rests_on != BackingKind::Directory {
         return Err(Error::new(Kind::NotFound, format!("{} is not a vault", dir.display()))
             .found(format!("the header of a disk in {HEADER_FILE}")));
     }
@@ -254,16 +254,18 @@ impl VaultKey {
         self.id().check(expect).map_err(|e| e.context(self.dir.display()))?;
         let anchor = self.anchor(anchor.as_deref())?;
         let options = OpenOptions { read_only, accept, budget, log, ..OpenOptions::default() };
-        let base = base((&self.dir, self.uuid), &anchor, read_only, Arc::new(SystemRandom::new()?))?;
+        let base = base(&self.paths(&anchor), read_only, Arc::new(SystemRandom::new()?))?;
         // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
         let master = self.master.clone();
         let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
         let vault = Arc::new(Vault::open(base, &master, self.uuid.0, &options).map_err(naming)?);
         Ok(OpenVault { vault, _header: Arc::clone(&self.header), _claim: self.claim.clone() })
     }
-}
 
-impl VaultKey {
+    fn paths<'v>(&'v self, anchor: &'v Path) -> VaultPaths<'v> {
+        VaultPaths { dir: &self.dir, uuid: self.uuid, anchor }
+    }
+
     /// Opens a damaged vault to look at what verifies of it. What `opening` says of reading and accepting is of no meaning.
     ///
     /// Errors: [`Kind::Corrupt`] if nothing of it can be reached, and what the system reports.
@@ -272,23 +274,26 @@ impl VaultKey {
         let VaultOpening { budget, anchor, log, .. } = opening;
         let anchor = self.anchor(anchor.as_deref())?;
         let options = OpenOptions { budget, log, ..OpenOptions::default() };
-        let base = base((&self.dir, self.uuid), &anchor, true, Arc::new(SystemRandom::new()?))?;
+        let base = base(&self.paths(&anchor), true, Arc::new(SystemRandom::new()?))?;
         let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
         Rescue::open(base, &self.master.clone(), self.uuid.0, &options).map_err(naming)
     }
 }
 
+/// Where a vault and its anchor lie.
+struct VaultPaths<'v> {
+    dir: &'v Path,
+    uuid: Uuid,
+    /// Where this machine remembers its last state.
+    anchor: &'v Path,
+}
+
 /// What a vault rests on.
-fn base(
-    (dir, uuid): (&Path, Uuid),
-    anchor: &Path,
-    read_only: bool,
-    random: Arc<SystemRandom>,
-) -> Result<Base> {
+fn base(paths: &VaultPaths<'_>, read_only: bool, random: Arc<SystemRandom>) -> Result<Base> {
     let access = if read_only { Access::Read } else { Access::Write };
     Ok(Base {
-        folder: Arc::new(DiskFolder::open(dir, access)?),
-        anchor: Arc::new(FileAnchor::open(anchor, uuid.0, read_only)?),
+        folder: Arc::new(DiskFolder::open(paths.dir, access)?),
+        anchor: Arc::new(FileAnchor::open(paths.anchor, paths.uuid.0, read_only)?),
         random,
         clock: Arc::new(SystemWallClock),
     })
@@ -344,8 +349,7 @@ pub fn about(dir: &Path, anchor: Option<&Path>) -> Result<AboutVault> {
     vault_place::check(dir)?;
     let look = FilePlace::HeaderIn(dir).look()?;
     let naming = |e: Error| e.context(dir.display());
-    let found = lacuna_header::read_public_with(look.len, &|offset, buf| look.read(offset, buf));
-    let (header, notes) = found.map_err(naming)?;
+    let (header, notes) = lacuna_header::read_public(&look).map_err(naming)?;
     if header.format != FormatId::VAULT {
         return Err(Error::new(Kind::NotFound, format!("{} is not a vault", dir.display()))
             .found(format!("the format {} in {HEADER_FILE}", header.format))

@@ -6,7 +6,10 @@
 //! | 2 | 1 | integrity: 0 = auto, 1 = mt, 2 = rand, 3 = comp |
 //! | 3 | 1 | zero |
 
+use crate::backing::BackingKind;
+use crate::format::{Description, Format, FormatInfo, Params};
 use lacuna_core::{Error, Kind, Result};
+use lacuna_header::FormatId;
 use lacuna_integrity::{Choice, Scheme};
 
 /// The version of vaults that this build makes and opens.
@@ -51,6 +54,42 @@ impl VaultParams {
         let code = code.expect("vaults are made with what is offered alone") as u8;
         let [low, high] = VAULT_VERSION.to_le_bytes();
         [low, high, code, 0]
+    }
+}
+
+/// The format of the headers of vaults, which are no disks.
+#[derive(Debug)]
+pub(crate) struct VaultFormat;
+
+impl Format for VaultFormat {
+    fn info(&self) -> FormatInfo {
+        FormatInfo::of(FormatId::VAULT, "vault", BackingKind::Directory)
+    }
+
+    fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
+        Ok(Box::new(VaultParams::parse(params)?))
+    }
+}
+
+impl Params for VaultParams {
+    fn format(&self) -> &'static dyn Format {
+        &VaultFormat
+    }
+
+    fn describe(&self) -> Description {
+        Description {
+            cipher: self.integrity.name(),
+            layout: Some("one backing file for each file".to_owned()),
+            ..Description::of(0, 0)
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        VaultParams::encode(self).to_vec()
+    }
+
+    fn as_of(&self, _blocks: u64) -> Box<dyn Params> {
+        Box::new(*self)
     }
 }
 

@@ -168,8 +168,8 @@ mod tests {
     use crate::header::{self, MayLose};
     use crate::vault::{self, NewVault};
     use crate::{
-        ClusterOptions, Cost, CreateOptions, Holder, Opened, Opener, Passphrase, Shape, Silent, about, erase,
-        unlock,
+        ClusterOptions, Cost, CreateOptions, DiskRef, Holder, Opened, Opener, Passphrase, Shape, Silent,
+        about, erase, unlock,
     };
     use lacuna_header::Location;
     use lacuna_medium::Access;
@@ -252,8 +252,8 @@ mod tests {
         let header = dir.join(HEADER_FILE);
         let refused = |what: &str| {
             let may_lose = MayLose { older: true, replace: true };
-            let place = (&location, &holder);
-            let restored = header::restore(place, &backup, may_lose, &Silent, opened, |_| Ok(()));
+            let disk = DiskRef { location: &location, holder: &holder };
+            let restored = header::restore(disk, &backup, may_lose, &Silent, opened, |_| Ok(()));
             assert!(restored.is_err(), "{what}: restored");
             assert!(erase(&location, &holder, &Silent, |_| Ok(())).is_err(), "{what}: erased");
             assert!(

@@ -2,10 +2,10 @@
 //! flushed.
 
 use super::*;
-use crate::held_header::HeldHeader;
-use lacuna_core::{BLOCK_SIZE, SecretVec};
+use lacuna_core::{BLOCK_SIZE, Budget, SecretVec};
 use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
 use lacuna_header::{CreateHeader, FormatId, NewHeader, medium_len};
+use lacuna_levels::Masters;
 use lacuna_sim::{CrashMedium, Image, Rng};
 use std::sync::atomic::AtomicBool;
 
@@ -14,15 +14,15 @@ const NEW: u64 = 5000;
 
 struct Made {
     image: Image,
-    params: Params,
+    params: SealedParams,
     uuid: Uuid,
     master: Secret<32>,
 }
 
 impl Made {
     fn new() -> Made {
-        let params = Params::plan(Cipher::Gcm, OLD, None).unwrap();
-        let end = Parameters::Flat(params).end();
+        let params = SealedParams::plan(Cipher::Gcm, OLD, None).unwrap();
+        let end = params.geometry().medium_len();
         let medium = CrashMedium::new(medium_len(end));
         let levels = [vec![SecretVec::new(b"key".to_vec())]];
         let new = CreateHeader {
@@ -41,16 +41,11 @@ impl Made {
         Made { image: medium.durable_image(), params, uuid, master }
     }
 
-    fn open(&self, medium: &Arc<CrashMedium>, params: &Params) -> Growing {
-        let opener = Opener {
-            master: self.master.clone(),
-            uuid: self.uuid.0,
-            budget: Budget::bytes(4 << 20),
-            read_only: false,
-            write_through: false,
-            random: Arc::new(SystemRandom::new().unwrap()),
-        };
-        Growing::open(medium.clone(), params, opener).unwrap()
+    fn open(&self, medium: &Arc<CrashMedium>, params: &SealedParams) -> Growing {
+        let keys = Masters { keys: std::slice::from_ref(&self.master), uuid: &self.uuid.0 };
+        let opening = Opening { budget: Budget::bytes(4 << 20), ..Opening::default() };
+        let medium: Arc<dyn Medium> = medium.clone();
+        Growing::open(&medium, params, &OpenWith { keys, opening, rescue: false }).unwrap()
     }
 
     /// Grows a disk that is written to, without power after `cut` operations. Whether it grew before, and what is left.
@@ -71,12 +66,12 @@ impl Made {
                     std::thread::yield_now();
                 }
             });
-            let grown = disk.grow(&held.lease().unwrap(), Some(NEW * BLOCK_SIZE as u64));
+            let grown = disk.grow(&held, Some(NEW * BLOCK_SIZE as u64));
             done.store(true, Ordering::Relaxed);
             grown
         });
-        if let Ok(parameters) = &grown {
-            assert_eq!((parameters.size(), disk.blocks()), (NEW * BLOCK_SIZE as u64, NEW));
+        if let Ok(params) = &grown {
+            assert_eq!((params.describe().size, disk.blocks()), (NEW * BLOCK_SIZE as u64, NEW));
         }
         drop(disk);
         (grown.is_ok(), medium.after_cut(&mut Rng::new(cut)))
@@ -95,7 +90,7 @@ fn every_cut_of_a_growth_leaves_the_old_size_or_the_new() {
         let (grew, left) = made.grow(cut);
         let medium = Arc::new(CrashMedium::from_image(left));
         let header = open_by_key(&*medium, made.uuid, &made.master).unwrap().header;
-        let params = Params::parse(&header.params).unwrap();
+        let params = SealedParams::parse(&header.params).unwrap();
         match params.blocks {
             OLD if !grew => olds += 1,
             NEW => news += 1,
@@ -112,7 +107,7 @@ fn every_cut_of_a_growth_leaves_the_old_size_or_the_new() {
             assert!(read == block(0) || read == block(3), "cut {cut}: block {at}");
         }
         disk.write(BlockAddr(params.blocks - 1), &block(4)).unwrap();
-        disk.close().unwrap();
+        Disk::close(&disk).unwrap();
         if grew {
             break;
         }

@@ -1,5 +1,5 @@
-//! Where a location leads, and a disk in Ceph RADOS as it is reached: the connection, the lock that makes this client
-//! the only one that writes, and which objects are the disk's.
+//! A disk in Ceph RADOS as it is reached: the connection, the lock that makes this client the only one that writes, and
+//! which objects are the disk's.
 //!
 //! | what | prefix of its objects |
 //! |---|---|
@@ -10,16 +10,14 @@
 //!
 //! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
 
-use crate::file_place::FilePlace;
-use crate::flash_place::FlashPlace;
-use crate::observer::Observer;
+use crate::observer::{Observer, Silent};
 use crate::rados::{ClusterOptions, RadosPool, WriterLock};
 use data_encoding::HEXLOWER;
 use lacuna_core::{Error, Kind, Result, shell_word};
 use lacuna_header::{Location, PublicHeader, TAIL_AREA, Uuid};
 use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
 use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,56 +27,12 @@ const REMOVED_AT_ONCE: usize = 64;
 /// Which disk in which cluster. May cross a fork.
 #[derive(Clone)]
 pub struct Target {
-    pool: String,
-    name: String,
-    snapshot: Option<String>,
-    options: ClusterOptions,
-    shown: String,
-}
-
-/// Where the cluster of a disk in RADOS is, and what becomes of another client that holds the disk. Means nothing for a path.
-#[derive(Clone, Debug, Default)]
-pub struct Holder {
-    /// How the cluster is reached.
-    pub cluster: ClusterOptions,
-    /// Take the disk over from the client that holds it, which is shut out from the cluster and loses what it had not flushed.
-    pub steal: bool,
-}
-
-/// Where a location leads.
-pub enum Site<'l> {
-    /// To a file or block device; to a vault by the file of its header.
-    File(FilePlace<'l>),
-    /// To flash.
-    Flash(FlashPlace<'l>),
-    /// To a disk in RADOS.
-    Pool(Target),
-}
-
-impl<'l> Site<'l> {
-    /// Where a location leads.
-    pub fn of(location: &'l Location, cluster: &ClusterOptions) -> Self {
-        match location {
-            Location::Path(path) => Site::File(FilePlace::of(path)),
-            Location::Nand(path) => Site::Flash(FlashPlace::Nand(path)),
-            Location::Ubi(path) => Site::Flash(FlashPlace::Ubi(path)),
-            Location::Rados { pool, name, snapshot } => Site::Pool(Target {
-                pool: pool.clone(),
-                name: name.clone(),
-                snapshot: snapshot.clone(),
-                options: cluster.clone(),
-                shown: location.to_string(),
-            }),
-        }
-    }
-
-    /// The disk in RADOS, if it leads to one.
-    pub fn target(&self) -> Option<&Target> {
-        match self {
-            Site::File(_) | Site::Flash(_) => None,
-            Site::Pool(target) => Some(target),
-        }
-    }
+    pub(crate) pool: String,
+    pub(crate) name: String,
+    pub(crate) snapshot: Option<String>,
+    pub(crate) options: ClusterOptions,
+    /// The location, for errors.
+    pub(crate) shown: String,
 }
 
 impl Target {
@@ -95,14 +49,6 @@ impl Target {
     /// What tells this target from others, for names of files on this machine.
     pub fn identity(&self) -> String {
         format!("{}\0{:?}\0{:?}", self.shown, self.options.namespace, other_conf(&self.options))
-    }
-
-    fn header_prefix(&self) -> String {
-        header_prefix(&self.name)
-    }
-
-    fn lock_prefix(&self) -> String {
-        format!("lacuna.{}.lock", self.name)
     }
 }
 
@@ -167,7 +113,7 @@ const LAST_COPY: u64 = 1;
 const HEADER_LEN: u64 = LAST_COPY * (4 << 20) + TAIL_AREA;
 
 /// A connection to the cluster, and perhaps the lock on the disk. Never crosses a fork.
-pub(crate) struct Connection {
+pub struct Connection {
     // First, so that it goes first: it is released over the connection.
     lock: Mutex<Option<WriterLock>>,
     pool: Arc<RadosPool>,
@@ -187,11 +133,14 @@ impl Connection {
         &self.target
     }
 
-    /// Takes the lock on the disk, until this is dropped. A client that died is shut out first, and with `steal`
-    /// one that lives; the observer is told. Errors: [`Kind::Busy`] while another client holds it.
-    pub(crate) fn hold(&mut self, steal: bool, observer: &dyn Observer) -> Result<()> {
+    /// Takes the lock on the disk, until this is dropped; a snapshot, which nothing writes, needs none. A client that died is shut out
+    /// first, and with `steal` one that lives; the observer is told. Errors: [`Kind::Busy`] while another client holds it.
+    pub(crate) fn hold(&self, steal: bool, observer: &dyn Observer) -> Result<()> {
+        if self.target.snapshot.is_some() {
+            return Ok(());
+        }
         let shown = &self.target.shown;
-        let object = format!("{}.{:016x}", self.target.lock_prefix(), 0);
+        let object = format!("lacuna.{}.lock.{:016x}", self.target.name, 0);
         let lock = self.pool.lock_writer(&object, steal).map_err(|e| e.context(shown))?;
         if let Some(client) = lock.taken_from() {
             let why = if steal { "held it" } else { "held it and did not answer" };
@@ -199,7 +148,7 @@ impl Connection {
                 "{shown}: {client} {why}; it is shut out of the cluster, and what it had not flushed is lost"
             ));
         }
-        *self.lock() = Some(lock);
+        *self.lock.lock() = Some(lock);
         Ok(())
     }
 
@@ -210,7 +159,7 @@ impl Connection {
 
     /// Whether there is anything at the place of the header.
     pub(crate) fn exists(&self) -> Result<bool> {
-        let objects = self.objects(&self.target.header_prefix())?;
+        let objects = self.header_objects()?;
         for object in [0, LAST_COPY] {
             let found = objects.query_one(Query { object, extents: vec![], keys: Keys::None })?;
             if found.version.is_some() {
@@ -253,9 +202,7 @@ impl Connection {
     }
 
     /// Refuses what removes the objects of the disk with this UUID if another name leads to them as well, by a copy of its
-    /// header. `what` could not be done.
-    ///
-    /// Errors: [`Kind::Usage`] then; what the cluster reports.
+    /// header. `what` could not be done. Errors: [`Kind::Usage`] then; what the cluster reports.
     pub(crate) fn refuse_copied(&self, uuid: Uuid, what: &str) -> Result<()> {
         let objects = self.pool.object_names("lacuna.")?;
         let mut names: Vec<&str> = objects.iter().filter_map(|object| disk_of(object)).collect();
@@ -292,7 +239,7 @@ impl Connection {
 
     /// The medium of a header of which nothing may be left.
     pub(crate) fn header_to_mend(&self) -> Result<Arc<dyn Medium>> {
-        let objects = self.objects(&self.target.header_prefix())?;
+        let objects = self.header_objects()?;
         match StripedMedium::open(objects.clone()) {
             Err(e) if e.kind() == Kind::NotFound => {
                 Ok(Arc::new(StripedMedium::with_len(objects, HEADER_LEN)))
@@ -303,7 +250,7 @@ impl Connection {
 
     /// An empty medium for the header of a new disk.
     pub(crate) fn new_header(&self) -> Result<Arc<dyn Medium>> {
-        let objects = self.objects(&self.target.header_prefix())?;
+        let objects = self.header_objects()?;
         Ok(Arc::new(StripedMedium::create(objects, HEADER_LEN)?))
     }
 
@@ -314,12 +261,12 @@ impl Connection {
 
     /// Removes the header: from here on there is no disk of this name.
     pub(crate) fn remove_header(&self) -> Result<()> {
-        remove_all(&*self.objects(&self.target.header_prefix())?, |_, _| {})
+        remove_all(&*self.header_objects()?, |_, _| {})
     }
 
     /// Releases the lock and leaves nothing of it.
-    pub(crate) fn forget_lock(self) -> Result<()> {
-        let lock = self.lock().take();
+    pub(crate) fn forget_lock(&self) -> Result<()> {
+        let lock = self.lock.lock().take();
         lock.map_or(Ok(()), WriterLock::remove)
     }
 
@@ -331,36 +278,53 @@ impl Connection {
     /// Leaves the lock to the next client, which takes it over as from the dead: then the cluster refuses what of ours
     /// may still be on its way.
     pub(crate) fn abandon_lock(&self) {
-        if let Some(lock) = self.lock().take() {
+        if let Some(lock) = self.lock.lock().take() {
             lock.abandon();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<WriterLock>> {
-        self.lock.lock()
+    /// The objects of the header.
+    fn header_objects(&self) -> Result<Arc<dyn ObjectStore>> {
+        self.objects(&header_prefix(&self.target.name))
     }
 
     fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {
         let objects = self.pool.objects(prefix)?;
         Ok(objects)
     }
-}
 
-/// Connects to a disk that is there.
-pub(crate) fn look(target: &Target, location: &Location) -> Result<(Connection, Arc<dyn Medium>)> {
-    let connection = Connection::open(target)?;
-    let header = connection.header()?;
-    if let Some(name) = target.snapshot() {
-        let found = lacuna_header::read_public(&*header)
-            .and_then(|(public, _)| snapshot(&connection, public.uuid, name));
-        found.map(drop).map_err(|e| e.context(location))?;
+    /// Connects to a disk that is there. The second value is the medium of its header.
+    pub(crate) fn find(target: &Target, location: &Location) -> Result<(Arc<Connection>, Arc<dyn Medium>)> {
+        let connection = Connection::open(target)?;
+        let header = connection.header()?;
+        if let Some(name) = target.snapshot() {
+            let found = lacuna_header::read_public(&*header)
+                .and_then(|(public, _)| snapshot(&connection, public.uuid, name));
+            found.map(drop).map_err(|e| e.context(location))?;
+        }
+        Ok((Arc::new(connection), header))
     }
-    Ok((connection, header))
 }
 
-/// Takes the lock on a disk; a snapshot, which nobody writes, needs none.
-pub(crate) fn hold(connection: &mut Connection, steal: bool, observer: &dyn Observer) -> Result<()> {
-    if connection.target().snapshot().is_some() { Ok(()) } else { connection.hold(steal, observer) }
+/// A disk that was unlocked, and to which the process that goes on after a fork connects anew.
+pub(crate) struct Reconnect {
+    pub(crate) target: Target,
+    pub(crate) location: Location,
+    /// Take the disk over from the client that holds it.
+    pub(crate) steal: bool,
+    /// As it was unlocked.
+    pub(crate) header: PublicHeader,
+}
+
+impl Reconnect {
+    /// Connects to the disk, which must not have changed.
+    pub(crate) fn connect(&self) -> Result<Arc<Connection>> {
+        let (connection, header) = Connection::find(&self.target, &self.location)?;
+        // The process that unlocked the disk took it over, and has told.
+        connection.hold(self.steal, &Silent)?;
+        check_unchanged(&*header, &self.header, &self.location)?;
+        Ok(connection)
+    }
 }
 
 /// Refuses a header that is no longer what was unlocked.

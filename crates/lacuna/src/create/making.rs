@@ -1,12 +1,13 @@
 //! A disk that is being made: its passphrases, its header, and what is refused wherever it is to be.
 
+use crate::backing::{Backing, BackingKind};
 use crate::claim::Claim;
+use crate::format::{CreateOptions, Params};
 use crate::observer::{Observer, during};
-use crate::parameters::Parameters;
-use crate::shape::CreateOptions;
-use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
+use lacuna_core::{Advice, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::SystemRandom;
-use lacuna_header::{CreateHeader, NewHeader, PublicHeader, Uuid};
+use lacuna_header::{CreateHeader, DiskId, NewHeader, PublicHeader, Unlocked, Uuid};
+use lacuna_levels::Masters;
 use lacuna_medium::Medium;
 
 /// A disk that is there already, in words.
@@ -39,16 +40,48 @@ pub struct NewDisk {
     pub levels: u8,
 }
 
+/// What gives the passphrases of a new disk: one or more for each level.
+pub(crate) type Passphrases<'a> = Box<dyn FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>> + 'a>;
+
 /// A disk that is being made.
 pub(crate) struct Making<'a> {
     pub(crate) options: &'a CreateOptions,
     pub(crate) observer: &'a dyn Observer,
 }
 
+/// What was made.
+pub struct Created {
+    /// What the header says of the disk.
+    pub parameters: Box<dyn Params>,
+    /// The header, as anybody can read it.
+    pub header: PublicHeader,
+    /// By which its owner knows the disk again ([`Opening::expect`](crate::Opening::expect)).
+    pub id: DiskId,
+}
+
+impl Created {
+    /// With this header, which is on the medium or about to be.
+    pub(crate) fn with(parameters: Box<dyn Params>, header: &NewHeader) -> Created {
+        let unlocked = header.unlocked();
+        Created { parameters, header: unlocked.header.clone(), id: unlocked.id() }
+    }
+}
+
+/// The keys of a disk with this header.
+pub(crate) fn keys(unlocked: &Unlocked) -> Masters<'_> {
+    Masters { keys: &unlocked.master_keys, uuid: &unlocked.header.uuid.0 }
+}
+
+/// Lays a disk on what holds its header as well, the header last.
+pub(crate) fn lay(backing: &Backing, params: &dyn Params, header: NewHeader) -> Result<()> {
+    header.write(&*backing.header()?, |unlocked| params.create(backing, keys(unlocked))).map(drop)
+}
+
 impl Making<'_> {
-    /// The beginning of a refusal.
-    pub(crate) fn refused(&self) -> Error {
-        Error::new(Kind::Usage, format!("cannot create {}", self.options.location))
+    /// Refuses a format that cannot be made on this.
+    pub(crate) fn check_format(&self, kind: BackingKind) -> Result<()> {
+        let made_on = self.options.shape.format.info().made_on;
+        if made_on.contains(&kind) { Ok(()) } else { Err(self.options.misplaced(kind)) }
     }
 
     /// Claims the disk that is there and is about to be overwritten: it may be open under another name. What cannot be read is said.
@@ -68,13 +101,10 @@ impl Making<'_> {
     }
 
     /// Gets the passphrases and makes the header of a disk with these parameters.
-    pub(crate) fn draft(
-        &self,
-        parameters: &Parameters,
-        passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
-    ) -> Result<NewHeader> {
-        let levels = self.options.shape.levels();
-        if parameters.has_levels() {
+    pub(crate) fn draft(&self, parameters: &dyn Params, passphrases: Passphrases<'_>) -> Result<NewHeader> {
+        let has_levels = parameters.has_levels();
+        let levels = self.options.shape.levels.filter(|_| has_levels).unwrap_or(1);
+        if has_levels {
             parameters.check_levels(usize::from(levels))?;
         }
         let random = SystemRandom::new()?;
@@ -82,12 +112,13 @@ impl Making<'_> {
         let passphrases = passphrases(NewDisk { uuid, levels })?;
         if passphrases.len() != usize::from(levels) {
             return Err(self
+                .options
                 .refused()
                 .found(match passphrases.len() {
                     1 => "one passphrase".to_owned(),
                     several => format!("{several} passphrases"),
                 })
-                .expected(if parameters.has_levels() {
+                .expected(if has_levels {
                     format!("{levels}, one for each level")
                 } else {
                     "one to begin with".to_owned()
@@ -97,7 +128,7 @@ impl Making<'_> {
                 ));
         }
         let header = CreateHeader {
-            format: parameters.format(),
+            format: parameters.format().info().id,
             params: parameters.encode(),
             end: parameters.end(),
             cost: self.options.cost.settle(self.observer),
@@ -105,13 +136,5 @@ impl Making<'_> {
             uuid: Some(uuid),
         };
         during(self.observer, "making keys of the passphrase", || NewHeader::build(header, &random))
-    }
-
-    /// The refusal of a disk without a size.
-    pub(crate) fn no_size(&self, wherefore: &str) -> Error {
-        self.refused()
-            .found("no size")
-            .expected(format!("the size of a disk in {wherefore}"))
-            .remedy(Advice::from("give for example ").setting(Setting("size")).text(" 20G"))
     }
 }

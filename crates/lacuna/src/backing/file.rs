@@ -1,6 +1,7 @@
-//! A file or block device that is looked at without taking hold of it: its header has copies of which one is whole at any
-//! moment, so that a disk can be looked at while it is served.
+//! A file or block device as it is reached: that of a disk, or the header of a vault in its directory. It is held, or looked at
+//! without a hold: its header has copies of which one is whole at any moment, so that a disk can be looked at while it is served.
 
+use crate::vault_place::{HEADER_FILE, is_vault};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Access, FileMedium, Links, Medium, ReadExtent, WriteExtent, open_to_look};
 use rustix::fs::{Advice, fadvise};
@@ -10,12 +11,44 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// An open file or block device.
+/// Where the file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilePlace<'l> {
+    /// At a path that the user names.
+    Named(&'l Path),
+    /// In the directory of a vault, where others may have put it: it is no symbolic link.
+    HeaderIn(&'l Path),
+}
+
+impl<'l> FilePlace<'l> {
+    /// The file with the header of what lies at a path.
+    pub(crate) fn of(path: &'l Path) -> Self {
+        if is_vault(path) { FilePlace::HeaderIn(path) } else { FilePlace::Named(path) }
+    }
+
+    /// Takes hold of it. Errors: those of [`FileMedium::open`].
+    pub(crate) fn open(self, access: Access) -> Result<FileMedium> {
+        self.reach(|path, links| FileMedium::open_linked(path, access, links))
+    }
+
+    /// Looks at it without taking hold of it.
+    pub(crate) fn look(self) -> Result<Look> {
+        self.reach(Look::at)
+    }
+
+    fn reach<R>(self, by: impl FnOnce(&Path, Links) -> R) -> R {
+        match self {
+            FilePlace::Named(path) => by(path, Links::Followed),
+            FilePlace::HeaderIn(dir) => by(&dir.join(HEADER_FILE), Links::Refused),
+        }
+    }
+}
+
+/// A file or block device that is looked at without taking hold of it.
 pub(crate) struct Look {
     file: File,
     path: String,
-    /// Length in bytes.
-    pub(crate) len: u64,
+    len: u64,
     /// Bytes that a file takes on its file system.
     pub(crate) used: Option<u64>,
     /// Whether another process holds it.
@@ -39,10 +72,8 @@ impl Look {
         Ok(Look { file, path: path.display().to_string(), len, used, in_use })
     }
 
-    /// Fills a buffer from an offset on.
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let read = self.file.read_exact_at(buf, offset);
-        read.map_err(|e| Error::io(format!("cannot read {}", self.path), &e))
+    fn refused(&self) -> Error {
+        Error::new(Kind::ReadOnly, format!("cannot write to {}: it is looked at alone", self.path))
     }
 }
 
@@ -53,7 +84,10 @@ impl Medium for Look {
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        batch.iter_mut().try_for_each(|extent| Look::read(self, extent.offset, extent.buf))
+        batch.iter_mut().try_for_each(|extent| {
+            let read = self.file.read_exact_at(extent.buf, extent.offset);
+            read.map_err(|e| Error::io(format!("cannot read {}", self.path), &e))
+        })
     }
 
     fn will_read(&self, offset: u64, len: u64) {
@@ -76,11 +110,5 @@ impl Medium for Look {
 
     fn set_len(&self, _len: u64) -> Result<()> {
         Err(self.refused())
-    }
-}
-
-impl Look {
-    fn refused(&self) -> Error {
-        Error::new(Kind::ReadOnly, format!("cannot write to {}: it is looked at alone", self.path))
     }
 }

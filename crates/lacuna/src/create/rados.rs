@@ -4,30 +4,27 @@
 //! that a removal that was cut short can be finished by saying it again. Only a process that is killed while it
 //! creates a disk leaves objects that nothing leads to: those of an empty disk.
 
-use crate::cluster::{self, Connection, Holder, Site, Target};
-use crate::making::{Making, NewDisk, lacuna_disk, overwrite};
+use crate::backing::rados::remove_all;
+use crate::backing::{Backing, BackingKind, Connection, Holder, Site, Target, refuse_snapshot};
+use crate::create::making::{Created, Making, Passphrases, keys, lacuna_disk, overwrite};
+use crate::format::{Params, Room};
 use crate::observer::{Observer, during};
-use crate::parameters::Parameters;
-use crate::shape::{Created, Shape, blocks};
-use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
-use lacuna_crypto::Cipher;
+use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{Location, NewHeader, Uuid};
 use lacuna_medium::{ObjectStore, SnapshotId};
-use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
+use lacuna_sealed_objects::list_snapshots;
+use std::sync::Arc;
 
 /// Makes the disk.
-pub(crate) fn run(
-    making: &Making<'_>,
-    target: &Target,
-    passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
-) -> Result<Created> {
+pub(crate) fn run(making: &Making<'_>, target: &Target, passphrases: Passphrases<'_>) -> Result<Created> {
     let Making { options, observer } = making;
-    cluster::refuse_snapshot(&options.location, "create")?;
+    refuse_snapshot(&options.location, "create")?;
+    making.check_format(BackingKind::Pool)?;
+    let plan = |has_keys| options.shape.format.plan(options, Room::Pool { has_keys });
     // What can be refused without a cluster is.
-    plan(making, true)?;
-    let mut connection = Connection::open(target)?;
-    let params = plan(making, connection.has_keys())?;
-    check_pool(&connection, making, &params)?;
+    plan(true)?;
+    let connection = Arc::new(Connection::open(target)?);
+    let params = plan(connection.has_keys())?;
     if connection.exists()? && !options.force {
         return Err(exists(making));
     }
@@ -45,15 +42,14 @@ pub(crate) fn run(
             found.map_or("a disk whose header cannot be read".to_owned(), |(there, _)| lacuna_disk(&there));
         observer.replaces(&words)?;
     }
-    let parameters = Parameters::Objects(params);
-    let made = making.draft(&parameters, passphrases).and_then(|header| {
-        let created = Created::with(parameters, &header);
+    let made = making.draft(&*params, passphrases).and_then(|header| {
+        let created = Created::with(params, &header);
         let uuid = created.header.uuid;
         if there {
             clear(&connection, making)?;
         }
         let laying = format!("laying out {}", options.location);
-        during(*observer, &laying, || lay(&connection, &params, header))
+        during(*observer, &laying, || lay(&connection, &*created.parameters, header))
             .map_err(|e| e.context(format!("cannot create {}", options.location)))
             .inspect_err(|_| take_back(&connection, uuid, *observer))?;
         Ok(created)
@@ -65,70 +61,14 @@ pub(crate) fn run(
     made
 }
 
-/// The parameters of the disk, in a pool whose objects have keys or have none.
-fn plan(making: &Making<'_>, has_keys: bool) -> Result<ObjectParams> {
-    let Shape::Sealed { cipher, layout } = making.options.shape else {
-        return Err(making
-            .refused()
-            .found("a format for another medium in a pool")
-            .expected("the format sealed")
-            .remedy(
-                "levels are made for a file or block device, the format flash for flash: use such a location",
-            ));
-    };
-    check_layout(cipher, layout)?;
-    let size = making.options.size.ok_or_else(|| making.no_size("RADOS"))?;
-    if making.options.preallocate {
-        return Err(making
-            .refused()
-            .found("preallocation in a pool, where objects come with the first write to them")
-            .expected("a file")
-            .remedy("leave it out"));
-    }
-    let beside = cipher.meta_size() == 0 || !has_keys;
-    let usual = if beside { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
-    ObjectParams::plan(cipher, layout.unwrap_or(usual), blocks(size)?)
-}
-
-/// Refuses a layout for a cipher that keeps no metadata, for which it would mean nothing.
-fn check_layout(cipher: Cipher, layout: Option<ObjectLayout>) -> Result<()> {
-    match layout {
-        Some(layout) if cipher.meta_size() == 0 && layout != ObjectLayout::SegmentEnd => {
-            Err(Error::new(Kind::Usage, "cannot use this layout")
-                .found(format!("the layout {} with the cipher {}", layout.name(), cipher.name()))
-                .expected("a cipher that keeps metadata: xts-random or gcm")
-                .remedy("leave the layout away"))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn exists(making: &Making<'_>) -> Error {
     making
+        .options
         .refused()
         .with_kind(Kind::Exists)
         .found("a disk that exists already")
         .expected("a name that no disk of the pool and namespace has")
         .remedy(overwrite())
-}
-
-/// Refuses a layout that the pool cannot keep.
-fn check_pool(connection: &Connection, making: &Making<'_>, params: &ObjectParams) -> Result<()> {
-    if connection.has_keys() || !params.layout.needs_keys() {
-        return Ok(());
-    }
-    Err(making
-        .refused()
-        .found(format!(
-            "the layout {} in an erasure-coded pool, whose objects have no keys to keep metadata in",
-            params.layout.name()
-        ))
-        .expected("a layout that keeps metadata beside the data")
-        .remedy(
-            Advice::from("use the layout segment-end (")
-                .setting(Setting("layout"))
-                .text("), or a replicated pool"),
-        ))
 }
 
 /// Removes what is at the place of the new disk.
@@ -150,10 +90,8 @@ fn uuid_of(connection: &Connection) -> Result<Uuid> {
 }
 
 /// Lays the disk down, the header last.
-fn lay(connection: &Connection, params: &ObjectParams, header: NewHeader) -> Result<()> {
-    let unlocked = header.unlocked();
-    let uuid = unlocked.header.uuid;
-    ObjectDisk::create(&connection.stores(uuid)?, params, &unlocked.master_keys[0], &uuid.0)?;
+fn lay(connection: &Arc<Connection>, params: &dyn Params, header: NewHeader) -> Result<()> {
+    params.create(&Backing::Pool(connection.clone()), keys(header.unlocked()))?;
     header.write(&*connection.new_header()?, |_| Ok(())).map(drop)
 }
 
@@ -187,8 +125,8 @@ pub(crate) fn remove_objects(connection: &Connection, uuid: Uuid, observer: &dyn
         forget(&*stores.data, snapshot.data_id)?;
         forget(&*stores.book, snapshot.book_id)?;
     }
-    cluster::remove_all(&*stores.data, |done, of| observer.progress(done, of))?;
-    cluster::remove_all(&*stores.book, |_, _| {})
+    remove_all(&*stores.data, |done, of| observer.progress(done, of))?;
+    remove_all(&*stores.book, |_, _| {})
 }
 
 /// Lets a store forget a snapshot, which it may have done already.
@@ -217,8 +155,8 @@ pub fn delete(
             .expected("a location rados:POOL/NAME")
             .remedy("remove a file with rm"));
     };
-    cluster::refuse_snapshot(location, "delete")?;
-    let mut connection = Connection::open(&target)?;
+    refuse_snapshot(location, "delete")?;
+    let connection = Connection::open(&target)?;
     let uuid = uuid_of(&connection).map_err(|e| e.context(&what))?;
     connection.refuse_copied(uuid, &what)?;
     connection.hold(holder.steal, observer)?;

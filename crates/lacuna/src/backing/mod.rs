@@ -1,0 +1,15 @@
+//! What disks rest on: how it is found, held and looked at, and where the header of the disk lies on it.
+
+pub(crate) mod file;
+pub(crate) mod flash;
+pub(crate) mod flash_header;
+pub(crate) mod held;
+pub(crate) mod rados;
+pub(crate) mod site;
+
+pub use file::FilePlace;
+pub use flash::{ChipShape, FlashPlace, NewChip, check_forgets};
+pub use flash_header::HeaderMedium;
+pub use held::{Backing, BackingKind};
+pub use rados::{Connection, Target, other_conf, refuse_snapshot};
+pub use site::{DiskRef, Holder, Site};

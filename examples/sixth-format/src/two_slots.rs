@@ -1,0 +1,298 @@
+//! `two-slots`: every block has two slots on the medium, and a write goes to the slot that does not hold what was flushed last.
+//!
+//! A small format that keeps the contracts of a disk, at the price of twice the space, two slots read for each block, and one write
+//! at a time. A program adds it with [`lacuna::add_format`].
+//!
+//! # Layout
+//! Slot *s* (0 or 1) of block *b* begins at byte 1,048,576 + 9216 *b* + 4608 *s*, behind the header. Numbers are little-endian.
+//!
+//! | offset | length | field |
+//! |---:|---:|---|
+//! | 0 | 24 | nonce |
+//! | 24 | 16 | tag |
+//! | 40 | 8 | number of the version, from 1 up |
+//! | 48 | 464 | zeros |
+//! | 512 | 4096 | the block, encrypted |
+//!
+//! The cipher is XAES-256-GCM under the key `two-slots` of the master key and the UUID; block and number are the associated data.
+//! The first 512 bytes of a slot that was never written are zeros, and so is the block in it. Of slots that verify the one with the
+//! higher number counts. The parameters in the header are the number of blocks, 8 bytes.
+//!
+//! # Durability
+//! Invariant: one slot of each block holds its last flushed version, and nothing was written to that slot since. The other slot takes
+//! every write until the next flush, so that whatever a power cut leaves of it, the block reads as flushed or as written later. Which
+//! slots were written since the last sync is kept in memory. At opening the medium is synced: a server that was killed may have left
+//! writes that a read shows and a power cut could still take. Any error of a write or a sync stops the disk, a full medium among them:
+//! the slot that was being written may have held an acknowledged version.
+//!
+//! # What an adversary can do
+//! Altered, moved and spliced slots do not verify, and each write of a block encrypts it anew. Snapshots show which blocks changed, and
+//! nothing is fresh: an older slot, or zeros in both, bring an older block back. A newest version that is damaged cannot be told from
+//! a write that a power cut tore: the block then reads as the version before, and a check tells of it only where neither slot is whole.
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+use lacuna::format::{CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room};
+use lacuna::{
+    BLOCK_SIZE, Backing, BackingKind, BlockAddr, Disk, Error, Extent, FormatId, HEADER_AREA, Kind, Masters,
+    Medium, Result, Status, blocks,
+};
+use lacuna_core::{FailStop, Parameters, Plain, Record, RecordMut, closed};
+use lacuna_crypto::{HedgedNonce, RandomSource, SystemRandom, XAES_NONCE, XaesKey, derive};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const NAME: &str = "two-slots";
+/// Offsets in a slot.
+const NONCE: usize = 0;
+const TAG: usize = 24;
+const NUMBER: usize = 40;
+/// Bytes of a slot before the block.
+const HEAD: usize = 512;
+const SLOT: usize = HEAD + BLOCK_SIZE;
+/// Bytes of the two slots of a block.
+const PAIR: usize = 2 * SLOT;
+/// The most blocks of a disk: 4 PiB.
+const MOST_BLOCKS: u64 = 1 << 40;
+/// The most blocks that are written without a sync, which bounds memory to some MiB.
+const MOST_UNSYNCED: usize = 1 << 16;
+
+/// The format.
+#[derive(Debug)]
+pub struct TwoSlots;
+
+impl Format for TwoSlots {
+    fn info(&self) -> FormatInfo {
+        FormatInfo::of(FormatId(0x8001), NAME, BackingKind::File)
+    }
+
+    fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
+        let params = Parameters::of_len(NAME, params, 8)?;
+        match params.u64(0) {
+            blocks @ 1..=MOST_BLOCKS => Ok(Box::new(TwoSlotsParams { blocks })),
+            other => Err(params.refused(format!("{other} blocks"), format!("1 to {MOST_BLOCKS} blocks"))),
+        }
+    }
+
+    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
+        let Room::File(_) = room else { return Err(options.misplaced(room.kind())) };
+        let size = options.size.ok_or_else(|| options.no_size("two slots"))?;
+        let too_large = |e: Error| e.with_kind(Kind::Usage).remedy("choose a smaller size");
+        self.parse(&blocks(size)?.to_le_bytes()).map_err(too_large)
+    }
+}
+
+/// The parameters of a disk.
+#[derive(Debug)]
+struct TwoSlotsParams {
+    blocks: u64,
+}
+
+impl Params for TwoSlotsParams {
+    fn format(&self) -> &'static dyn Format {
+        &TwoSlots
+    }
+
+    fn describe(&self) -> Description {
+        Description { cipher: "xaes-256-gcm", ..Description::of(self.blocks, self.blocks) }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        self.blocks.to_le_bytes().to_vec()
+    }
+
+    fn end(&self) -> u64 {
+        place_of(self.blocks, 0)
+    }
+
+    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+        Box::new(TwoSlotsParams { blocks })
+    }
+
+    fn create(&self, backing: &Backing, _keys: Masters<'_>) -> Result<()> {
+        // A device may hold something. Slots of zeros were never written.
+        backing.medium()?.discard(HEADER_AREA, self.end() - HEADER_AREA)
+    }
+
+    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+        let (medium, Masters { keys, uuid }) = (Arc::clone(backing.medium()?), with.keys);
+        let read_only = with.opening.read_only;
+        if !read_only {
+            medium.sync()?;
+        }
+        Ok(Box::new(TwoSlotsDisk {
+            medium,
+            blocks: self.blocks,
+            key: XaesKey::new(&derive(&keys[0], NAME, uuid)),
+            nonces: HedgedNonce::derive(&keys[0], "two-slots nonce", uuid),
+            random: SystemRandom::new()?,
+            unsynced: RwLock::default(),
+            health: FailStop::default(),
+            read_only,
+            write_through: with.opening.write_through,
+        }))
+    }
+}
+
+/// Where a slot begins on the medium.
+fn place_of(block: u64, slot: usize) -> u64 {
+    HEADER_AREA + block * PAIR as u64 + (slot * SLOT) as u64
+}
+
+/// What the tag of a version covers beside the block, and its nonce depends on.
+fn bound(block: u64, number: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    RecordMut(&mut bytes).u64(0, block).u64(8, number);
+    bytes
+}
+
+/// A version of a block: the slot that it is in, and its number. Number 0 is that of a slot that was never written.
+#[derive(Clone, Copy)]
+struct Version {
+    slot: usize,
+    number: u64,
+}
+
+/// An open disk.
+struct TwoSlotsDisk {
+    medium: Arc<dyn Medium>,
+    blocks: u64,
+    key: XaesKey,
+    nonces: HedgedNonce,
+    random: SystemRandom,
+    /// The versions that were written since the last sync, by block. Readers share the lock; a writer and a sync have it alone.
+    unsynced: RwLock<HashMap<u64, Version>>,
+    health: FailStop,
+    read_only: bool,
+    write_through: bool,
+}
+
+impl TwoSlotsDisk {
+    /// Reads both slots of a block and decrypts them where they lie. Gives the newest version, none if neither slot is whole. Of two
+    /// slots that were never written it is the second, so that the first is written first.
+    fn newest(&self, block: u64, pair: &mut [u8; PAIR]) -> Result<Option<Version>> {
+        self.medium.read_at(place_of(block, 0), pair)?;
+        let mut newest: Option<Version> = None;
+        for (slot, bytes) in pair.chunks_exact_mut(SLOT).enumerate() {
+            let (head, content) = bytes.split_at_mut(HEAD);
+            let head = Record(head);
+            let number = head.u64(NUMBER);
+            let is_whole = if head.is_zero(..) {
+                content.fill(0);
+                true
+            } else {
+                let (nonce, tag) = (head.array(NONCE), head.array(TAG));
+                self.key.open_in_place(&nonce, &bound(block, number), content, &tag)?.is_ok()
+            };
+            if is_whole && newest.is_none_or(|newest| newest.number <= number) {
+                newest = Some(Version { slot, number });
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Writes a block.
+    fn put(&self, unsynced: &mut HashMap<u64, Version>, block: u64, content: &[u8]) -> Result<()> {
+        self.health.check()?;
+        if unsynced.len() >= MOST_UNSYNCED {
+            self.sync(unsynced)?;
+        }
+        let version = if let Some(version) = unsynced.get(&block) {
+            *version
+        } else {
+            let mut pair = Plain::new([0u8; PAIR]);
+            let synced = self.newest(block, &mut pair)?.unwrap_or(Version { slot: 1, number: 0 });
+            Version { slot: 1 - synced.slot, number: synced.number + 1 }
+        };
+        let bound = bound(block, version.number);
+        let mut random = [0u8; XAES_NONCE];
+        self.random.fill(&mut random);
+        let nonce = self.nonces.hedge(random, &bound, content);
+        let mut bytes = [0u8; SLOT];
+        let (head, sealed) = bytes.split_at_mut(HEAD);
+        let tag = self.key.seal(&nonce, &bound, content, sealed)?;
+        RecordMut(head).put(NONCE, &nonce).put(TAG, &tag).u64(NUMBER, version.number);
+        unsynced.insert(block, version);
+        let written = self.medium.write_at(place_of(block, version.slot), &bytes);
+        written.map_err(|e| self.health.fail(e))
+    }
+
+    fn sync(&self, unsynced: &mut HashMap<u64, Version>) -> Result<()> {
+        self.health.check()?;
+        self.medium.sync().map_err(|e| self.health.fail(e.of_sync()))?;
+        unsynced.clear();
+        Ok(())
+    }
+}
+
+impl Disk for TwoSlotsDisk {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        let _unchanged = self.unsynced.read();
+        let mut pair = Plain::new([0u8; PAIR]);
+        for (block, out) in (first.0..).zip(buf.chunks_exact_mut(BLOCK_SIZE)) {
+            let newest = self.newest(block, &mut pair)?.ok_or_else(|| {
+                Error::new(Kind::Corrupt, format!("block {block} does not verify"))
+                    .found("two slots that were damaged, altered or moved")
+                    .expected("one that this disk wrote there")
+                    .remedy("restore this block from a backup; a check lists all such blocks")
+            })?;
+            out.copy_from_slice(&pair[newest.slot * SLOT + HEAD..][..BLOCK_SIZE]);
+        }
+        Ok(())
+    }
+
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        let mut unsynced = self.unsynced.write();
+        let mut blocks = (first.0..).zip(data.chunks_exact(BLOCK_SIZE));
+        blocks.try_for_each(|(block, content)| self.put(&mut unsynced, block, content))
+    }
+
+    /// A block that was written takes its space for ever: zeros are written there. One that never was takes none.
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        let mut unsynced = self.unsynced.write();
+        let mut pair = Plain::new([0u8; PAIR]);
+        for block in first.0..first.0 + count {
+            if self.newest(block, &mut pair)?.is_none_or(|newest| newest.number > 0) {
+                self.put(&mut unsynced, block, &[0; BLOCK_SIZE])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.read_only { Ok(()) } else { self.sync(&mut self.unsynced.write()) }
+    }
+
+    fn extents(&self, _first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        Ok(vec![Extent { blocks: count, written: true }])
+    }
+
+    fn status(&self) -> Status {
+        Status::default()
+    }
+
+    fn close(&self) -> Result<()> {
+        let flushed = self.flush();
+        drop(self.health.fail(closed()));
+        flushed
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+}
+
+impl OpenFormat for TwoSlotsDisk {
+    fn disk(&self) -> &dyn Disk {
+        self
+    }
+
+    fn flushes_writes(&self) -> bool {
+        self.write_through
+    }
+}
