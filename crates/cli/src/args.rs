@@ -1,7 +1,6 @@
 //! The words of the command line. What stands here is also the text of `--help` and of the manual pages.
 
 mod daily;
-mod format;
 mod groups;
 mod header;
 mod keys;
@@ -12,7 +11,6 @@ mod snapshots;
 mod vault;
 
 pub(crate) use daily::{CloseArgs, DoctorArgs, EraseArgs, ListArgs, StatusArgs};
-pub(crate) use format::Format;
 pub(crate) use groups::{
     ClusterArgs, CostArgs, ExpectArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, PurgingArgs, ShapeArgs,
     WaitingArgs, WritingArgs,
@@ -28,9 +26,10 @@ pub(crate) use vault::{
 };
 
 use crate::size::Size;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lacuna::{Cipher, Location, ObjectLayout};
+use lacuna::format::Format;
+use lacuna::{Cipher, FORMATS, Location, ObjectLayout};
 use lacuna_mount::Way;
 use location::location;
 use std::path::PathBuf;
@@ -124,8 +123,8 @@ pub(crate) struct CreateArgs {
     #[arg(long)]
     pub size: Option<Size>,
     /// How the medium is used [default: sealed, on flash flash]
-    #[arg(long, value_enum)]
-    pub format: Option<Format>,
+    #[arg(long, value_parser = format())]
+    pub format: Option<&'static dyn Format>,
     /// How blocks are encrypted; only gcm notices altered data. xts-random is for small random writes at the highest
     /// speed and where there is no room for tags: altered data is not noticed [default: gcm]
     #[arg(long, value_parser = cipher())]
@@ -163,17 +162,8 @@ pub(crate) struct CreateArgs {
 
 impl CreateArgs {
     /// The format that is asked for, or the usual one of the location.
-    pub(crate) fn format(&self) -> Format {
-        let usual = match self.location {
-            Location::Nand(_) | Location::Ubi(_) => Format::Flash,
-            Location::Path(_) | Location::Rados { .. } => Format::Sealed,
-        };
-        self.format.unwrap_or(usual)
-    }
-
-    /// The cipher of a sealed disk.
-    pub(crate) fn cipher(&self) -> Cipher {
-        self.cipher.unwrap_or(Cipher::Gcm)
+    pub(crate) fn format(&self) -> &'static dyn Format {
+        self.format.unwrap_or_else(|| lacuna::usual(&self.location))
     }
 }
 
@@ -444,6 +434,13 @@ pub(crate) struct ManArgs {
 fn way() -> impl TypedValueParser<Value = Way> {
     PossibleValuesParser::new(Way::ALL.map(Way::name))
         .try_map(|name| Way::ALL.into_iter().find(|way| way.name() == name).ok_or("no such way"))
+}
+
+/// The formats that can be asked for.
+fn format() -> impl TypedValueParser<Value = &'static dyn Format> {
+    let offered = FORMATS.iter().map(|format| format.info()).filter(|format| !format.made_on.is_empty());
+    PossibleValuesParser::new(offered.map(|format| PossibleValue::new(format.name).help(format.summary)))
+        .try_map(|name| FORMATS.iter().copied().find(|f| f.info().name == name).ok_or("no such format"))
 }
 
 fn cipher() -> impl TypedValueParser<Value = Cipher> {

@@ -6,7 +6,7 @@ use crate::settings;
 use crate::working::{self, Looking, Stage};
 use lacuna::{Error, Kind, Result};
 use lacuna_daemon::{ReadyPipe, Side, daemonize};
-use lacuna_mount::Log;
+use lacuna_mount::{Log, proc};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::unix::net::UnixDatagram;
@@ -98,8 +98,7 @@ pub(crate) fn run(
 /// The threads that stretched the passphrase end by themselves, a moment after their work is done.
 fn wait_until_alone() {
     for _ in 0..2000 {
-        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-        if threads == 1 {
+        if proc::threads().unwrap_or(1) == 1 {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -110,7 +109,7 @@ fn wait_until_alone() {
 /// of them ends the process by itself from now on, so that a second one cannot cut short what the first one began.
 pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
     let failed = |e: &std::io::Error| Error::io("cannot listen for signals", e);
-    let hup = (!ignores_hup()).then_some(SIGHUP);
+    let hup = (!proc::ignores(SIGHUP)).then_some(SIGHUP);
     let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hup)).map_err(|e| failed(&e))?;
     let thread = std::thread::Builder::new().name("lacuna-signals".into());
     let spawned = thread.spawn(move || {
@@ -120,14 +119,6 @@ pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
         });
     });
     spawned.map(|_| ()).map_err(|e| failed(&e).with_kind(Kind::Other))
-}
-
-/// Whether this process was started so that it ignores HUP.
-fn ignores_hup() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
 }
 
 /// Where a server's messages go: to standard error, or from the background to the system's log.

@@ -1,7 +1,6 @@
 //! `check`: reads and verifies everything.
 
 use crate::args::CheckArgs;
-use crate::attendant;
 use crate::bad_runs::{BadRuns, blocks};
 use crate::console::{self, Console};
 use crate::online;
@@ -13,7 +12,7 @@ use lacuna::{
     BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Error, Kind, OVERWRITTEN, Opening, Result,
     is_of_version_table,
 };
-use lacuna_daemon::{Conversation, Heard};
+use lacuna_daemon::{Conversation, Heard, Op};
 use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
@@ -45,7 +44,7 @@ struct Answer {
 
 /// `lacuna check`.
 pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
-    match online::begin(&args.location, &args.holder, args.expect, attendant::CHECK)? {
+    match online::begin(&args.location, &args.holder, args.expect, |disk| Op::Check { disk })? {
         Some(begun) => of_server(args, begun.talk, console),
         None => of_closed(args, console),
     }
@@ -59,7 +58,7 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let access = unlock::access(read_only);
     let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
     let volume = unlock::unlock_expected(place, access, given, console)?;
-    let verified = volume.parameters.verifies();
+    let verified = volume.parameters.describe().verifies;
     // Another disk may have come there meanwhile.
     let read_only = read_only || volume.parameters.has_levels();
     let opening =

@@ -7,8 +7,7 @@ use crate::open_at::{Mount, OpenAt};
 use crate::status;
 use crate::working::{self, Looking, Working};
 use lacuna::{Error, Kind, Location, Result};
-use lacuna_daemon::Closed;
-use serde_json::Value;
+use lacuna_daemon::{Closed, Registry, ServerStatus};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -62,8 +61,8 @@ impl Failures {
 /// Closes all of it: mounts, then what is served.
 fn close_each(open: OpenAt, failures: &mut Failures, patience: Patience, console: Console) {
     close_mounts(open.mounts, failures, patience, console);
-    for socket in open.sockets {
-        closing::close_served(&socket, patience).unwrap_or_else(|e| failures.add(e));
+    for peer in &open.served {
+        closing::close_served(peer, patience).unwrap_or_else(|e| failures.add(e));
     }
 }
 
@@ -73,11 +72,11 @@ fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt
     let open = if let Some(mount) = mounted_at(target)? {
         // Refuses what means nothing for a mount point.
         cluster.of(&Location::Path(target.to_owned()))?;
-        OpenAt { mounts: vec![mount], sockets: Vec::new() }
+        OpenAt { mounts: vec![mount], served: Vec::new() }
     } else {
         let location = location_of(target);
         let mut open = OpenAt::find(&location, cluster)?;
-        if open.mounts.is_empty() && open.sockets.is_empty() {
+        if open.mounts.is_empty() && open.served.is_empty() {
             // It says that nothing is open there.
             let mountpoint = location.path().map_or_else(|| target.to_owned(), status::canonical_path);
             open.mounts.push(Mount { mountpoint, location: None, vault: false });
@@ -94,18 +93,11 @@ fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt
 /// command ends with.
 fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> {
     let mut failures = Failures::default();
-    let sockets = lacuna_daemon::sockets().unwrap_or_else(|e| {
-        failures.add(e);
-        Vec::new()
-    });
-    let (mut records, unseen) = lacuna_daemon::seen(None)?;
+    let (mut peers, unseen) = Registry::open(None)?.seen();
     unseen.into_iter().for_each(|e| failures.add(e));
-    // What was opened last may rest on what was opened before.
-    records.sort_by_key(|record| Reverse(record.since));
-    let mounts =
-        records.into_iter().map(|record| OpenAt { mounts: vec![Mount::of(record)], sockets: Vec::new() });
-    let served = sockets.into_iter().map(|socket| OpenAt { mounts: Vec::new(), sockets: vec![socket] });
-    let all: Vec<OpenAt> = mounts.chain(served).collect();
+    // What was opened last may rest on what was opened before; mounts rest on what is served.
+    peers.sort_by_key(|peer| (peer.mount().is_none(), Reverse(peer.record.since)));
+    let all: Vec<OpenAt> = peers.into_iter().map(|peer| OpenAt::from(vec![peer])).collect();
     if all.is_empty() && failures.first.is_none() {
         return console.done("nothing is open");
     }
@@ -198,9 +190,9 @@ fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option
 /// What is mounted at a path that is given, also where something else keeps others from being seen. Nothing looks at the path itself.
 fn mounted_at(target: &Path) -> Result<Option<Mount>> {
     let path = status::canonical_path(target);
-    let (records, unseen) = lacuna_daemon::seen(None)?;
-    match records.into_iter().find(|record| record.mountpoint == path) {
-        Some(record) => Ok(Some(Mount::of(record))),
+    let (peers, unseen) = Registry::open(None)?.seen();
+    match peers.iter().filter_map(Mount::of).find(|mount| mount.mountpoint == path) {
+        Some(mount) => Ok(Some(mount)),
         None => unseen.into_iter().next().map_or(Ok(None), Err),
     }
 }
@@ -229,10 +221,11 @@ struct Level {
 /// Those of deeper levels before others: hidden writes that wait for cover get it while level 0 is still in use.
 fn deepest_first(mounts: Vec<Mount>) -> Vec<Level> {
     let level = |mount: Mount| {
-        let status = lacuna_daemon::status(&mount.mountpoint, None).unwrap_or_default();
-        let found = working::counters(&status["items"]).find(|(name, _)| *name == "level");
-        let number = found.map_or(0, |(_, level)| level);
-        Level { mount, number, has_levels: closing::has_levels(&status["items"]) }
+        // One that does not answer counts as level 0: the server of level 0 refuses a wrong order.
+        let status = status::at_mountpoint(&mount.mountpoint).ok();
+        let level = status.as_ref().and_then(|of| of.counters().find(|(name, _)| *name == "level"));
+        let number = level.map_or(0, |(_, level)| level);
+        Level { mount, number, has_levels: status.as_ref().is_some_and(closing::has_levels) }
     };
     let mut levels: Vec<Level> = mounts.into_iter().map(level).collect();
     levels.sort_by_key(|level| Reverse(level.number));
@@ -271,14 +264,14 @@ fn close_one(mountpoint: &Path, closing: Option<Closing>) -> Result<Closed> {
 /// Shows what is left to do of what is mounted there.
 fn look(working: Working, mountpoints: Vec<PathBuf>, shown: String) -> Looking {
     Looking::start(move || {
-        let mut statuses: Vec<Value> = Vec::new();
+        let mut statuses: Vec<ServerStatus> = Vec::new();
         for at in &mountpoints {
-            if let Ok(status) = lacuna_daemon::status(at, None) {
+            if let Ok(status) = status::at_mountpoint(at) {
                 statuses.push(status);
             }
         }
         if !statuses.is_empty() {
-            let items = statuses.iter().flat_map(|status| working::counters(&status["items"]));
+            let items = statuses.iter().flat_map(ServerStatus::counters);
             working.tell(working::unfinished(&items).within("closing", &shown));
         }
     })

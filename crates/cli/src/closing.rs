@@ -3,13 +3,14 @@
 //! Deniability contract: it is asked for before anything is closed, whatever is mounted, and level 0 is closed after it. What hidden
 //! levels have pending then is lost, unless the user chose to wait; a terminal alone hears of that.
 
-use crate::attendant::{CLOSING, FLUSH, GIVE_UP};
 use crate::console::{self, Console};
+use crate::disk_jobs::GIVE_UP;
+use crate::status;
 use crate::working::{self, Looking};
 use lacuna::{Error, Kind, OpenDisk, Result, human};
-use lacuna_daemon::{Conversation, Heard};
+use lacuna_daemon::{Conversation, Heard, Op, Peer, Registry, ServerStatus};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -86,14 +87,10 @@ pub(crate) struct Cover {
 impl Cover {
     /// Of the disk whose level 0 is mounted there. `hidden` are the mount points of its other levels.
     pub(crate) fn of_mounted(level_0: &Path, hidden: Vec<PathBuf>, patience: Patience) -> Result<Self> {
-        let talk = lacuna_daemon::begin_mounted(level_0, CLOSING, None)?;
+        let talk = Registry::open(None)?.by_mountpoint(level_0)?.begin(&Op::Cover)?;
         let pending = move || {
-            let bytes = hidden.iter().map(|at| match lacuna_daemon::status(at, None) {
-                Ok(status) => pending(&status["items"]),
-                // It is closed.
-                Err(_) => 0,
-            });
-            patience.tell(bytes.sum());
+            // What does not answer is closed.
+            patience.tell(hidden.iter().map(|at| pending(&status::at_mountpoint(at))).sum());
         };
         Self::begin(talk, patience, SETTLE, pending)
     }
@@ -182,31 +179,30 @@ impl Drop for Cover {
     }
 }
 
-/// Closes what is served at a socket.
-pub(crate) fn close_served(socket: &Path, patience: Patience) -> Result<()> {
-    let cover = cover_served(socket, patience);
-    working::show(patience.console, "closing what is served", |_| lacuna_daemon::close_served(socket))?;
+/// Closes what is served without a mount point.
+pub(crate) fn close_served(peer: &Peer, patience: Patience) -> Result<()> {
+    let cover = cover_served(peer, patience);
+    working::show(patience.console, "closing what is served", |_| peer.close())?;
     drop(cover);
     Ok(())
 }
 
-/// The cover of the disk that is served there, written, and what is pending with it if that is waited for. None of a disk without
+/// The cover of the disk that is served, written, and what is pending with it if that is waited for. None of a disk without
 /// levels, nor where the server does not write it: closing it says why.
-fn cover_served(socket: &Path, patience: Patience) -> Option<Cover> {
-    let account = match lacuna_daemon::account(socket) {
-        Ok(account) if has_levels(&account["items"]) => account,
+fn cover_served(peer: &Peer, patience: Patience) -> Option<Cover> {
+    let account = match peer.status() {
+        Ok(account) if has_levels(&account) => account,
         _ => return None,
     };
-    let talk = lacuna_daemon::begin_served(socket, CLOSING);
+    let talk = peer.begin(&Op::Cover);
     match talk.and_then(|talk| Cover::begin(talk, patience, 2 * LOOK_EVERY, || ())) {
         Ok(cover) => {
             // Requests of clients may wait for cover, until the server ends.
-            let levels =
-                working::counters(&account["items"]).filter(|(name, level)| *name == "level" && *level > 0);
+            let levels = account.counters().filter(|(name, level)| *name == "level" && *level > 0);
             let _closing: Vec<Closing> = levels.map(|(_, level)| cover.closing(level)).collect();
             cover.wait(patience.console);
             if patience.waits {
-                wait_for_pending(socket, patience);
+                wait_for_pending(peer, patience);
             }
             Some(cover)
         }
@@ -214,23 +210,19 @@ fn cover_served(socket: &Path, patience: Patience) -> Option<Cover> {
     }
 }
 
-fn wait_for_pending(socket: &Path, patience: Patience) {
-    let left = |socket: &Path| match lacuna_daemon::account(socket) {
-        Ok(account) => pending(&account["items"]),
-        // Closing it says what is wrong.
-        Err(_) => 0,
-    };
-    patience.tell(left(socket));
+fn wait_for_pending(peer: &Peer, patience: Patience) {
+    // Closing one that does not answer says what is wrong.
+    patience.tell(pending(&peer.status()));
     working::show(patience.console, "closing what is served", |working| {
-        let (working, at) = (working.clone(), socket.to_owned());
+        let (working, looked) = (working.clone(), peer.clone());
         let _looking = Looking::start(move || {
-            if let Ok(account) = lacuna_daemon::account(&at) {
-                let stage = working::unfinished(&working::counters(&account["items"]));
+            if let Ok(account) = looked.status() {
+                let stage = working::unfinished(&account.counters());
                 working.tell(stage.within("closing", "what is served"));
             }
         });
-        let flush = || lacuna_daemon::begin_served(socket, FLUSH)?.hear().map(drop);
-        wait_while(|| left(socket), flush);
+        let flush = || peer.begin(&Op::Flush)?.hear().map(drop);
+        wait_while(|| pending(&peer.status()), flush);
     });
 }
 
@@ -246,15 +238,15 @@ fn wait_while(left: impl Fn() -> u64, flush: impl Fn() -> Result<()>) {
     }
 }
 
-/// Whether these counters are of a disk with levels, however many are open.
-pub(crate) fn has_levels(items: &Value) -> bool {
-    working::counters(items).any(|(name, _)| name == "cover_interval")
+/// Whether it is a disk with levels, however many are open.
+pub(crate) fn has_levels(account: &ServerStatus) -> bool {
+    account.counters().any(|(name, _)| name == "cover_interval")
 }
 
-/// Bytes that wait for cover.
-fn pending(items: &Value) -> u64 {
-    let waiting = working::counters(items).filter(|(name, _)| *name == "waiting_for_cover");
-    waiting.map(|(_, bytes)| bytes).sum()
+/// Bytes that wait for cover; none where the server does not answer.
+fn pending(account: &Result<ServerStatus>) -> u64 {
+    let counters = account.iter().flat_map(ServerStatus::counters);
+    counters.filter(|(name, _)| *name == "waiting_for_cover").map(|(_, bytes)| bytes).sum()
 }
 
 #[cfg(test)]

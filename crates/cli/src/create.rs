@@ -1,18 +1,21 @@
 //! `create` and `delete`: what the options ask for, and what was done, in words.
 
-use crate::args::{CreateArgs, DeleteArgs, Format, HidingArg, ShapeArgs};
+use crate::args::{CreateArgs, DeleteArgs, HidingArg, ShapeArgs};
 use crate::console::{self, Console};
 use crate::cost;
 use crate::observer::Removing;
 use crate::passphrase;
-use lacuna::{CreateOptions, Error, Hiding, Kind, Location, Result, Shape, create_with, human};
+use lacuna::{
+    Cipher, CreateOptions, Error, FORMATS, Hiding, Kind, Location, Result, Shape, create_with, human,
+};
 
 /// `lacuna create`.
 pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
-    check_format(args)?;
+    let shape = shape(args);
+    check_format(args, &shape)?;
     let options = CreateOptions {
         location: args.location.clone(),
-        shape: shape(args),
+        shape,
         size: args.size.map(|size| size.0),
         cost: cost::from_args(&args.cost)?.unwrap_or_default(),
         force: args.force,
@@ -29,18 +32,18 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
         _ => e,
     })?;
     drop(observer);
-    let parameters = created.parameters;
-    let shares = if parameters.has_levels() {
+    let disk = created.parameters.describe();
+    let shares = if disk.hidden_sizes.is_some() {
         // The same words whatever was created (deniability contract).
-        format!(" for level 0, for hidden levels {}", parameters.hidden_words())
+        format!(" for level 0, for hidden levels {}", disk.hidden_words())
     } else {
         String::new()
     };
-    let layout = parameters.layout().map(|layout| format!(", {layout}")).unwrap_or_default();
+    let layout = disk.layout.map(|layout| format!(", {layout}")).unwrap_or_default();
     console.done(&format!(
         "created {location}: {}{shares}, {}{layout}, UUID {}\nID {}\ntrying a passphrase costs {}",
-        human(parameters.size()),
-        parameters.cipher(),
+        human(disk.size),
+        disk.cipher,
         created.header.uuid,
         created.id,
         cost::words(&created.header.cost)
@@ -49,68 +52,46 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
 
 fn shape(args: &CreateArgs) -> Shape {
     let ShapeArgs { levels, cover, geometry, spare, hiding, cells_per_write } = args.shape;
-    let levels = levels.unwrap_or(1);
-    if args.format() == Format::Flash
-        && let Shape::Flash { key_bits, spare_permille, chip } = Shape::flash()
-    {
-        let given = args.flash.key_bits.as_deref().and_then(|bits| bits.parse().ok());
-        return Shape::Flash {
-            key_bits: given.unwrap_or(key_bits),
-            spare_permille: spare.unwrap_or(spare_permille),
-            chip: args.flash.chip.unwrap_or(chip),
-        };
-    }
-    match (args.format(), Shape::deniable(levels), Shape::oblivious(levels)) {
-        (Format::Deniable, Shape::Deniable { geometry: usual, spare_permille, cover_millis, .. }, _) => {
-            Shape::Deniable {
-                levels,
-                geometry: geometry.unwrap_or(usual),
-                spare_permille: spare.unwrap_or(spare_permille),
-                cover_millis: cover.unwrap_or(cover_millis),
-            }
-        }
-        (Format::Oblivious, _, Shape::Oblivious { mut plan, .. }) => {
-            plan.hiding = match hiding {
-                Some(HidingArg::Plausible) => Hiding::Plausible,
-                Some(HidingArg::Opportunistic) | None => Hiding::Opportunistic,
-            };
-            plan.per_write = cells_per_write.unwrap_or(plan.per_write);
-            plan.cover_millis = cover.unwrap_or(plan.cover_millis);
-            Shape::Oblivious { levels, plan }
-        }
-        _ => Shape::Sealed { cipher: args.cipher(), layout: args.layout },
+    Shape {
+        format: args.format(),
+        cipher: args.cipher,
+        layout: args.layout,
+        levels,
+        cover_millis: cover,
+        geometry,
+        spare_permille: spare,
+        hiding: hiding.map(|hiding| match hiding {
+            HidingArg::Plausible => Hiding::Plausible,
+            HidingArg::Opportunistic => Hiding::Opportunistic,
+        }),
+        cells_per_write,
+        key_bits: args.flash.key_bits.as_deref().and_then(|bits| bits.parse().ok()),
+        chip: args.flash.chip,
     }
 }
 
 /// Refuses options of one format for another.
-fn check_format(args: &CreateArgs) -> Result<()> {
+fn check_format(args: &CreateArgs, shape: &Shape) -> Result<()> {
     let refused = |found: &str, expected: &str| {
         Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
             .found(found)
             .expected(expected)
             .remedy("leave the option away, or choose another --format"))
     };
-    if let Some((option, format)) = args.shape.misplaced(args.format()) {
-        return refused(option, &format!("--format {format} with it"));
+    let format = shape.format.info();
+    if let Some(option) = shape.given().find(|option| !format.settings.contains(option)) {
+        let others = FORMATS.iter().map(|format| format.info()).filter(|of| of.settings.contains(&option));
+        let others: Vec<&str> = others.map(|of| of.name).collect();
+        return refused(&format!("--{option}"), &format!("--format {} with it", others.join(" or ")));
     }
-    if let Some(option) = args.flash.given().filter(|_| args.format() != Format::Flash) {
-        return refused(option, "--format flash with it");
-    }
-    if args.flash.chip.is_some() && !matches!(args.location, Location::Nand(_)) {
+    if shape.chip.is_some() && !matches!(args.location, Location::Nand(_)) {
         return refused("--chip", "a location nand:PATH, for which a simulated chip is made");
     }
-    match args.format() {
-        Format::Flash if args.cipher.is_some_and(|cipher| cipher != lacuna::Cipher::Gcm) => {
-            refused("--cipher", "the one cipher of a disk on flash, gcm")
+    match (format.one_cipher, format.one_layout) {
+        (Some(one), _) if shape.cipher.is_some_and(|cipher| cipher != Cipher::Gcm) => {
+            refused("--cipher", one)
         }
-        Format::Flash if args.layout.is_some() => refused("--layout", "its one layout"),
-        Format::Deniable | Format::Oblivious
-            if args.cipher.is_some_and(|cipher| cipher != lacuna::Cipher::Gcm) =>
-        {
-            refused("--cipher", "the one cipher of a disk with levels, gcm")
-        }
-        Format::Deniable if args.layout.is_some() => refused("--layout", "its one layout, stripes"),
-        Format::Oblivious if args.layout.is_some() => refused("--layout", "its one layout, cells"),
+        (_, Some(one)) if shape.layout.is_some() => refused("--layout", one),
         _ => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use crate::online;
 use crate::passphrase;
 use crate::unlock::say_whose;
 use lacuna::header::{self, MayLose};
-use lacuna::{Error, Kind, Location, Result};
+use lacuna::{DiskRef, Error, Kind, Location, OpenHeader, Result};
 
 /// `lacuna header backup`.
 pub(crate) fn backup(args: &HeaderBackupArgs, console: Console) -> Result<()> {
@@ -30,11 +30,11 @@ pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> 
         }
         _ => e,
     })?;
-    let place = (&args.location, &args.holder.of(&args.location)?);
+    let holder = args.holder.of(&args.location)?;
     let may_lose = MayLose { older: args.older, replace: args.replace };
     let opens = format!("the backup of {}", args.location);
     header::restore(
-        place,
+        DiskRef { location: &args.location, holder: &holder },
         &backup,
         may_lose,
         &console,
@@ -66,8 +66,8 @@ pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
         passphrase::to_open(&args.passphrase, &shown, disk.uuid, open)
     };
     match online::header(location, &args.holder, ExpectArgs { expect: None })? {
-        Some(header) => header::repair_open((location, header), &console, ask)?,
-        None => header::repair((location, &args.holder.of(location)?), &console, ask)
+        Some(medium) => header::repair_open(&OpenHeader { location, medium }, &console, ask)?,
+        None => header::repair(DiskRef { location, holder: &args.holder.of(location)? }, &console, ask)
             .map_err(|e| say_whose(location, e, console))?,
     }
     console.done(&format!("wrote all copies of the header of {location} anew"))

@@ -2,7 +2,6 @@
 
 use lacuna::{ClusterOptions, Location, other_conf, shell_word};
 use lacuna_daemon::InPool;
-use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -11,22 +10,6 @@ pub(crate) fn of(location: &Location, cluster: &ClusterOptions) -> Option<InPool
     let meant =
         || InPool { namespace: cluster.namespace.clone(), ceph_conf: other_conf(cluster).map(Into::into) };
     matches!(location, Location::Rados { .. }).then(meant)
-}
-
-/// Of what a server says of itself.
-pub(crate) fn of_server(server: &Value) -> InPool {
-    let field = |name: &str| server[name].as_str();
-    InPool { namespace: field("namespace").map(str::to_owned), ceph_conf: field("ceph_conf").map(Into::into) }
-}
-
-/// Puts it among what a server says of itself.
-pub(crate) fn tell(in_pool: Option<&InPool>, server: &mut Value) {
-    if let Some(namespace) = in_pool.and_then(|in_pool| in_pool.namespace.as_ref()) {
-        server["namespace"] = json!(namespace);
-    }
-    if let Some(conf) = in_pool.and_then(|in_pool| in_pool.ceph_conf.as_ref()) {
-        server["ceph_conf"] = json!(conf.to_string_lossy());
-    }
 }
 
 /// The options that say which one it is.

@@ -10,7 +10,8 @@ use crate::info_levels::{self, LevelFacts};
 use crate::info_opened::{Told, UNKNOWN};
 use crate::observer::damaged_copy;
 use crate::vault_info;
-use lacuna::{About, AboutMedium, Error, Kind, Parameters, Result, about, human};
+use lacuna::format::{Description, Detail, Value as Fact};
+use lacuna::{About, AboutMedium, Error, Kind, Result, about, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -18,6 +19,8 @@ use std::fmt::Write;
 struct Facts {
     location: String,
     about: About,
+    /// What the header says of the disk.
+    disk: Description,
     /// Of a disk that is open, or was opened with what was given.
     id: Option<String>,
     /// Those of its levels that are open, or opened with what was given.
@@ -37,10 +40,11 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
             .expected("the directory of a vault"));
     }
     let about = about(&args.location, &args.cluster.of(&args.location)?)?;
+    let disk = about.parameters.describe();
     let told = Told::of(args, &about, console)?;
     let forgetting = Forgetting::told(&told);
     let levels = info_levels::facts(&told.items);
-    let facts = Facts { location: args.location.to_string(), about, id: told.id, levels, forgetting };
+    let facts = Facts { location: args.location.to_string(), about, disk, id: told.id, levels, forgetting };
     if args.json {
         console::json(&facts.to_json())?;
     } else {
@@ -64,43 +68,33 @@ impl Facts {
 
     fn to_json(&self) -> Value {
         let About { header, parameters, medium, .. } = &self.about;
+        let disk = &self.disk;
         let mut out = json!({
             "location": self.location,
             "header": header,
             "id": self.id,
-            "size": parameters.size(),
-            "largest_size": parameters.largest(),
-            "cipher": parameters.cipher(),
+            "size": disk.size,
+            "largest_size": disk.largest,
+            "cipher": disk.cipher,
             "notes": self.notes(),
         });
-        if let Some(layout) = parameters.layout() {
+        if let Some(layout) = &disk.layout {
             out["layout"] = json!(layout);
         }
-        if let Parameters::Flat(params) = parameters {
-            out["ring"] = json!(params.journal_len);
-            out["data_offset"] = json!(params.geometry().data);
+        for Detail { name, value, .. } in &disk.details {
+            out[*name] = match *value {
+                Fact::Number(number) => json!(number),
+                Fact::Part(part) => json!(part),
+                Fact::Word(word) => json!(word),
+            };
         }
-        if parameters.has_levels() {
-            out["hidden_size"] = json!(parameters.hidden_sizes().iter().sum::<u64>());
-            out["hidden_sizes"] = json!(parameters.hidden_sizes());
+        if let Some(sizes) = &disk.hidden_sizes {
+            out["hidden_size"] = json!(sizes.iter().sum::<u64>());
+            out["hidden_sizes"] = json!(sizes);
             out["levels"] = self.levels.iter().map(LevelFacts::to_json).collect();
         }
-        if let Parameters::Deniable(params) = parameters {
-            out["spare"] = json!(f64::from(params.spare_permille) / 1000.0);
-            out["cover_ms"] = json!(params.cover_millis);
-            out["stripes"] = json!(params.stripes);
-        }
-        if let Parameters::Flash(params) = parameters {
-            out["key_bits"] = json!(u32::from(params.key_len) * 8);
-            out["key_blocks"] = json!(params.key_blocks());
-            out["spare"] = json!(f64::from(params.spare().unwrap_or(0)) / 1000.0);
+        if parameters.format().info().forgets {
             out["forgetting"] = self.forgetting.as_ref().map_or(Value::Null, Forgetting::to_json);
-        }
-        if let Parameters::Oblivious(params) = parameters {
-            out["cover_ms"] = json!(params.plan.cover_millis);
-            out["cells"] = json!(params.cells);
-            out["cells_per_write"] = json!(params.plan.per_write);
-            out["hiding"] = json!(lacuna::hiding(params));
         }
         out["medium"] = match medium {
             AboutMedium::File { len, used, in_use } => {
@@ -125,6 +119,7 @@ impl Facts {
 
     fn words(&self) -> String {
         let About { header, parameters, medium, .. } = &self.about;
+        let disk = &self.disk;
         let mut rows = Vec::new();
         let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
         let in_use = match medium {
@@ -136,40 +131,22 @@ impl Facts {
         rows.push(("location", format!("{}{in_use}", self.location)));
         rows.push(("UUID", header.uuid.to_string()));
         rows.push(("ID", self.id.clone().unwrap_or_else(|| UNKNOWN.to_owned())));
-        let version = match parameters {
-            Parameters::Deniable(_) => format!(" version {}", lacuna::DENIABLE_VERSION),
-            Parameters::Oblivious(_) => format!(" version {}", lacuna::OBLIVIOUS_VERSION),
-            Parameters::Objects(_) => format!(" version {}", lacuna::OBJECTS_VERSION),
-            Parameters::Flash(_) => format!(" version {}", lacuna::FLASH_VERSION),
-            Parameters::Flat(_) | Parameters::Vault(_) => String::new(),
-        };
+        let version = disk.version.map_or_else(String::new, |version| format!(" version {version}"));
         rows.push(("format", format!("{}{version}, header version {}", header.format, header.version)));
-        rows.push(("size", exact(parameters.size())));
-        if parameters.largest() > parameters.size() {
-            rows.push(("can grow to", human(parameters.largest())));
+        rows.push(("size", exact(disk.size)));
+        if disk.largest > disk.size {
+            rows.push(("can grow to", human(disk.largest)));
         }
-        rows.push(("cipher", parameters.cipher().to_owned()));
-        rows.extend(parameters.layout().map(|layout| ("layout", layout)));
-        if let Parameters::Flat(params) = parameters {
-            rows.push(("journal", human(params.journal_len)));
-        }
-        if parameters.has_levels() {
+        rows.push(("cipher", disk.cipher.to_owned()));
+        rows.extend(disk.layout.iter().map(|layout| ("layout", layout.clone())));
+        if let Some(sizes) = &disk.hidden_sizes {
             // What a disk without hidden levels says as well.
-            let most = parameters.hidden_sizes().len();
-            rows.push(("hidden levels", format!("none to {most}: {}", parameters.hidden_words())));
+            rows.push(("hidden levels", format!("none to {}: {}", sizes.len(), disk.hidden_words())));
         }
-        if let Parameters::Deniable(params) = parameters {
-            rows.push(("spare", format!("{} of the log", f64::from(params.spare_permille) / 1000.0)));
-            rows.push(("cover", cover_words("refresh stripe", params.cover_millis)));
-        }
-        if let Parameters::Flash(params) = parameters {
-            let keys = u64::from(params.key_blocks()) * u64::from(params.flash.leb_len);
-            rows.push(("keys", format!("{} of them, in {} erase blocks", human(keys), params.key_blocks())));
+        rows.extend(disk.details.iter().filter_map(|detail| detail.row.clone()));
+        if parameters.format().info().forgets {
             let words = self.forgetting.as_ref().map_or_else(|| UNKNOWN.to_owned(), Forgetting::words);
             rows.push(("recoverable", words));
-        }
-        if let Parameters::Oblivious(params) = parameters {
-            rows.push(("cover", cover_words("batch", params.plan.cover_millis)));
         }
         rows.push(("passphrase cost", cost::words(&header.cost)));
         rows.push(("generation", header.generation.to_string()));
@@ -203,13 +180,6 @@ impl Facts {
             text
         };
         rows.iter().fold(String::new(), line)
-    }
-}
-
-fn cover_words(write: &str, millis: u32) -> String {
-    match millis {
-        0 => "none of its own".to_owned(),
-        millis => format!("a {write} every {} s while open", f64::from(millis) / 1000.0),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::status;
 use crate::unlock;
 use crate::vault;
 use lacuna::vault::AboutVault;
-use lacuna::{About, AboutMedium, Access, Disk, Error, Kind, Opening, Parameters, Result, Uuid};
+use lacuna::{About, AboutMedium, Access, Disk, Error, Kind, Opening, Result, Uuid};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ pub(crate) struct Told {
 impl Told {
     /// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase that is given.
     pub(crate) fn of(args: &InfoArgs, about: &About, console: Console) -> Result<Told> {
-        let counts = about.parameters.has_levels() || matches!(about.parameters, Parameters::Flash(_));
+        let format = about.parameters.format().info();
+        let counts = format.has_levels || format.forgets;
         let in_use = match about.medium {
             AboutMedium::File { in_use, .. } | AboutMedium::Flash { in_use, .. } => in_use,
             AboutMedium::Pool { .. } => true,

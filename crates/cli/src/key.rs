@@ -8,7 +8,7 @@ use crate::passphrase;
 use crate::recovery::{self, Works};
 use crate::unlock::{check_id, say_whose};
 use lacuna::keys::{Keys, Rewrites, same};
-use lacuna::{Error, Kind, Opened, Opener, Passphrase, PublicHeader, Result};
+use lacuna::{DiskRef, Error, Kind, OpenHeader, Opened, Opener, Passphrase, PublicHeader, Result};
 use std::fmt::Write;
 
 /// What is said when a token is enrolled on a disk with levels, whichever level it is for.
@@ -199,9 +199,11 @@ fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlock
     };
     let location = &args.location;
     let keys = match online::header(location, &args.holder, args.expect)? {
-        Some(header) => Keys::unlock_open((location, header), all, cost, &console, ask)?,
-        None => Keys::unlock((location, &args.holder.of(location)?), all, cost, &console, ask)
-            .map_err(|e| say_whose(location, e, console))?,
+        Some(medium) => Keys::unlock_open(&OpenHeader { location, medium }, all, cost, &console, ask)?,
+        None => {
+            Keys::unlock(DiskRef { location, holder: &args.holder.of(location)? }, all, cost, &console, ask)
+                .map_err(|e| say_whose(location, e, console))?
+        }
     };
     let given = keys.given();
     match args.keep {

@@ -1,21 +1,19 @@
 //! `open`: a disk as a mounted file system.
 
 use crate::args::OpenArgs;
-use crate::attendant::DiskAttendant;
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
-use crate::in_pool;
+use crate::disk_jobs::DiskJobs;
 use crate::mount_point;
 use crate::notify;
-use crate::place::HeldPlace;
 use crate::settings;
 use crate::size::budget;
 use crate::status;
 use crate::unlock;
 use crate::working::{self, Stage};
 use lacuna::{Disk, Error, FormatId, Key, Kind, OpenDisk, Opening, Result, shell_word};
-use lacuna_daemon::become_io_flusher;
-use lacuna_fuse::{OpenRequest, Opened, Stopper};
+use lacuna_daemon::{HeldFile, Identity, Registry, become_io_flusher};
+use lacuna_fuse::{DiskRequest, MountedDisk, Stopper};
 use lacuna_mount::{Cover, CoverSource, Log, Way};
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
@@ -43,9 +41,12 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     args.read_only |= args.location.snapshot().is_some();
     let shown = status::canonical(&args.location);
-    for left in lacuna_daemon::died(None)? {
-        if left.location == shown && !args.mountpoints.contains(&left.mountpoint) && !secretive {
-            let (at, word) = (left.mountpoint.display(), shell_word(&left.mountpoint));
+    for left in Registry::open(None)?.all()? {
+        let is_left = !left.alive && left.record.location == shown && !secretive;
+        if let Some(mount) =
+            left.mount().filter(|mount| is_left && !args.mountpoints.contains(&mount.mountpoint))
+        {
+            let (at, word) = (mount.mountpoint.display(), shell_word(&mount.mountpoint));
             console.note(&format!(
                 "a server that had it open at {at} died; `lacuna close {word}` clears away what it left"
             ));
@@ -55,7 +56,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
     let mut volume = unlock::unlock_expected(place, access, given, console)?;
     let file = volume.take_file();
-    let verifies = volume.parameters.verifies();
+    let verifies = volume.parameters.describe().verifies;
     let key = volume.into_key(!args.foreground)?;
     unlock::refuse_idle(key.has_levels(), &args.idle)?;
     let format = key.format();
@@ -145,7 +146,7 @@ fn serve(
     let what = format!("opening {}", args.location);
     let drawn = if args.foreground { console } else { console.without_drawing() };
     // An error here leaves no disk open.
-    let held = Arc::new(HeldPlace::of(file)?);
+    let held = Arc::new(HeldFile::of(file)?);
     let disk = Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
     if let Some(note) = disk.note() {
         console.note(note);
@@ -156,16 +157,16 @@ fn serve(
         // Only what serves holds the file: who waits for its end may take it away then.
         mount(args, (location, format), (&disk, verifies, held), &levels, &say)
     })?;
-    let closing: Vec<_> = opened.iter().map(Opened::closing).collect();
+    let closing: Vec<_> = opened.iter().map(MountedDisk::closing).collect();
     let covering = Arc::new(AtomicBool::new(false));
     let covers = Arc::clone(&covering);
     let is_closing = move || covers.load(Ordering::Relaxed) || closing.iter().any(|closing| closing());
     let _kept = notify::keep(working::left(levels.clone(), disk.has_levels()), is_closing);
     notes(args, &disk, &levels, console);
-    let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
-    let deeper_closing: Vec<_> = opened.iter().skip(1).map(Opened::closing).collect();
+    let stoppers: Vec<_> = opened.iter().map(MountedDisk::stopper).collect();
+    let deeper_closing: Vec<_> = opened.iter().skip(1).map(MountedDisk::closing).collect();
     let ending = Arc::downgrade(&disk);
-    let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
+    let made: Vec<bool> = opened.iter().map(MountedDisk::made_file_system).collect();
     let now = stoppers.clone();
     let stop_now = move || now.iter().for_each(Stopper::request);
     let forward =
@@ -246,7 +247,7 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
     if args.raw || args.read_only || Way::is_loop(args.via) {
         return;
     }
-    if disk.on_flash().is_some() {
+    if disk.forgets() {
         console.note(
             "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \
              written again, and a purge then",
@@ -265,20 +266,20 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
 fn mount(
     args: &OpenArgs,
     (location, format): (&str, FormatId),
-    (disk, verifies, held): (&Arc<OpenDisk>, bool, Arc<HeldPlace>),
+    (disk, verifies, held): (&Arc<OpenDisk>, bool, Arc<HeldFile>),
     levels: &[Arc<dyn Disk>],
     say: &Log,
-) -> Result<Vec<Opened>> {
-    let mut opened: Vec<Opened> = Vec::new();
+) -> Result<Vec<MountedDisk>> {
+    let mut opened: Vec<MountedDisk> = Vec::new();
     let source = CoverSource::default();
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
-    let in_pool = in_pool::of(&args.location, &args.holder.cluster.of(&args.location)?);
-    let place = held.place().identity();
+    let cluster = args.holder.cluster.of(&args.location)?;
+    let identity = status::identity((&args.location, format.to_string()), &cluster, disk, held);
+    let identity = Identity { location: location.to_owned(), ..identity };
+    let jobs = DiskJobs::of(disk, verifies, identity.file.identity());
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
-        let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
-        request.format = format.to_string();
-        request.in_pool.clone_from(&in_pool);
-        request.place.clone_from(&place);
+        let mut request = DiskRequest::new(Arc::clone(level), location, mountpoint);
+        request.identity = identity.clone();
         request.mkfs.clone_from(&args.mkfs);
         request.overwrite = args.force;
         // Of several levels one may have got its own before another failed.
@@ -301,8 +302,7 @@ fn mount(
         let discards =
             |option: &str| option == "discard" || option == "nodiscard" || option.starts_with("discard=");
         let told = given.is_some_and(|given| given.split(',').any(discards));
-        let forgets =
-            disk.on_flash().is_some() && !args.raw && !args.read_only && !told && Way::is_loop(args.via);
+        let forgets = disk.forgets() && !args.raw && !args.read_only && !told && Way::is_loop(args.via);
         let forget = forgets.then_some("discard");
         let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
         request.mount_options = (!options.is_empty()).then(|| options.join(","));
@@ -311,9 +311,9 @@ fn mount(
         request.log = Arc::clone(say);
         // `lacuna close` and `lacuna status` show what the server says.
         request.naming = settings::full_name;
-        request.attendant = Some(DiskAttendant::of(disk, verifies, Arc::clone(&held)));
+        request.jobs = Some(Arc::clone(&jobs));
         // The same for every level: a failure that is told in full must not say that it is of level 0.
-        let started = Opened::start(request);
+        let started = MountedDisk::start(request);
         let started = started.map_err(|e| match e.kind() {
             Kind::NoCover => e.remedy(
                 "nothing is mounted now: give the command again, and write to level 0 while it runs (level 0 is mounted first)",
@@ -342,7 +342,7 @@ fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Res
 }
 
 /// Serves until all are closed. The first failure is what it ends with; `say` hears of the others.
-fn wait_all(opened: Vec<Opened>, say: &Log) -> Result<()> {
+fn wait_all(opened: Vec<MountedDisk>, say: &Log) -> Result<()> {
     let mut opened = opened.into_iter();
     let Some(first) = opened.next() else { return Ok(()) };
     std::thread::scope(|scope| {

@@ -5,7 +5,7 @@ use crate::args::ExpectArgs;
 use crate::mount_options::Options;
 use crate::{online, passphrase, status};
 use lacuna::{Error, Kind, Location, Result};
-use lacuna_daemon::Record;
+use lacuna_daemon::Registry;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -159,14 +159,15 @@ impl Given {
     fn is_there(&self, expected: Option<&str>) -> Result<bool> {
         let Ok(location) = Location::of_word(&self.names[0]) else { return Ok(false) };
         let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1]))?);
-        for Record { location: known, mountpoint, .. } in lacuna_daemon::running(None)? {
+        for peer in Registry::open(None)?.all()? {
+            let is_meant = peer.alive && peer.record.location == location;
+            let Some(mount) = peer.mount().filter(|_| is_meant) else { continue };
             // Not one that ends just now, or that an automount waits for.
-            if known == location
-                && at.contains(&mountpoint)
-                && lacuna_mount::is_mounted(&mountpoint)
-                && !lacuna_mount::is_automount(&mountpoint)?
+            if at.contains(&mount.mountpoint)
+                && lacuna_mount::is_mounted(&mount.mountpoint)
+                && !lacuna_mount::is_automount(&mount.mountpoint)?
             {
-                return expected.map_or(Ok(()), |id| check_there(&mountpoint, id)).map(|()| true);
+                return expected.map_or(Ok(()), |id| check_there(&mount.mountpoint, id)).map(|()| true);
             }
         }
         Ok(false)
@@ -189,7 +190,7 @@ impl Given {
 /// Refuses what is open at a mount point if it is another disk or vault than the expected one.
 fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
     let naming = |e: Error| e.context(format!("cannot mount at {}", mountpoint.display()));
-    let status = lacuna_daemon::status(mountpoint, None)?;
+    let status = status::at_mountpoint(mountpoint)?;
     let expect = ExpectArgs { expect: Some(expected.parse()?) };
     online::check_account(&status, expect).map_err(naming)
 }
@@ -197,8 +198,8 @@ fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
 /// Whether lacuna has something open there, or left it when a server died.
 fn is_open(at: &Path) -> Result<bool> {
     let at = paths(at)?;
-    let mut known = lacuna_daemon::running(None)?.into_iter().chain(lacuna_daemon::died(None)?);
-    Ok(known.any(|record| at.contains(&record.mountpoint)))
+    let known = Registry::open(None)?.all()?;
+    Ok(known.iter().any(|peer| peer.mount().is_some_and(|mount| at.contains(&mount.mountpoint))))
 }
 
 /// The paths under which a mount point may be known. It is not looked at itself, which may hang.

@@ -1,12 +1,11 @@
 //! A mount point that is given in the place of the disk or vault that is mounted there.
 
 use crate::args::{HeaderVerb, KeyVerb, Verb};
-use crate::open_at;
-use crate::place::Place;
+use crate::place::file_at;
 use crate::status;
 use crate::status_words::moved_to;
 use lacuna::{Error, Kind, Location, Result};
-use serde_json::json;
+use lacuna_daemon::{FileIdentity, Peer, Registry};
 
 /// Puts what is mounted at a mount point in its place, for the verbs that work on what is open.
 ///
@@ -18,30 +17,27 @@ pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let Some(given) = location(verb) else { return Ok(()) };
     let Location::Path(path) = &*given else { return Ok(()) };
     let path = status::canonical_path(path);
-    let mut records = match open_at::records() {
+    let peers = match Registry::open(None).and_then(|registry| registry.all()) {
         // What is mounted nowhere needs no server.
         Err(_) if !lacuna_mount::is_mounted(&path) => return Ok(()),
-        records => records?,
+        peers => peers?,
     };
-    let Some(record) = records.find(|record| record.mountpoint == path) else {
-        return Ok(());
-    };
+    let is_there = |peer: &&Peer| peer.mount().is_some_and(|mount| mount.mountpoint == path);
+    let Some(peer) = peers.iter().find(is_there) else { return Ok(()) };
     // A location in a pool does not say in which namespace and cluster.
-    let disk = Location::parse(&record.location).ok();
+    let disk = Location::parse(&peer.record.location).ok();
     let Some(disk) = disk.filter(|disk| disk.path().is_some()) else { return Ok(()) };
-    let place = Place::of(&disk);
-    if !place.is(&record.place) && !record.place.is_empty() {
+    let (file, opened) = (file_at(&disk), peer.record.file);
+    if file != opened && opened != FileIdentity::Unknown {
         // A file that was moved is where it is now.
-        let status = status::unless_ended(lacuna_daemon::status(&record.mountpoint, None))?;
-        let status = status.unwrap_or_default();
-        let server = json!({ "location": record.location, "file": status["file"] });
-        let moved = moved_to(&server).map(|path| disk.with_path(path.into()));
-        if let Some(moved) = moved.filter(|moved| Place::of(moved).is(&record.place)) {
+        let account = status::unless_ended(status::at_mountpoint(&path))?.map(|account| account.to_json());
+        let moved = account.as_ref().and_then(moved_to).map(|path| disk.with_path(path.into()));
+        if let Some(moved) = moved.filter(|moved| file_at(moved).is(opened)) {
             *given = moved;
             return Ok(());
         }
     }
-    if !place.may_be(&record.place) {
+    if !file.may_be(opened) {
         let what = format!("cannot find the disk that is mounted at {}", path.display());
         return Err(Error::new(Kind::NotFound, what)
             .found(format!("another file at {disk}, where it was opened"))

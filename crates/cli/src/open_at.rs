@@ -2,12 +2,10 @@
 
 use crate::args::ClusterArgs;
 use crate::in_pool;
-use crate::place::Place;
+use crate::place::file_at;
 use crate::status;
-use crate::status_words::{go_on, is_deleted, no_answer, place_of};
-use lacuna::{Error, Kind, Location, Result, Site, Target, shell_word};
-use lacuna_daemon::{InPool, Record};
-use serde_json::Value;
+use lacuna::{Error, Kind, Location, Result, shell_word};
+use lacuna_daemon::{FileIdentity, InPool, Peer, Registry, ServerStatus};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -15,8 +13,8 @@ use std::path::PathBuf;
 #[derive(Default)]
 pub(crate) struct OpenAt {
     pub mounts: Vec<Mount>,
-    /// Of servers without a mount point.
-    pub sockets: Vec<PathBuf>,
+    /// Servers without a mount point.
+    pub served: Vec<Peer>,
 }
 
 impl OpenAt {
@@ -24,79 +22,37 @@ impl OpenAt {
     pub(crate) fn find(location: &Location, options: &ClusterArgs) -> Result<OpenAt> {
         let cluster = &options.of(location)?;
         let shown = status::canonical(location);
-        let Some(meant) = in_pool::of(location, cluster) else { return OpenAt::of_file(location, &shown) };
-        let mounted = records()?.filter(|record| record.location == shown);
-        let mut mounts: Vec<(InPool, Mount)> =
-            mounted.filter_map(|record| Some((record.in_pool.clone()?, Mount::of(record)))).collect();
-        let answers =
-            lacuna_daemon::answers()?.into_iter().filter(|(_, account)| account["location"] == *shown);
-        let mut sockets: Vec<(InPool, PathBuf)> =
-            answers.map(|(socket, account)| (in_pool::of_server(&account), socket)).collect();
-        let all = mounts.iter().map(|(of, _)| of).chain(sockets.iter().map(|(of, _)| of));
+        let registry = Registry::open(None)?;
+        let mut peers = registry.by_location(&shown, file_at(location))?;
+        let Some(meant) = in_pool::of(location, cluster) else {
+            // Where nothing of the file is open, a file that was deleted has the name.
+            return if peers.is_empty() { OpenAt::deleted(&registry, &shown) } else { Ok(peers.into()) };
+        };
+        let all = peers.iter().filter_map(|peer| peer.record.in_pool.clone()).collect();
         let given = (options.namespace.is_some(), cluster.conf.is_some());
-        let chosen = in_pool::chosen(all.cloned().collect(), given, &meant);
+        let chosen = in_pool::chosen(all, given, &meant);
         if chosen.len() > 1 {
             return Err(several(location, &chosen));
         }
-        mounts.retain(|(in_pool, _)| chosen.contains(in_pool));
-        sockets.retain(|(in_pool, _)| chosen.contains(in_pool));
-        let mounts: Vec<Mount> = mounts.into_iter().map(|(_, mount)| mount).collect();
-        let mut sockets: Vec<PathBuf> = sockets.into_iter().map(|(_, socket)| socket).collect();
-        if mounts.is_empty()
-            && sockets.is_empty()
-            && let Some(identity) = Site::of(location, cluster).target().map(Target::identity)
-        {
-            // One that does not answer has a name all the same.
-            sockets.extend(lacuna_daemon::serving(&identity)?);
-        }
-        if mounts.is_empty() && sockets.is_empty() {
-            refuse_silent(location)?;
-        }
-        Ok(OpenAt { mounts, sockets })
+        peers.retain(|peer| peer.record.in_pool.as_ref().is_some_and(|in_pool| chosen.contains(in_pool)));
+        Ok(peers.into())
     }
 
-    /// Of a path: by the file that is there, whatever its name was when it was opened, and by the name where nothing is there or nobody
-    /// can tell. Where nothing of that is open, what has the name and a file that was deleted.
-    fn of_file(location: &Location, shown: &str) -> Result<OpenAt> {
-        let place = Place::of(location);
-        let running = lacuna_daemon::running(None)?;
-        // What a dead server left is cleared away by its name, whatever is at that path now.
-        let died = lacuna_daemon::died(None)?;
-        let named = lacuna_daemon::serving(shown)?;
-        let account = match &named {
-            Some(socket) => status::if_it_answers(lacuna_daemon::account(socket))?.unwrap_or_default(),
-            None => Value::Null,
-        };
-
-        let of_file = |record: &&Record| {
-            place.is(&record.place) || (record.location == shown && place.may_be(&record.place))
-        };
-        let died = died.iter().filter(|record| record.location == shown);
-        let mut open = OpenAt {
-            mounts: running.iter().filter(of_file).chain(died).cloned().map(Mount::of).collect(),
-            sockets: named.clone().into_iter().filter(|_| place.may_be(place_of(&account))).collect(),
-        };
-        if !open.mounts.is_empty() || !open.sockets.is_empty() {
-            return Ok(open);
-        }
-        let served = lacuna_daemon::answers()?.into_iter();
-        open.sockets = served.filter(|(_, account)| place.is(place_of(account))).map(|of| of.0).collect();
-        if open.sockets.is_empty() {
-            for record in running.into_iter().filter(|record| record.location == shown) {
-                let status = status::unless_ended(lacuna_daemon::status(&record.mountpoint, None))?;
-                if status.is_some_and(|status| is_deleted(&status)) {
-                    open.mounts.push(Mount::of(record));
-                }
+    /// Disks that were opened under a name and whose file was deleted.
+    fn deleted(registry: &Registry, shown: &str) -> Result<OpenAt> {
+        let mut deleted = Vec::new();
+        for peer in registry.by_location(shown, FileIdentity::Unknown)? {
+            if status::unless_ended(peer.status())?.is_some_and(|status| status.is_deleted()) {
+                deleted.push(peer);
             }
-            open.sockets = named.into_iter().filter(|_| is_deleted(&account)).collect();
         }
-        Ok(open)
+        Ok(deleted.into())
     }
 
-    /// What is open of another location as well.
+    /// Adds those of another location.
     pub(crate) fn extend(&mut self, other: OpenAt) {
         self.mounts.extend(other.mounts);
-        self.sockets.extend(other.sockets);
+        self.served.extend(other.served);
     }
 
     /// Refuses what closing would lose: a disk whose file was deleted. What was in the directory of a vault is gone with its files,
@@ -106,21 +62,32 @@ impl OpenAt {
     /// Deniability contract: not where it is mounted.
     pub(crate) fn refuse_deleted(&self) -> Result<()> {
         let mut told = Vec::new();
-        for mount in self.mounts.iter().filter(|mount| !mount.vault) {
-            let status = status::unless_ended(lacuna_daemon::status(&mount.mountpoint, None))?;
-            told.extend(mount.location.clone().zip(status));
+        for mount in self.mounts.iter().filter(|mount| !mount.vault && mount.location.is_some()) {
+            told.extend(status::unless_ended(status::at_mountpoint(&mount.mountpoint))?);
         }
-        for socket in &self.sockets {
-            let account = status::unless_ended(lacuna_daemon::account(socket))?;
-            told.extend(account.and_then(|of| Some((of["location"].as_str()?.to_owned(), of))));
+        for peer in &self.served {
+            told.extend(status::unless_ended(peer.status())?);
         }
-        let deleted = told.into_iter().find(|(_, status)| is_deleted(status));
-        let Some((location, _)) = deleted else { return Ok(()) };
+        let deleted = told.into_iter().find(ServerStatus::is_deleted);
+        let Some(location) = deleted.map(|status| status.record.location) else { return Ok(()) };
         Err(Error::new(Kind::Other, format!("cannot close {location}"))
             .found(
                 "its file was deleted while it was open: with the server the disk goes, and all that is on it",
             )
             .remedy(format!("copy what you need; then `lacuna close --deleted {}`", shell_word(location))))
+    }
+}
+
+impl From<Vec<Peer>> for OpenAt {
+    fn from(peers: Vec<Peer>) -> Self {
+        let mut open = OpenAt::default();
+        for peer in peers {
+            match Mount::of(&peer) {
+                Some(mount) => open.mounts.push(mount),
+                None => open.served.push(peer),
+            }
+        }
+        open
     }
 }
 
@@ -130,16 +97,6 @@ fn several(location: &Location, all: &BTreeSet<InPool>) -> Error {
         .found(format!("open disks of this name in several places: {}", named.join("; ")))
         .expected("one disk")
         .remedy("say which one with these options, or give its mount point")
-}
-
-/// Errors: [`Kind::TimedOut`] if there is a server of which it is not known what it serves.
-fn refuse_silent(location: &Location) -> Result<()> {
-    let servers = lacuna_daemon::accounts(|_, _| {})?;
-    let Some(silent) = servers.iter().find(|server| server["silent"] == true) else { return Ok(()) };
-    Err(Error::new(Kind::TimedOut, format!("cannot tell whether {location} is open"))
-        .found(format!("a server that {}", no_answer(silent)))
-        .expected("an answer within 5 seconds")
-        .remedy(format!("{}; then try again", go_on(silent))))
 }
 
 /// A mount point to close.
@@ -152,13 +109,10 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    pub(crate) fn of(record: Record) -> Mount {
-        let Record { mountpoint, location, vault, .. } = record;
-        Mount { mountpoint, location: Some(location), vault }
+    /// Of a mount; none of another server.
+    pub(crate) fn of(peer: &Peer) -> Option<Mount> {
+        let mount = peer.mount()?;
+        let location = Some(peer.record.location.clone());
+        Some(Mount { mountpoint: mount.mountpoint.clone(), location, vault: mount.vault })
     }
-}
-
-/// What is mounted, or was left mounted by servers that died. Errors: what keeps one of them from being seen.
-pub(crate) fn records() -> Result<impl Iterator<Item = Record>> {
-    Ok(lacuna_daemon::running(None)?.into_iter().chain(lacuna_daemon::died(None)?))
 }

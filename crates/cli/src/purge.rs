@@ -5,17 +5,17 @@ use crate::close::Failures;
 use crate::console::{self, Console};
 use crate::online;
 use crate::size::budget;
-use crate::status;
+use crate::status::{self, Account};
 use crate::unlock;
 use crate::vault::many;
 use crate::working;
 use lacuna::{Access, ClusterOptions, Disk, Error, Holder, Kind, Location, Opening, Result, Uuid};
-use serde_json::{Value, json};
-use std::path::Path;
+use lacuna_daemon::{Counter, Peer};
+use serde_json::json;
 
 /// What `statfs` says of btrfs.
 const BTRFS: u32 = 0x9123_683e;
-/// What is said of it.
+/// The note about it.
 const KEPT_BY_BTRFS: &str = "btrfs keeps what was overwritten in a file, or cut off it, as long as another part of the same extent is \
     in use, and small files in blocks of its metadata: that is not deleted for the disk, and stays readable. Of files that were deleted \
     whole nothing stays, if it is mounted with max_inline=0; ext4 and xfs keep neither";
@@ -24,15 +24,15 @@ const KEPT_BY_BTRFS: &str = "btrfs keeps what was overwritten in a file, or cut 
 pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     let Some(location) = &args.location else { return all(console) };
     let what = format!("purging {location}");
-    let mut servers = status::servers_of(location, &ClusterOptions::default(), console)?;
-    let uuid = if servers.is_empty() { None } else { meant(location)? };
-    servers.retain(|server| uuid.is_none_or(|uuid| is_of(server, uuid)));
-    let uuid = uuid.map(|uuid| uuid.to_string());
+    let mut servers = status::accounts_of(location, &ClusterOptions::default(), console)?;
+    // The disk that a server opened at the same location may have been moved since.
+    let uuid = if servers.is_empty() { None } else { meant(location)?.map(|uuid| uuid.to_string()) };
+    servers.retain(|Account { peer, status }| uuid.is_none() || (!status.died && peer.record.uuid == uuid));
     let items = match servers.first() {
         Some(server) => working::show(console, &what, |_| ask(server, uuid.as_deref(), args.expect))?,
         None => closed(args, location, console, &what)?,
     };
-    servers.first().into_iter().for_each(|server| note_file_system(server, console));
+    servers.first().into_iter().for_each(|server| note_file_system(&server.peer, console));
     if args.json {
         return console::json(&json!({ "location": location.to_string(), "complete": true, "items": items }));
     }
@@ -41,24 +41,21 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
 
 /// Purges every disk on flash that is open for writing. Each failure is told; the first one is what the command ends with.
 fn all(console: Console) -> Result<()> {
-    let on_flash = |server: &Value| {
-        let location = Location::parse(server["location"].as_str().unwrap_or(""));
-        location.is_ok_and(|location| lacuna::check_forgets(&location).is_ok())
-    };
-    let mut servers = status::all(console)?;
-    // Of one that does not answer nothing may be known, and it may be on flash.
-    let unknown = |server: &Value| server["silent"] == true && server["location"].is_null();
-    servers.retain(|server| (on_flash(server) || unknown(server)) && server["read_only"] != true);
+    let mut servers = status::all_accounts(console)?;
+    servers.retain(|Account { peer, .. }| {
+        let location = Location::parse(&peer.record.location);
+        !peer.record.read_only && location.is_ok_and(|location| lacuna::check_forgets(&location).is_ok())
+    });
     if servers.is_empty() {
         return console.done("no disk on flash is open");
     }
     let mut failures = Failures::default();
     for server in &servers {
-        let location = server["location"].as_str().unwrap_or("a disk");
+        let location = &server.peer.record.location;
         let what = format!("purging {location}");
         match working::show(console, &what, |_| ask(server, None, ExpectArgs { expect: None })) {
             Ok(items) => {
-                note_file_system(server, console);
+                note_file_system(&server.peer, console);
                 tell(location, &items, console)?;
             }
             Err(e) => failures.add(e),
@@ -68,19 +65,16 @@ fn all(console: Console) -> Result<()> {
 }
 
 /// Notes what the file system that is mounted from a disk keeps of what was deleted.
-fn note_file_system(server: &Value, console: Console) {
-    let Some(mountpoint) = server["mountpoint"].as_str().filter(|_| server["raw"] != true) else { return };
-    if rustix::fs::statfs(mountpoint).is_ok_and(|about| about.f_type as u32 == BTRFS) {
+fn note_file_system(peer: &Peer, console: Console) {
+    let Some(mount) = peer.mount().filter(|mount| !mount.raw) else { return };
+    if rustix::fs::statfs(&mount.mountpoint).is_ok_and(|about| about.f_type as u32 == BTRFS) {
         console.note(KEPT_BY_BTRFS);
     }
 }
 
 /// Says what a purge did.
-fn tell(location: &str, items: &[Value], console: Console) -> Result<()> {
-    let count = |name: &str| {
-        let item = items.iter().find(|item| item["name"] == name);
-        item.and_then(|item| item["value"].as_u64()).unwrap_or(0)
-    };
+fn tell(location: &str, items: &[Counter], console: Console) -> Result<()> {
+    let count = |name: &str| items.iter().find(|item| item.name == name).map_or(0, |item| item.value);
     let gone = gone(count("purged_keys"), count("purged_known"), count("purged_key_blocks"));
     console.done(&format!("purged {location}: {gone}"))
 }
@@ -109,47 +103,31 @@ fn meant(location: &Location) -> Result<Option<Uuid>> {
     }
 }
 
-/// Whether a server has this disk open: the one that it opened at the same location may have been moved since.
-fn is_of(server: &Value, uuid: Uuid) -> bool {
-    // Readers claim nothing. Where the system lets nobody claim a disk, opening it says that it is in use.
-    lacuna::process_of(uuid).is_some_and(|pid| server["pid"] == pid) || server["read_only"] == true
-}
-
 /// Asks the server that has the disk open, which says whether it is the one that is meant. Nothing is asked of the server of another
 /// disk than the expected one.
-fn ask(server: &Value, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Value>> {
-    if server["died"] == true {
-        let at = server["mountpoint"].as_str().unwrap_or_default();
+fn ask(server: &Account, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Counter>> {
+    let Account { peer, status } = server;
+    if let Some(mount) = peer.mount().filter(|_| status.died) {
+        let at = mount.mountpoint.display();
         return Err(Error::new(Kind::Busy, "cannot purge the disk")
             .found(format!("what a server left that died, at {at}"))
             .remedy(format!("clear it away with `lacuna close {at}`, then try again")));
     }
-    if server["silent"] == true {
-        let process = server["pid"].as_u64().map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
+    if status.silent {
         return Err(Error::new(Kind::TimedOut, "the disk was not purged")
             .found("a server that does not answer")
             .expected("an answer within 5 seconds")
             .remedy(format!(
-                "if the process was stopped, `kill -CONT {process}` lets it go on; then try again"
+                "if the process was stopped, `kill -CONT {}` lets it go on; then try again",
+                peer.record.pid
             )));
     }
-    let naming = |e: Error| e.context(server["location"].as_str().unwrap_or("the disk"));
-    online::check_account(server, expect).map_err(naming)?;
-    if let Some(mountpoint) = server["mountpoint"].as_str() {
-        return lacuna_daemon::purge_mounted(Path::new(mountpoint), server["raw"] == true, uuid, None);
-    }
-    // Several servers may have the same location: another disk may have been there before.
-    let mut answers = lacuna_daemon::answers()?.into_iter();
-    match answers.find(|(_, account)| account["pid"] == server["pid"]) {
-        Some((socket, _)) => lacuna_daemon::purge_served(&socket, uuid),
-        None => Err(Error::new(Kind::PurgeIncomplete, "the disk was not purged")
-            .found("a server that does not answer any more")
-            .remedy("`lacuna status` shows what is open; then try again")),
-    }
+    online::check_account(status, expect).map_err(|e| e.context(&peer.record.location))?;
+    lacuna_daemon::purge(peer, uuid)
 }
 
 /// Opens a disk that no server has open, for the purge alone.
-fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -> Result<Vec<Value>> {
+fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -> Result<Vec<Counter>> {
     lacuna::check_forgets(location)?;
     let budget = budget(args.cache)?;
     let ask = |disk: &lacuna::PublicHeader, open: lacuna::Opener<'_>| {
@@ -162,7 +140,7 @@ fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -
     let purged = working::show(console, what, |_| disk.purge());
     let closed = disk.close().map_err(|e| e.context(location));
     let done = console::both(purged, closed)?;
-    Ok(done.items.iter().map(|item| json!(item)).collect())
+    Ok(Counter::all(&done.items))
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use crate::args::RescueArgs;
 use crate::bad_runs::blocks;
 use crate::console::{self, Console};
-use crate::place::HeldPlace;
 use crate::rescue_image::{self, Image};
 use crate::rescue_map::Subject;
 use crate::size::budget;
 use crate::unlock;
 use lacuna::{BLOCK_SIZE, CheckReport, Disk, Error, Key, Kind, Opening, Reading, Result, human, read_blocks};
+use lacuna_daemon::HeldFile;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +42,8 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     rescue_image::check(&args.target, args.force)?;
     let given = (&args.passphrase, args.expect);
     let mut volume = unlock::unlock_to_rescue((&args.location, &args.holder), given, console)?;
-    let source = HeldPlace::of(volume.take_file())?.place();
-    let verified = volume.parameters.verifies();
+    let source = HeldFile::of(volume.take_file())?.identity();
+    let verified = volume.parameters.describe().verifies;
     let key = volume.into_key(false)?;
     check_level(args, &key)?;
     let level = key.has_levels().then_some(args.level);

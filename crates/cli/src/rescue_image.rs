@@ -5,10 +5,10 @@
 //! before the map said so: a second run writes a map of its own, which takes the place of the first when all was tried. Where that run was
 //! killed, the next one does that before it begins, with what the first map tells of the rest.
 
-use crate::place::Place;
 use crate::rescue_areas::{Areas, MapReader, OF_LATER_RUN, is_torn};
 use crate::rescue_map::{Area, MapFile, Subject};
 use lacuna::{Advice, BLOCK_SIZE, Error, Kind, Result, Setting};
+use lacuna_daemon::FileIdentity;
 use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -80,7 +80,7 @@ impl Image {
     ///
     /// Errors: those of [`check`], [`Kind::Busy`] for a file that another program holds, [`Kind::Usage`] for a map of another disk or
     /// image, and what the system reports.
-    pub(crate) fn open(target: &Path, force: bool, source: Place, of: &Subject) -> Result<Image> {
+    pub(crate) fn open(target: &Path, force: bool, source: FileIdentity, of: &Subject) -> Result<Image> {
         if check(target, force)? {
             Image::again(target, source, of)
         } else {
@@ -88,7 +88,7 @@ impl Image {
         }
     }
 
-    fn create(target: &Path, force: bool, source: Place, of: &Subject) -> Result<Image> {
+    fn create(target: &Path, force: bool, source: FileIdentity, of: &Subject) -> Result<Image> {
         let (map_path, newer) = (map_path(target), new_map_path(target));
         if is_there(&newer)? {
             // Refuses the disk itself, and what another program holds.
@@ -107,7 +107,7 @@ impl Image {
         Ok(Image { file, path: target.to_owned(), areas, map, map_path, replaces: false, end: 0 })
     }
 
-    fn again(target: &Path, source: Place, of: &Subject) -> Result<Image> {
+    fn again(target: &Path, source: FileIdentity, of: &Subject) -> Result<Image> {
         let (map_path, newer) = (map_path(target), new_map_path(target));
         let file = existing_file(target, source)?;
         let about = file.metadata().map_err(|e| failed(target, &e))?;
@@ -247,7 +247,7 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 /// An empty file that only its owner reads, unless an existing one is overwritten that others could read.
-fn empty_file(path: &Path, force: bool, source: Place) -> Result<File> {
+fn empty_file(path: &Path, force: bool, source: FileIdentity) -> Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
     if force {
@@ -262,12 +262,12 @@ fn empty_file(path: &Path, force: bool, source: Place) -> Result<File> {
 }
 
 /// A file of an earlier run.
-fn existing_file(path: &Path, source: Place) -> Result<File> {
+fn existing_file(path: &Path, source: FileIdentity) -> Result<File> {
     opened(path, OpenOptions::new().read(true).write(true), source)
 }
 
 /// A file that may be written, held against other processes.
-fn opened(path: &Path, options: &mut OpenOptions, source: Place) -> Result<File> {
+fn opened(path: &Path, options: &mut OpenOptions, source: FileIdentity) -> Result<File> {
     // A pipe that came there meanwhile is not waited for.
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     let file = options.open(path).map_err(|e| match e.kind() {
@@ -279,7 +279,7 @@ fn opened(path: &Path, options: &mut OpenOptions, source: Place) -> Result<File>
     if !about.is_file() {
         return Err(no_file(path, false));
     }
-    if Place::told(&about) == source {
+    if FileIdentity::of(&about) == source {
         return Err(refused(path).found("the disk that is to be rescued").expected("another file"));
     }
     if about.nlink() > 1 {
@@ -350,7 +350,7 @@ mod tests {
     fn a_run_goes_on_where_one_was_killed() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("image");
-        let open = |force| Image::open(&target, force, Place::Elsewhere, &of(9)).unwrap();
+        let open = |force| Image::open(&target, force, FileIdentity::Unknown, &of(9)).unwrap();
         let mut first = open(false);
         first.rescued(&[1; 2 * BLOCK]).unwrap();
         first.lost().unwrap();
@@ -401,7 +401,8 @@ mod tests {
     fn no_run_goes_on_with_another_disk_or_image() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("image");
-        let open = |subject: &Subject| Image::open(&target, false, Place::Elsewhere, subject).map(|_| ());
+        let open =
+            |subject: &Subject| Image::open(&target, false, FileIdentity::Unknown, subject).map(|_| ());
         let kind = |subject: &Subject| open(subject).map_err(|e| e.kind());
         open(&of(9)).unwrap();
         open(&of(9)).unwrap();
@@ -430,7 +431,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("image");
         let content: Vec<u8> = [vec![1; BLOCK], vec![0; 2 * BLOCK], vec![2; BLOCK]].concat();
-        let mut image = Image::open(&target, false, Place::Elsewhere, &of(9)).unwrap();
+        let mut image = Image::open(&target, false, FileIdentity::Unknown, &of(9)).unwrap();
         assert_eq!(image.following().unwrap(), Some((0..9, false)));
         assert_eq!(image.following().unwrap(), None);
         image.rescued(&content).unwrap();
@@ -451,7 +452,8 @@ mod tests {
     fn nothing_but_a_file_of_its_own_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let create = |name: &str, force| Image::open(&at(name), force, Place::Elsewhere, &of(1)).map(|_| ());
+        let create =
+            |name: &str, force| Image::open(&at(name), force, FileIdentity::Unknown, &of(1)).map(|_| ());
         let kind = |name: &str, force| create(name, force).map_err(|e| e.kind());
         std::fs::write(at("there"), "mine").unwrap();
         std::os::unix::fs::symlink(at("there"), at("link")).unwrap();
@@ -469,7 +471,7 @@ mod tests {
         assert_eq!(std::fs::read(at("there")).unwrap(), b"mine");
         std::fs::remove_file(at("second")).unwrap();
         // The disk itself, and a file that another program holds.
-        let disk = Place::told(&std::fs::metadata(at("there")).unwrap());
+        let disk = FileIdentity::of(&std::fs::metadata(at("there")).unwrap());
         assert_eq!(Image::open(&at("there"), true, disk, &of(1)).err().unwrap().kind(), Kind::Usage);
         let held = File::open(at("there")).unwrap();
         held.lock_shared().unwrap();
@@ -480,7 +482,7 @@ mod tests {
         assert_eq!(std::fs::read(at("there")).unwrap(), [0; 4096]);
         // Nor is the disk taken for what an earlier run left.
         std::fs::write(at("there.map.new"), "disk").unwrap();
-        let disk = Place::told(&std::fs::metadata(at("there.map.new")).unwrap());
+        let disk = FileIdentity::of(&std::fs::metadata(at("there.map.new")).unwrap());
         assert_eq!(Image::open(&at("there"), true, disk, &of(1)).err().unwrap().kind(), Kind::Usage);
         assert_eq!(std::fs::read(at("there.map.new")).unwrap(), b"disk");
     }

@@ -1,21 +1,23 @@
 //! `resize`: what is refused before a passphrase is asked for, and what was done.
 
 use crate::args::ResizeArgs;
-use crate::attendant;
 use crate::console::Console;
 use crate::in_pool;
 use crate::online::{self, Begun};
 use crate::unlock;
 use crate::working;
-use lacuna::{Access, Error, Kind, Parameters, Result, human};
-use lacuna_daemon::{Growth, Heard, Record};
+use lacuna::{Access, Error, Kind, Result, human};
+use lacuna_daemon::{Growth, Heard, MountRecord, Op};
 use std::fmt::Write;
 
 /// `lacuna resize`.
 pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
-    if let Some(disk) = lacuna::peek(&args.location)?.filter(Parameters::has_levels) {
+    if let Some(disk) = lacuna::peek(&args.location)?.filter(|disk| disk.has_levels()) {
         return Err(Error::new(Kind::Usage, format!("cannot resize {}", args.location))
-            .found(format!("a disk with levels, of the format {}, which keeps its size", disk.format()))
+            .found(format!(
+                "a disk with levels, of the format {}, which keeps its size",
+                disk.format().info().name
+            ))
             .expected("a disk of the format sealed")
             .remedy("create a larger one and copy what you need"));
     }
@@ -25,30 +27,30 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     if size.is_none() && !args.location.is_block_device() && !args.grow_fs {
         return Err(no_size(args));
     }
-    let request =
-        format!("{}{}", attendant::RESIZE, size.map_or(attendant::ALL.to_owned(), |size| size.to_string()));
     if args.grow_fs {
         let record = kernel_mount(args)?;
         if size.is_none() && !args.location.is_block_device() {
             return grow_file_system(&record, console);
         }
     }
-    if let Some(begun) = online::begin(&args.location, &args.holder, args.expect, &request)? {
+    if let Some(begun) =
+        online::begin(&args.location, &args.holder, args.expect, |disk| Op::Resize { disk, size })?
+    {
         return of_server(args, begun, console);
     }
     let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
     let mut volume = unlock::unlock_expected(place, Access::Write, given, console)?;
-    let before = volume.parameters;
-    let parameters = lacuna::resize(&mut volume, size)?;
-    if parameters == before {
-        let most = parameters.size() == parameters.largest();
+    let is_larger = lacuna::resize(&mut volume, size)?;
+    let disk = volume.parameters.describe();
+    if !is_larger {
+        let most = disk.size == disk.largest;
         let why = if most { ", and its map has no room for more" } else { "" };
         return console.done(&format!("{} has this size already{why}", args.location));
     }
     console.done(&format!(
         "{} is now {}; once it is open, `lacuna resize {} --grow-fs` makes the file system on it larger too",
         args.location,
-        human(parameters.size()),
+        human(disk.size),
         in_pool::named(&args.location, &args.holder.cluster.of(&args.location)?)
     ))
 }
@@ -110,7 +112,7 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
 }
 
 /// Where the kernel has the file system of the disk mounted, which alone can grow in use.
-fn kernel_mount(args: &ResizeArgs) -> Result<Record> {
+fn kernel_mount(args: &ResizeArgs) -> Result<MountRecord> {
     let mounted = online::mount_of(&args.location, &args.holder.cluster.of(&args.location)?)?;
     let found = match &mounted {
         Some(record) if record.raw => "an open disk without a file system of its own (--raw)",
@@ -133,13 +135,13 @@ fn kernel_mount(args: &ResizeArgs) -> Result<Record> {
 }
 
 /// Makes the file system as large as its disk, which may have grown before.
-fn grow_file_system(record: &Record, console: Console) -> Result<()> {
+fn grow_file_system(record: &MountRecord, console: Console) -> Result<()> {
     let growth = Growth::of(record)?.ok_or_else(|| other_type(record))?;
     grow(&growth, record, "the file system has not grown", console)
 }
 
 /// Runs the tool; `failed` says what is so if it fails.
-fn grow(growth: &Growth, record: &Record, failed: &str, console: Console) -> Result<()> {
+fn grow(growth: &Growth, record: &MountRecord, failed: &str, console: Console) -> Result<()> {
     let at = record.mountpoint.display();
     growth.run().map_err(|e| {
         // The disk has grown, now or before: an exit code for what was refused would say that it has not.
@@ -155,7 +157,7 @@ fn grow(growth: &Growth, record: &Record, failed: &str, console: Console) -> Res
     console.done(&format!("the file system at {at} is as large as its disk"))
 }
 
-fn other_type(record: &Record) -> Error {
+fn other_type(record: &MountRecord) -> Error {
     Error::new(Kind::Usage, "cannot make the file system larger")
         .found(format!("a file system at {} of another type", record.mountpoint.display()))
         .expected("ext2, ext3, ext4, xfs or btrfs")

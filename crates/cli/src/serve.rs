@@ -1,22 +1,22 @@
 //! `serve`: a disk for NBD clients, until a signal.
 
 use crate::args::{ServeArgs, Tls};
-use crate::attendant::DiskAttendant;
 use crate::background::{self, Ready};
 use crate::closing;
 use crate::console::{self, Console};
+use crate::disk_jobs::DiskJobs;
 use crate::lacks;
 use crate::network;
 use crate::notify;
 use crate::pid_file::{self, PidFile};
-use crate::place::HeldPlace;
+use crate::served::{NbdState, Served};
 use crate::settings;
 use crate::size::budget;
-use crate::status::Account;
+use crate::status;
 use crate::unlock;
 use crate::working::{self, Looking};
-use lacuna::{ByteDisk, Disk, Error, FormatId, Kind, OpenDisk, Opening, Result, Site};
-use lacuna_daemon::{Attendance, Attendant, StatusSocket};
+use lacuna::{ByteDisk, Disk, Error, Kind, OpenDisk, Opening, Result, Site};
+use lacuna_daemon::{HeldFile, Identity, Instance, JobHandler, Jobs};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
     let mut volume = unlock::unlock_expected(place, access, given, console)?;
     let file = volume.take_file();
-    let verifies = volume.parameters.verifies();
+    let verifies = volume.parameters.describe().verifies;
     let key = volume.into_key(args.fork)?;
     unlock::refuse_idle(key.has_levels(), &args.idle)?;
     let format = key.format();
@@ -67,14 +67,16 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         // In the background another process has the terminal, and says what this one does.
         let drawn = if args.fork { console.without_drawing() } else { console };
         // An error here leaves no disk open.
-        let held = Arc::new(HeldPlace::of(file)?);
+        let file = Arc::new(HeldFile::of(file)?);
+        let cluster = args.holder.cluster.of(&args.location)?;
         let disk =
             Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
         if let Some(note) = disk.note() {
             console.note(note);
         }
-        let attendant = DiskAttendant::of(&disk, verifies, held);
-        serve(&args, &listen, (disk, attendant, format), (console, drawn), ready)
+        let jobs = DiskJobs::of(&disk, verifies, file.identity());
+        let identity = status::identity((&args.location, format.to_string()), &cluster, &disk, file);
+        serve(&args, &listen, (disk, jobs, identity), (console, drawn), ready)
     })
 }
 
@@ -112,7 +114,7 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
 fn serve(
     args: &ServeArgs,
     listen: &[Listen],
-    (disk, attendant, format): (Arc<OpenDisk>, Arc<dyn Attendant>, FormatId),
+    (disk, jobs, identity): (Arc<OpenDisk>, Arc<dyn JobHandler>, Identity),
     (console, drawn): (Console, Console),
     ready: &mut Ready,
 ) -> Result<()> {
@@ -123,15 +125,15 @@ fn serve(
         signalled.fetch_add(1, Ordering::Relaxed);
         stopping.stop();
     })?;
-    let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
+    let lookout = disk.is_shared().then(|| Lookout::start(&disk, &stop)).transpose()?;
     let ending = stop.clone();
     let kept = notify::keep(working::left(disk.levels(), disk.has_levels()), move || ending.stopped());
     let mut signs = Signs::default();
-    let served = serve_disk(args, listen, (&disk, attendant, format), console, ready, &stop, &mut signs);
+    let served = serve_disk(args, listen, (&disk, jobs, identity), console, ready, &stop, &mut signs);
     drop(lookout);
     // However the serving ended: from now on `status` says that it has.
     stop.stop();
-    signs.status.iter().for_each(StatusSocket::end_work);
+    signs.served.iter().for_each(Served::end_work);
     // A client that closes it has chosen before.
     if !args.fork && signals.load(Ordering::Relaxed) > 0 {
         closing::wait_on_terminal(&disk, || signals.load(Ordering::Relaxed) > 1, console);
@@ -146,7 +148,7 @@ fn serve(
         // Whatever ended the serving, what was acknowledged goes to the medium.
         disk.close()
     });
-    let waiting = signs.status.map(StatusSocket::end).unwrap_or_default();
+    let (waiting, instance) = signs.served.map(Served::end).unzip();
     drop(kept);
     let say = background::reporter(args.fork, disk.has_levels());
     // Out of memory and unlocked, before anybody is told that this is over.
@@ -155,14 +157,17 @@ fn serve(
     drop(signs.pid_file);
     // Of lost data hears above all who waits for the end.
     let ended = background::both(closed, served, &say);
-    waiting.into_iter().for_each(|client| client.answer(&ended));
+    waiting.into_iter().flatten().for_each(|client| client.answer(&ended));
+    if let Some(Err(e)) = instance.map(Instance::end) {
+        say(&e);
+    }
     ended
 }
 
 /// By what others know of a server.
 #[derive(Default)]
 struct Signs {
-    status: Option<StatusSocket>,
+    served: Option<Served>,
     pid_file: Option<PidFile>,
 }
 
@@ -200,7 +205,7 @@ impl Drop for Lookout {
 fn serve_disk(
     args: &ServeArgs,
     listen: &[Listen],
-    (disk, attendant, format): (&Arc<OpenDisk>, Arc<dyn Attendant>, FormatId),
+    (disk, jobs, identity): (&Arc<OpenDisk>, Arc<dyn JobHandler>, Identity),
     console: Console,
     ready: &mut Ready,
     stop: &StopHandle,
@@ -217,7 +222,7 @@ fn serve_disk(
             stopping.stop();
         }
         // `lacuna status` shows it.
-        *remembered.lock() = Some(e.named(settings::full_name));
+        *remembered.lock() = Some(e.clone());
         match failures.fetch_add(1, Ordering::Relaxed) {
             0..TOLD => say(e),
             TOLD => say(&Error::new(Kind::Io, "more requests failed; `lacuna status` shows the last one")),
@@ -225,10 +230,10 @@ fn serve_disk(
         }
     };
     // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
-    let attendance = Attendance::of(Some(attendant), Arc::new(|| Ok(())), settings::full_name);
-    let working = attendance.clone();
+    let jobs = Jobs::new(Some(jobs), Arc::new(|| Ok(())), settings::full_name);
+    let (working, file) = (jobs.clone(), Arc::clone(&identity.file));
     let mut options = Options {
-        in_use: Some(Arc::new(move || working.is_at_work() || working.has_deleted_file())),
+        in_use: Some(Arc::new(move || working.is_at_work() || file.is_deleted())),
         report: Some(Arc::new(report)),
         max_connections: usize::from(args.max_connections),
         idle_timeout: args.idle.idle_timeout,
@@ -252,14 +257,12 @@ fn serve_disk(
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
     let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
     let uris = server.uris();
-    let account = Account::of(
-        (&args.location, format),
-        &holder.cluster,
-        (uris.clone(), stop.clone()),
-        levels,
-        last_error,
-    );
-    signs.status = account.publish(attendance, console);
+    let state = NbdState { stop: stop.clone(), last_error, level_0: levels[0].clone() };
+    let served = Served::start(identity, uris.clone(), &levels, state, jobs);
+    let unseen = |e: &Error| {
+        console.note(&format!("`lacuna status` will not see this server: {}", settings::words(e)));
+    };
+    signs.served = served.inspect_err(unseen).ok();
     signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     uris.iter().try_for_each(|uri| console::line(uri))?;
     ready.tell()?;

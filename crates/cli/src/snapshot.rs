@@ -7,8 +7,8 @@ use crate::args::{SnapshotArgs, SnapshotListArgs};
 use crate::console::{self, Console};
 use crate::unlock;
 use crate::utc::utc;
-use lacuna::snapshots::{self, SnapshotRecord, SnapshotState};
-use lacuna::{Access, BLOCK_SIZE, Disk, ObjectDisk, Opening, Result, human};
+use lacuna::snapshots::{self, SnapshotRecord, SnapshotState, Snapshots};
+use lacuna::{Access, BLOCK_SIZE, Disk, Opening, Result, human};
 use serde_json::json;
 
 /// `lacuna snapshot create`.
@@ -68,14 +68,18 @@ fn check_exists(args: &SnapshotArgs) -> Result<()> {
 }
 
 /// Opens the disk, does `what`, and closes it.
-fn change(args: &SnapshotArgs, console: Console, what: impl FnOnce(&ObjectDisk) -> Result<()>) -> Result<()> {
+fn change(
+    args: &SnapshotArgs,
+    console: Console,
+    what: impl FnOnce(&dyn Snapshots) -> Result<()>,
+) -> Result<()> {
     if args.location.path().is_some() {
         return Err(snapshots::not_in_rados(&args.location));
     }
     lacuna::refuse_snapshot(&args.location, "take or change snapshots of")?;
     let volume = unlock::unlock(&args.location, &args.holder, Access::Write, &args.passphrase, console)?;
     let disk = unlock::open(volume.into_key(false)?, Opening::default())?;
-    let done = disk.on_objects().and_then(what).map_err(|e| e.context(&args.location));
+    let done = disk.snapshots().and_then(what).map_err(|e| e.context(&args.location));
     let closed = disk.close();
     console::both(done, closed)
 }

@@ -61,18 +61,14 @@ pub(crate) fn place(server: &Value) -> String {
     if uris.is_empty() { "an unknown address".to_owned() } else { uris.join(" and ") }
 }
 
-/// What is said of a server that does not answer, after its name. Its process is not known if too many clients wait for it.
+/// What is said of a server that does not answer, after its name.
 pub(crate) fn no_answer(server: &Value) -> String {
-    let process = server["pid"].as_u64().map(|pid| format!(" (process {pid})"));
-    format!("does not answer{}", process.unwrap_or_default())
+    format!("does not answer (process {})", server["pid"])
 }
 
 /// What to do about that.
 pub(crate) fn go_on(server: &Value) -> String {
-    match server["pid"].as_u64() {
-        Some(pid) => format!("if it was stopped, `kill -CONT {pid}` lets it go on"),
-        None => "if it was stopped, let it go on (`kill -CONT`)".to_owned(),
-    }
+    format!("if it was stopped, `kill -CONT {}` lets it go on", server["pid"])
 }
 
 /// Whether the file of what is open was deleted.
@@ -90,11 +86,6 @@ pub(crate) fn changed_file(server: &Value) -> Option<String> {
         return Some("its device was removed, or has another name".to_owned());
     }
     moved_to(server).map(|path| format!("its {} is {path} now", holder(server)))
-}
-
-/// What tells the file of what is open from others; empty where the location says it all, or nobody knows.
-pub(crate) fn place_of(server: &Value) -> &str {
-    server["file"]["place"].as_str().unwrap_or_default()
 }
 
 /// What holds what is open.

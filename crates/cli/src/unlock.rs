@@ -116,12 +116,9 @@ pub(crate) fn open(key: Key, opening: Opening) -> Result<OpenDisk> {
 /// Opens a disk that may have sensitive blocks.
 pub(crate) fn open_to_serve(key: Key, opening: Opening, purging: &PurgingArgs) -> Result<OpenDisk> {
     let disk = open(key, opening)?;
-    if let Some(flash) = disk.on_flash() {
-        let block = BLOCK_SIZE as u64;
-        purging
-            .sensitive
-            .iter()
-            .for_each(|(from, to)| flash.mark_sensitive(from / block..to.div_ceil(block)));
+    let block = BLOCK_SIZE as u64;
+    for (from, to) in &purging.sensitive {
+        disk.mark_sensitive(from / block..to.div_ceil(block));
     }
     Ok(disk)
 }

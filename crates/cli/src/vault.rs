@@ -6,18 +6,18 @@ use crate::args::{
 use crate::console::{self, Console};
 use crate::cost;
 use crate::passphrase;
-use crate::place::Place;
+use crate::place::file_at;
 use crate::settings;
 use crate::size::budget;
 use crate::unlock::check_id;
 use crate::working;
 use lacuna::vault::{self, BadFile, CheckReport, Consent, NewVault, OpenVault, VaultKey, VaultOpening};
 use lacuna::{Access, Error, Kind, Opener, PublicHeader, Result, human, printable};
-use lacuna_daemon::Record;
+use lacuna_daemon::{Op, Peer, Registry};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What is said where this machine remembers nothing of a vault.
@@ -80,25 +80,27 @@ pub(crate) fn key(
             return e;
         }
         match server_of(dir) {
-            Ok(Some(Record { mountpoint, pid, .. })) => {
-                Error::new(Kind::Busy, format!("cannot open {shown}"))
-                    .found(format!("it is open at {} (process {pid})", mountpoint.display()))
-                    .remedy(format!(
-                        "use it there, or `lacuna close {}` first",
-                        lacuna::shell_word(&mountpoint)
-                    ))
-            }
+            Ok(Some((mountpoint, pid))) => Error::new(Kind::Busy, format!("cannot open {shown}"))
+                .found(format!("it is open at {} (process {pid})", mountpoint.display()))
+                .remedy(format!("use it there, or `lacuna close {}` first", lacuna::shell_word(&mountpoint))),
             Ok(None) => e,
             Err(unseen) => e.remedy(format!("who has it open cannot be told: {}", unseen.finding())),
         }
     })
 }
 
-/// The server that this user has for a vault. Errors: what keeps it from being seen.
-fn server_of(dir: &Path) -> Result<Option<Record>> {
-    let place = Place::of(&lacuna::Location::Path(dir.to_owned()));
-    let mut running = lacuna_daemon::running(None)?.into_iter();
-    Ok(running.find(|record| record.vault && place.is(&record.place)))
+/// Where this user has a vault mounted, and the process that serves it. Errors: what keeps it from being seen.
+fn server_of(dir: &Path) -> Result<Option<(PathBuf, u32)>> {
+    let file = file_at(&lacuna::Location::Path(dir.to_owned()));
+    let peer = running()?.into_iter().find(|peer| file.is(peer.record.file));
+    Ok(peer.and_then(|peer| Some((peer.mount()?.mountpoint.clone(), peer.record.pid))))
+}
+
+/// The vaults that this user has mounted. Errors: what keeps one of them from being seen.
+fn running() -> Result<Vec<Peer>> {
+    let mut peers = Registry::open(None)?.all()?;
+    peers.retain(|peer| peer.alive && peer.mount().is_some_and(|mount| mount.vault));
+    Ok(peers)
 }
 
 /// Says what a person should know who has just opened a vault.
@@ -279,7 +281,7 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
     let shown = args.file.display();
     let failed = |e: &std::io::Error| Error::io(format!("cannot look at {shown}"), e);
     let about = std::fs::metadata(&args.file).map_err(|e| failed(&e))?;
-    let record = mount_of(about.dev())?.ok_or_else(|| {
+    let (mountpoint, peer) = mount_of(about.dev())?.ok_or_else(|| {
         Error::new(Kind::NotFound, format!("cannot tell how {shown} is protected"))
             .found("a file that is in no vault which this user has open")
             .expected("a path below the mount point of a vault")
@@ -295,16 +297,18 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
             }
         }
     }
-    let mut found = lacuna_daemon::ask(&record.mountpoint, &format!("stat {}", about.ino()), None)?;
+    let mut found = peer.ask(&Op::Stat { ino: about.ino() })?;
     found["path"] = json!(args.file.to_string_lossy());
-    found["mountpoint"] = json!(record.mountpoint.to_string_lossy());
+    found["mountpoint"] = json!(mountpoint.to_string_lossy());
     if args.json { console::json(&found) } else { console::bytes(stat_words(&found).as_bytes()) }
 }
 
 /// The vault that is mounted as this device.
-fn mount_of(device: u64) -> Result<Option<Record>> {
-    let is_it = |record: &Record| std::fs::metadata(&record.mountpoint).is_ok_and(|top| top.dev() == device);
-    Ok(lacuna_daemon::running(None)?.into_iter().filter(|record| record.vault).find(is_it))
+fn mount_of(device: u64) -> Result<Option<(PathBuf, Peer)>> {
+    let is_it = |at: &Path| std::fs::metadata(at).is_ok_and(|top| top.dev() == device);
+    let mut mounted =
+        running()?.into_iter().filter_map(|peer| Some((peer.mount()?.mountpoint.clone(), peer)));
+    Ok(mounted.find(|(mountpoint, _)| is_it(mountpoint)))
 }
 
 fn stat_words(found: &Value) -> String {

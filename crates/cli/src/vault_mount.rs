@@ -6,7 +6,6 @@ use crate::background::{self, Ready};
 use crate::console::Console;
 use crate::mount_point;
 use crate::notify;
-use crate::place::HeldPlace;
 use crate::settings;
 use crate::size::budget;
 use crate::status;
@@ -14,10 +13,9 @@ use crate::unlock;
 use crate::vault;
 use crate::working::Stage;
 use lacuna::vault::{OpenVault, VaultKey, VaultOpening};
-use lacuna::{DiskId, Error, Kind, Location, Result, shell_word};
-use lacuna_daemon::{Attendant, Exchange, become_io_flusher, unknown};
-use lacuna_vaultfs::{MountRequest, Mounted};
-use serde_json::Value;
+use lacuna::{Error, Kind, Location, Result, shell_word};
+use lacuna_daemon::{HeldFile, Identity, Registry, become_io_flusher};
+use lacuna_fuse::{MountedVault, VaultRequest};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -99,12 +97,13 @@ fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
 /// Clears away what a server left that died: of this vault, and at this mount point.
 fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()> {
     let mountpoint = status::canonical(&Location::Path(mountpoint.to_owned()));
-    for left in lacuna_daemon::died(None)? {
-        if !left.vault || (left.location != location && left.mountpoint != Path::new(&mountpoint)) {
+    for left in Registry::open(None)?.all()? {
+        let Some(mount) = left.mount().filter(|mount| mount.vault && !left.alive) else { continue };
+        if left.record.location != location && mount.mountpoint != Path::new(&mountpoint) {
             continue;
         }
-        lacuna_daemon::close(&left.mountpoint, None)?;
-        let (at, of) = (left.mountpoint.display(), &left.location);
+        left.close()?;
+        let (at, of) = (mount.mountpoint.display(), &left.record.location);
         console.note(&format!(
             "the server that had {of} open at {at} had died; what it left mounted is cleared away, and what was written in its \
              last seconds without fsync may be lost"
@@ -148,14 +147,16 @@ fn serve(
     let opening = VaultOpening { log: vault::log(&say), ..opening };
     let shown = place.dir.display().to_string();
     // An error here leaves no vault open.
-    let (held, id) = (HeldPlace::of_vault(place.dir)?, key.id());
+    let (held, id) = (HeldFile::of_directory(place.dir)?, key.id());
     let look = move || Stage::default().within("opening", &shown);
-    let mounted = ready.working(console, look, || -> Result<Mounted> {
+    let mounted = ready.working(console, look, || -> Result<MountedVault> {
         let open = key.open(opening)?;
         // Its hold on the directory is to end with the vault.
         drop(key);
         vault::notes(&open, args.read_only, console);
-        mount(place, args, (open, VaultAttendant { held, id }), &say)
+        let (location, format) = (place.location.to_owned(), "vault".to_owned());
+        let (id, file) = (Some(id.to_string()), Arc::new(held));
+        mount(place, args, (open, Identity { location, format, id, file, ..Identity::default() }), &say)
     })?;
     let _kept = notify::keep(|| None, mounted.closing());
     let stopper = mounted.stopper();
@@ -180,40 +181,19 @@ fn serve(
 fn mount(
     place: &Place<'_>,
     args: &OpenArgs,
-    (open, attendant): (OpenVault, VaultAttendant),
+    (open, identity): (OpenVault, Identity),
     say: &lacuna_mount::Log,
-) -> Result<Mounted> {
-    let mut request = MountRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
+) -> Result<MountedVault> {
+    let mut request = VaultRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
     request.allow_other = args.vault.allow_other;
     request.idle_timeout = args.idle.idle_timeout;
     request.read_only = args.read_only;
-    request.place = attendant.held.place().identity();
-    request.attendant = Some(Arc::new(attendant));
+    request.identity = identity;
     request.no_exec = mount_options(args).filter(|option| option.ends_with("exec")).last() == Some("noexec");
     request.log = Arc::clone(say);
     // `lacuna close` and `lacuna status` show what the server says.
     request.naming = settings::full_name;
     // The hold on the directory ends with the vault, before anybody is told that it is closed.
     request.held = Some(Box::new(open));
-    Mounted::start(request)
-}
-
-/// What the server of a vault answers beside its counters.
-struct VaultAttendant {
-    held: HeldPlace,
-    id: DiskId,
-}
-
-impl Attendant for VaultAttendant {
-    fn id(&self) -> Option<String> {
-        Some(self.id.to_string())
-    }
-
-    fn file(&self) -> Value {
-        self.held.to_json()
-    }
-
-    fn attend(&self, request: &str, _exchange: &mut Exchange) -> Result<Value> {
-        Err(unknown(request))
-    }
+    MountedVault::start(request)
 }

@@ -8,7 +8,7 @@ const PATTERNS: [&str; 4] = ["let Ok(", ".ok()", "unwrap_or_default()", "Result:
 /// What ends a value of a kind that is no result: a lock, an option that is emptied, memory that came from outside.
 const ENDS: [&str; 3] = [".lock()", ".take()", "Box::from_raw("];
 /// What is measured or tested with is none of the product.
-const APART: [&str; 3] = ["bench", "sim", "testkit"];
+const APART: [&str; 2] = ["bench", "sim"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -25,7 +25,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
             sources(&path, found);
         } else if path.extension().is_some_and(|ext| ext == "rs")
             && !name.ends_with("tests.rs")
-            && name != "fuzz.rs"
+            && name != "fuzzing.rs"
         {
             found.push(path);
         }

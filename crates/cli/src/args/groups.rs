@@ -1,6 +1,5 @@
 //! Options that several verbs share.
 
-use super::Format;
 use crate::settings;
 use crate::size::Size;
 use clap::{Args, ValueEnum};
@@ -124,29 +123,6 @@ pub(crate) enum HidingArg {
     Opportunistic,
 }
 
-impl ShapeArgs {
-    /// One of those given that belongs to another format, and the format.
-    pub(crate) fn misplaced(&self, format: Format) -> Option<(&'static str, &'static str)> {
-        let levels = [("--levels", self.levels.is_some()), ("--cover", self.cover.is_some())];
-        let deniable = [("--geometry", self.geometry.is_some())];
-        let spare = [("--spare", self.spare.is_some())];
-        let oblivious =
-            [("--hiding", self.hiding.is_some()), ("--cells-per-write", self.cells_per_write.is_some())];
-        let given = |options: &[(&'static str, bool)], of: &'static str| {
-            options.iter().find(|(_, given)| *given).map(|(name, _)| (*name, of))
-        };
-        let levels = given(&levels, "deniable or oblivious")
-            .filter(|_| matches!(format, Format::Sealed | Format::Flash));
-        let deniable = given(&deniable, "deniable").filter(|_| format != Format::Deniable);
-        let spare = given(&spare, "deniable or flash")
-            .filter(|_| !matches!(format, Format::Deniable | Format::Flash));
-        levels
-            .or(deniable)
-            .or(spare)
-            .or(given(&oblivious, "oblivious").filter(|_| format != Format::Oblivious))
-    }
-}
-
 /// A disk on flash.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks on flash")]
@@ -159,14 +135,6 @@ pub(crate) struct FlashArgs {
     /// program-faults and erase-faults (of a million) [default: page=4K,pages=64]
     #[arg(long, value_name = "LIST", value_parser = chip)]
     pub chip: Option<ChipShape>,
-}
-
-impl FlashArgs {
-    /// One of those given, which belong to one format.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        let given = [("--key-bits", self.key_bits.is_some()), ("--chip", self.chip.is_some())];
-        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
-    }
 }
 
 /// When a disk on flash is purged.

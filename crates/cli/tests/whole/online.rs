@@ -3,10 +3,11 @@
 use crate::nbd_client::Client;
 use crate::scene::{Closing, Ran, Scene, Serving, Signal, can_mount, have, noise, send, skipped};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const CHUNK: usize = 256 << 10;
@@ -320,22 +321,28 @@ fn a_server_does_nothing_for_another_file_at_the_path_of_its_disk() {
 }
 
 #[test]
-fn a_stopped_server_and_bytes_of_strangers_hang_nobody() {
+fn a_stopped_server_and_hostile_bytes_keep_no_command_waiting() {
     let scene = scene(&["--size", "64M"]);
     let server = scene.serve(&[]);
-    let socket = status_socket(&scene);
-    let stranger = |bytes: &[u8]| {
+    let socket = scene.control("disk.img", "nbd");
+    let hostile = |bytes: &[u8]| {
         let mut stream = UnixStream::connect(&socket).unwrap();
         let _ = stream.write_all(bytes);
     };
-    for bytes in ["header\n{\"write\":[0,\"00\"]}\n", "resize -1\n", "\n"].map(|what| request(&scene, what)) {
-        stranger(bytes.as_bytes());
+    let header = request(&scene, "header");
+    for bytes in [
+        format!("{header}{{\"write\":[0,\"00\"]}}\n"),
+        request(&scene, "resize").replace('}', ",\"size\":-1}"),
+        request(&scene, "sing"),
+        request(&scene, "check").replace("\"v\":1", "\"v\":9"),
+        "{\"v\":1,\"op\":\"check\"}\n".to_owned(),
+        "{\"v\":1,\"op\":\"resize\",\"disk\":{\"file\":\"file:1:1\"},\"size\":1}\n".to_owned(),
+        "\n".to_owned(),
+    ] {
+        hostile(bytes.as_bytes());
     }
-    for bytes in ["request/9 check\n", "request/1 check\n", "request/1 file:1:1 resize 1\n", "\n"] {
-        stranger(bytes.as_bytes());
-    }
-    stranger(&[request(&scene, "check\n").as_bytes(), &noise(5, 4096)[..]].concat());
-    stranger(&noise(6, 1 << 16));
+    hostile(&[request(&scene, "check").as_bytes(), &noise(5, 4096)[..]].concat());
+    hostile(&noise(6, 1 << 16));
     ask_for_what_is_not_the_header(&scene, &socket);
     // Whatever they left behind is over at once.
     crate::scene::wait_until("that the header is free", || {
@@ -347,9 +354,65 @@ fn a_stopped_server_and_bytes_of_strangers_hang_nobody() {
 }
 
 /// A request as lacuna makes it, for the file that is open.
-fn request(scene: &Scene, what: &str) -> String {
+fn request(scene: &Scene, op: &str) -> String {
     let about = fs::metadata(scene.path("disk.img")).unwrap();
-    format!("request/1 file:{}:{} {what}", about.dev(), about.ino())
+    let file = format!("file:{}:{}", about.dev(), about.ino());
+    format!("{{\"v\":1,\"op\":\"{op}\",\"disk\":{{\"file\":\"{file}\"}}}}\n")
+}
+
+/// All that the server says at this socket to a client that says `said` and ends, but for signs of life.
+fn answer(socket: &Path, said: &[u8]) -> serde_json::Value {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    // It need not read all of it.
+    let _ = stream.write_all(said);
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    serde_json::from_slice(heard.trim_ascii()).unwrap()
+}
+
+#[test]
+fn a_server_and_a_mount_answer_whatever_is_said_alike_and_go_on() {
+    if !can_mount("/dev/fuse") {
+        return;
+    }
+    let scene = scene(&["--size", "64M"]);
+    scene.create("mounted.img", &["--size", "64M"]).code(0);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let _closing = Closing(&scene, &["mnt"]);
+    let server = scene.serve(&[]);
+    scene.lacuna(&["open", "mounted.img", "mnt", "--raw", "--key-file", "key"]).code(0);
+    let sockets = [scene.control("disk.img", "nbd"), scene.control("mounted.img", "fuse")];
+    let long = format!("{{\"v\":1,\"op\":\"status\"{}}}\n", " ".repeat(4096));
+    let stat = "{\"v\":1,\"op\":\"stat\",\"ino\":1}\n";
+    let other = "{\"v\":1,\"op\":\"purge\",\"uuid\":\"00000000-0000-0000-0000-000000000000\"}\n";
+    for (said, kind) in [
+        ("", "usage"),
+        ("\n", "usage"),
+        ("status\n", "usage"),
+        ("nonsense\n", "usage"),
+        ("{\"v\":1,\"op\":\"status\"", "usage"),
+        (long.as_str(), "usage"),
+        ("{\"v\":1,\"op\":\"nonsense\"}\n", "usage"),
+        ("{\"v\":2,\"op\":\"status\"}\n", "usage"),
+        ("{\"op\":\"close\"}\n", "usage"),
+        (stat, "usage"),
+        (other, "purge-incomplete"),
+        ("{\"v\":1,\"op\":\"purge\"}\n", "usage"),
+    ] {
+        let told = sockets.each_ref().map(|socket| answer(socket, said.as_bytes()));
+        assert!(told.iter().all(|told| told["error"]["kind"] == kind), "{said:?}: {told:?}");
+    }
+    // A client that says nothing keeps no other from its answer.
+    let _silent = sockets.each_ref().map(|socket| UnixStream::connect(socket).unwrap());
+    let status = sockets.each_ref().map(|socket| answer(socket, b"{\"v\":1,\"op\":\"status\"}\n"));
+    let fields = status.each_ref().map(|told| told["ok"].as_object().unwrap().keys().collect::<Vec<_>>());
+    assert_eq!(fields[0], fields[1]);
+    for name in ["disk.img", "mounted.img"] {
+        scene.lacuna(&["check", name]).code(0);
+        scene.lacuna(&["close", name]).code(0);
+    }
+    assert_eq!(server.wait(), 0);
 }
 
 /// Asks for parts of the medium that are not the header, and for nonsense. Nothing of it is done.
@@ -357,7 +420,7 @@ fn ask_for_what_is_not_the_header(scene: &Scene, socket: &Path) {
     let before = fs::read(scene.path("disk.img")).unwrap();
     let mut stream = UnixStream::connect(socket).unwrap();
     let mut answers = BufReader::new(stream.try_clone().unwrap());
-    stream.write_all(request(scene, "header\n").as_bytes()).unwrap();
+    stream.write_all(request(scene, "header").as_bytes()).unwrap();
     let mut line = || {
         let mut line = String::new();
         while line.trim().is_empty() {
@@ -390,15 +453,6 @@ fn ask_for_what_is_not_the_header(scene: &Scene, socket: &Path) {
     }
     drop(stream);
     assert!(fs::read(scene.path("disk.img")).unwrap() == before);
-}
-
-/// Where the server of `disk.img` answers other commands.
-fn status_socket(scene: &Scene) -> PathBuf {
-    let root = rustix::process::geteuid().is_root();
-    let base = if root { PathBuf::from("/run/lacuna") } else { scene.path("lacuna") };
-    let disk = scene.path("disk.img").canonicalize().unwrap();
-    let name = lacuna_daemon::fnv1a(disk.to_str().unwrap().as_bytes());
-    base.join("serve").join(format!("{name:016x}.sock"))
 }
 
 fn stop_and_ask(scene: &Scene, server: &Serving) {

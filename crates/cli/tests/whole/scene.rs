@@ -147,6 +147,21 @@ impl Scene {
         });
     }
 
+    /// Where the server answers other commands that has a file of this directory open: `front` is `fuse` or `nbd`.
+    pub(crate) fn control(&self, name: &str, front: &str) -> PathBuf {
+        let root = rustix::process::geteuid().is_root();
+        let base = if root { PathBuf::from("/run/lacuna") } else { self.path("lacuna") };
+        let location = self.path(name).canonicalize().unwrap();
+        let mut instances = fs::read_dir(base).unwrap().map(|entry| entry.unwrap().path());
+        let is_it = |dir: &PathBuf| {
+            // Servers of other tests come and go.
+            let Ok(record) = fs::read_to_string(dir.join("record.json")) else { return false };
+            let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+            record["location"] == location.to_str().unwrap() && record["front"][front].is_object()
+        };
+        instances.find(is_it).unwrap().join("control")
+    }
+
     /// Another program, which must succeed.
     #[track_caller]
     pub(crate) fn tool(&self, program: &str, args: &[&str]) -> Ran {
