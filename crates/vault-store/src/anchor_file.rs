@@ -6,6 +6,7 @@ use lacuna_core::{Error, Kind, Record, RecordMut, Result, Secret};
 use lacuna_crypto::keyed_hash;
 use lacuna_medium::forget_cached;
 use parking_lot::Mutex;
+use rustix::process::geteuid;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -28,23 +29,17 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Errors: [`Kind::Usage`] if there is no home directory.
 pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let usual = || -> Result<Option<PathBuf>> {
-        // The owner of the process's own directory in /proc is its effective user.
-        let about = std::fs::metadata("/proc/self").map_err(|e| {
-            Error::io("cannot tell which user this is, whose anchors are to be used", &e)
-                .with_kind(Kind::Other)
-                .remedy("mount /proc, or set $XDG_STATE_HOME, or name a file for the anchor")
-        })?;
-        if about.uid() == 0 {
-            return Ok(Some(PathBuf::from("/var/lib")));
+    let usual = || {
+        if geteuid().is_root() {
+            return Some(PathBuf::from("/var/lib"));
         }
         // Where mount(8) starts a helper for a user, $HOME is not set, and what the system knows of the user counts.
         let home = std::env::home_dir().filter(|home| home.is_absolute());
-        Ok(home.map(|home| home.join(".local/state")))
+        home.map(|home| home.join(".local/state"))
     };
     let state = match absolute("XDG_STATE_HOME") {
         Some(state) if !is_of_another_user(&state)? => Some(state),
-        _ => usual()?,
+        _ => usual(),
     };
     let state = state.ok_or_else(|| {
         Error::new(Kind::Usage, "there is no place for the vault's anchor")
@@ -60,14 +55,11 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
 /// Whether the nearest directory that exists, on the way to `path`, belongs to another user than root and this one. Errors: that
 /// it cannot be told.
 fn is_of_another_user(path: &Path) -> Result<bool> {
-    let told = |path: &Path| std::fs::metadata(path).map(|meta| meta.uid());
-    let failed = |e: &std::io::Error| Error::io(format!("cannot tell whose {} is", path.display()), e);
-    let own = told(Path::new("/proc/self")).map_err(|e| failed(&e))?;
     for dir in path.ancestors() {
-        match told(dir) {
-            Ok(owner) => return Ok(owner != own && owner != 0),
+        match std::fs::metadata(dir) {
+            Ok(about) => return Ok(about.uid() != geteuid().as_raw() && about.uid() != 0),
             Err(e) if e.kind() == ErrorKind::NotFound => {}
-            Err(e) => return Err(failed(&e)),
+            Err(e) => return Err(Error::io(format!("cannot tell whose {} is", path.display()), &e)),
         }
     }
     Ok(false)

@@ -180,9 +180,9 @@ impl Checkpointer {
         }
         objects.sync(&brought)?;
         objects.sync_names()?;
-        let (state, root) = ((&begun.commit, &begun.facts), begun.root.as_deref());
+        let (commit, facts, root) = (&begun.commit, &begun.facts, begun.root.as_deref());
         // As soon as the second files are written to, the root before is whole in neither: the new one must not hang on its record alone.
-        self.superblock.lock().begin(keys, &*self.random, state, root, 1 - begun.left)?;
+        self.superblock.lock().begin(keys, &*self.random, commit, facts, root, 1 - begun.left)?;
         self.bring_seconds(&begun.objects)?;
         self.complete_superblock()
     }

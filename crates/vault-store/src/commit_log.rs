@@ -389,8 +389,8 @@ impl CommitLog {
         let sealed = if let Some(sealed) = noted.sealed.take() {
             sealed
         } else {
-            let link = (noted.number, &history.last.digest);
-            record::seal(keys, self.session(), noted.place, link, &noted.plain)?
+            let (number, before) = (noted.number, &history.last.digest);
+            record::seal(keys, self.session(), noted.place, number, before, &noted.plain)?
         };
         let (bytes, digest) = &*noted.sealed.insert(sealed);
         let digest = *digest;

@@ -27,8 +27,8 @@ mod content;
 mod copies;
 mod doubled;
 mod freshness;
-#[cfg(any(test, feature = "fuzzing"))]
-mod fuzz;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod health;
 mod ids;
 mod interval;
@@ -55,8 +55,6 @@ pub use anchor::{Anchor, AnchorState, MemoryAnchor};
 pub use anchor_file::{FileAnchor, default_anchor_path};
 pub use content::ROOT_MAX;
 pub use copies::PageCopy;
-#[cfg(any(test, feature = "fuzzing"))]
-pub use fuzz::{fuzz_commits, fuzz_journal};
 pub use ids::{CommitInfo, ObjectId, PAGE};
 pub use journal::JournalSize;
 pub use keys::StoreKeys;

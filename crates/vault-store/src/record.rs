@@ -30,7 +30,8 @@ pub(crate) fn seal(
     keys: &StoreKeys,
     session: u64,
     place: Place,
-    (number, before): (u64, &[u8; 32]),
+    number: u64,
+    before: &[u8; 32],
     plain: &[u8],
 ) -> Result<(Vec<u8>, [u8; 32])> {
     let mut bytes = vec![0; HEADER];
@@ -67,7 +68,8 @@ pub(crate) struct Found {
 pub(crate) fn find(
     keys: &StoreKeys,
     journal: &Journal,
-    (area, mut tail): (u8, u64),
+    area: u8,
+    mut tail: u64,
     last: &Commit,
     unread: &mut Option<Error>,
 ) -> Result<Option<Found>> {

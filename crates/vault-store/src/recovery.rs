@@ -38,7 +38,7 @@ pub(crate) fn look(
     let known = base.anchor.load()?;
     let journal = Journal::open(&*base.folder, options.journal, writable)?;
     let (superblock, newest) = SuperFiles::open(&*base.folder, &keys, writable)?;
-    let mut replay = Replay::read_from_either(&keys, &journal, (newest.found, newest.older), |commit| {
+    let mut replay = Replay::read_from_either(&keys, &journal, newest.found, newest.older, |commit| {
         is_durable(known.as_ref(), commit)
     })?;
     if let Some(known) = known.as_ref().filter(|_| options.past_gap && options.read_only) {

@@ -82,12 +82,12 @@ impl Replay {
     ) -> Result<Replay> {
         let mut replay = Replay::new(from);
         let mut unread = None;
-        let mut next = record::find(keys, journal, (replay.area, replay.tail), &replay.last, &mut unread)?;
+        let mut next = record::find(keys, journal, replay.area, replay.tail, &replay.last, &mut unread)?;
         while let Some(found) = next {
             // A record is written after the one before is durable with its pages: only the last can be without some.
             let switches = found.changes.root.is_some();
-            let then = if switches { (1 - replay.area, 0) } else { (replay.area, found.end) };
-            let after = record::find(keys, journal, then, &found.commit, &mut unread)?;
+            let (area, tail) = if switches { (1 - replay.area, 0) } else { (replay.area, found.end) };
+            let after = record::find(keys, journal, area, tail, &found.commit, &mut unread)?;
             let certain = after.is_some()
                 || is_durable(&found.commit)
                 || record::is_whole(keys, journal, replay.area, &found)?;
@@ -106,7 +106,8 @@ impl Replay {
     pub(crate) fn read_from_either(
         keys: &StoreKeys,
         journal: &Journal,
-        (newer, older): (Super, Option<Super>),
+        newer: Super,
+        older: Option<Super>,
         is_durable: impl Fn(&Commit) -> bool,
     ) -> Result<Replay> {
         if let Some(older) = older {

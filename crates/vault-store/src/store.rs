@@ -62,7 +62,7 @@ impl Store {
         };
         Journal::create(&*base.folder, options.journal)?;
         let mut superblock = SuperFiles::create(&*base.folder)?;
-        superblock.write(&keys, &*base.random, (&commit, &facts), None, 0)?;
+        superblock.write(&keys, &*base.random, &commit, &facts, None, 0)?;
         base.folder.sync_names("")?;
         base.anchor.advance(None, &first)?;
         Store::open(base, keys, options).map(|(store, _)| store)

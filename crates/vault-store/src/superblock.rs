@@ -108,11 +108,12 @@ impl SuperFiles {
         &mut self,
         keys: &StoreKeys,
         random: &dyn RandomSource,
-        state: (&Commit, &Facts),
+        commit: &Commit,
+        facts: &Facts,
         root: Option<&[u8]>,
         area: u8,
     ) -> Result<()> {
-        self.begin(keys, random, state, root, area)?;
+        self.begin(keys, random, commit, facts, root, area)?;
         self.complete(keys, random)
     }
 
@@ -122,7 +123,8 @@ impl SuperFiles {
         &mut self,
         keys: &StoreKeys,
         random: &dyn RandomSource,
-        (commit, facts): (&Commit, &Facts),
+        commit: &Commit,
+        facts: &Facts,
         root: Option<&[u8]>,
         area: u8,
     ) -> Result<()> {
@@ -145,7 +147,7 @@ impl SuperFiles {
     }
 
     /// Writes the next superblock with any text to both files.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(test)]
     pub(crate) fn write_text(
         &mut self,
         keys: &StoreKeys,
@@ -258,8 +260,8 @@ mod tests {
         let (commit, facts) = state();
         let beyond = Facts { appendable: vec![(4, u64::MAX)], ..facts.clone() };
         let mut files = SuperFiles::create(&folder).unwrap();
-        files.write(&keys, &random, (&commit, &facts), ROOT, 1).unwrap();
-        let refused = files.write(&keys, &random, (&commit, &beyond), None, 0).unwrap_err();
+        files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
+        let refused = files.write(&keys, &random, &commit, &beyond, None, 0).unwrap_err();
         assert_eq!(refused.kind(), Kind::Corrupt);
         let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
         assert!(newest.fault.is_none() && files.is_in_both());
@@ -280,16 +282,16 @@ mod tests {
             let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
             let (commit, facts) = state();
             let mut files = SuperFiles::create(&folder).unwrap();
-            files.write(&keys, &random, (&commit, &facts), ROOT, 1).unwrap();
+            files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
             let next = Commit { number: 5, ..commit.clone() };
             folder.fail(lacuna_sim::FolderOp::Write, after, Kind::NoSpace, false);
-            let refused = files.write(&keys, &random, (&next, &facts), ROOT, 0).unwrap_err();
+            let refused = files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap_err();
             assert!(refused.kind().is_refusal() && !files.is_in_both(), "{refused}");
             let newest = || SuperFiles::open(&folder, &keys, true).unwrap().1;
             assert_eq!(newest().found.commit.number, 4 + after);
             files.complete(&keys, &random).unwrap();
             assert_eq!((newest().found.commit.number, newest().fault), (4 + after, None));
-            files.write(&keys, &random, (&next, &facts), ROOT, 0).unwrap();
+            files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap();
             assert_eq!((newest().found.commit.number, newest().fault), (5, None));
         }
     }
@@ -300,15 +302,15 @@ mod tests {
         let (commit, facts) = state();
         let next = Commit { number: 5, ..commit.clone() };
         let mut files = SuperFiles::create(&folder).unwrap();
-        files.write(&keys, &random, (&commit, &facts), ROOT, 1).unwrap();
-        files.begin(&keys, &random, (&next, &facts), ROOT, 0).unwrap();
+        files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
+        files.begin(&keys, &random, &next, &facts, ROOT, 0).unwrap();
         drop(files);
         let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
         let older = newest.older.map(|older| older.commit.number);
         assert_eq!((newest.found.commit.number, older, files.is_in_both()), (5, Some(4), false));
         // It is not written again where it is, for the other file still has the state before.
         folder.fail(lacuna_sim::FolderOp::Write, 0, Kind::Io, false);
-        files.begin(&keys, &random, (&next, &facts), ROOT, 0).unwrap();
+        files.begin(&keys, &random, &next, &facts, ROOT, 0).unwrap();
         folder.heal();
         files.complete(&keys, &random).unwrap();
         let (files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
@@ -323,7 +325,7 @@ mod tests {
                 let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
                 let (commit, facts) = state();
                 let mut files = SuperFiles::create(&folder).unwrap();
-                files.write(&keys, &random, (&commit, &facts), ROOT, 1).unwrap();
+                files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
                 drop(files);
                 folder.put(lost, torn.map(|_| lacuna_sim::Image::new(SLOT as u64)).as_ref());
                 let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
@@ -333,14 +335,14 @@ mod tests {
                 // The first write is that of the lost file: it fails, and the other one is as it was.
                 folder.fail(lacuna_sim::FolderOp::Sync, 0, Kind::Io, false);
                 let next = Commit { number: 5, ..commit.clone() };
-                files.write(&keys, &random, (&next, &facts), ROOT, 0).unwrap_err();
+                files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap_err();
                 let kept = folder.snapshot().files[NAMES[usize::from(lost == NAMES[0])]].clone();
                 let alone = CrashFolder::new();
                 alone.put(NAMES[usize::from(lost == NAMES[0])], Some(&kept));
                 let (_, newest) = SuperFiles::open(&alone, &keys, true).unwrap();
                 assert_eq!(newest.found.commit.number, 4);
                 folder.heal();
-                files.write(&keys, &random, (&next, &facts), ROOT, 0).unwrap();
+                files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap();
                 let (files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
                 assert!(newest.fault.is_none() && files.is_in_both() && newest.found.commit.number == 5);
             }

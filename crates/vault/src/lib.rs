@@ -21,8 +21,8 @@ mod contents;
 mod directories;
 mod entries;
 mod fs_error;
-#[cfg(any(test, feature = "fuzzing"))]
-mod fuzz;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod group_commit;
 mod inodes;
 mod length;
@@ -51,8 +51,6 @@ pub use attr::{
 };
 pub use attributes::INTEGRITY_XATTR;
 pub use fs_error::{FsError, FsResult};
-#[cfg(any(test, feature = "fuzzing"))]
-pub use fuzz::fuzz_namespace;
 /// The store on which vaults rest, for callers that name its types: anchors, the size of the journal, the consent to a rollback.
 pub use lacuna_vault_store as store;
 pub use options::{BadFile, COMMIT_PERIOD, CheckReport, FileStat, Log, OpenOptions, VaultOptions};

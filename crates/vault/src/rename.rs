@@ -7,7 +7,14 @@ use crate::tree::Tree;
 use crate::{FileKind, FsError, FsResult, ROOT, RenameMode};
 use std::sync::Arc;
 
-/// A name in a directory.
+/// A name in a directory, by its inode.
+#[derive(Clone, Copy)]
+pub(crate) struct EntryName<'a> {
+    pub(crate) parent: u64,
+    pub(crate) name: &'a [u8],
+}
+
+/// The same with the directory.
 struct Place<'a> {
     directory: Arc<Inode>,
     name: &'a [u8],
@@ -25,8 +32,8 @@ impl Node {
     }
 }
 
-/// Renames `(parent, name)`.
-pub(crate) fn rename(tree: &Tree, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> FsResult<()> {
+/// Gives what has one name another.
+pub(crate) fn rename(tree: &Tree, from: EntryName<'_>, to: EntryName<'_>, mode: RenameMode) -> FsResult<()> {
     let _changes = tree.changes.lock();
     let (from, to) = (place(tree, from)?, place(tree, to)?);
     let moved = node(tree, &from)?.ok_or(FsError::Errno(libc::ENOENT))?;
@@ -37,7 +44,7 @@ pub(crate) fn rename(tree: &Tree, from: (u64, &[u8]), to: (u64, &[u8]), mode: Re
     match (mode, there) {
         (RenameMode::NoReplace, Some(_)) => errno(libc::EEXIST),
         (RenameMode::Exchange, None) => errno(libc::ENOENT),
-        (RenameMode::Exchange, Some(there)) => exchange(tree, (&from, &moved), (&to, &there)),
+        (RenameMode::Exchange, Some(there)) => exchange(tree, &from, &moved, &to, &there),
         (RenameMode::Replace, Some(there)) if there.inode.ino == moved.inode.ino => Ok(()),
         (_, there) => replace(tree, &from, &moved, &to, there),
     }
@@ -65,8 +72,7 @@ fn replace(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: O
     there.map_or(Ok(()), |there| tree.unnamed(&there.inode, now))
 }
 
-fn exchange(tree: &Tree, one: (&Place<'_>, &Node), other: (&Place<'_>, &Node)) -> FsResult<()> {
-    let ((from, moved), (to, there)) = (one, other);
+fn exchange(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: &Node) -> FsResult<()> {
     if there.is_directory() && is_within(tree, from.directory.ino, there.inode.ino)? {
         return errno(libc::EINVAL);
     }
@@ -90,7 +96,7 @@ fn settle(tree: &Tree, node: &Node, at: &Place<'_>) {
     tree.inodes.touch(&node.inode, &mut body);
 }
 
-fn place<'a>(tree: &Tree, (parent, name): (u64, &'a [u8])) -> FsResult<Place<'a>> {
+fn place<'a>(tree: &Tree, EntryName { parent, name }: EntryName<'a>) -> FsResult<Place<'a>> {
     let directory = tree.directory(parent)?;
     check_name(name)?;
     if matches!(name, b"." | b"..") {

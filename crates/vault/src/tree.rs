@@ -54,7 +54,8 @@ impl Tree {
         name: &[u8],
         new: NewNode<'_>,
         mode: u16,
-        (uid, gid): (u32, u32),
+        uid: u32,
+        gid: u32,
     ) -> FsResult<Attr> {
         let _changes = self.changes.lock();
         let directory = self.directory(parent)?;

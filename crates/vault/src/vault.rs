@@ -15,7 +15,7 @@ use crate::open_handles::OpenHandles;
 use crate::options::{CheckReport, FileStat, OpenOptions, VaultOptions};
 use crate::paths;
 use crate::record::Record;
-use crate::rename;
+use crate::rename::{self, EntryName};
 use crate::services::Services;
 use crate::settings::Settings;
 use crate::space_budget::SpaceBudget;
@@ -43,6 +43,13 @@ pub struct Vault {
     tasks: Mutex<Option<BackgroundTasks>>,
 }
 
+/// Where a vault keeps its contents and its names, and what it was told to do with them.
+struct Storage {
+    store: Arc<Store>,
+    namespace: Namespace,
+    settings: Settings,
+}
+
 impl Vault {
     /// Makes a vault in a directory that has none, beside its header.
     ///
@@ -56,7 +63,8 @@ impl Vault {
         let state = store.last_commit();
         let superblocks = Superblocks::Whole;
         let found = Found { first_opening: false, accepted: false, state, records: 0, superblocks };
-        let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), &options.open, found);
+        let storage = Storage { store, namespace, settings };
+        let vault = Vault::assemble(base, master, uuid, storage, &options.open, found);
         let mut root = Record::new(FileKind::Directory, vault.contents.services.now());
         (root.mode, root.uid, root.gid) = (options.mode & 0o7777, options.uid, options.gid);
         (root.nlink, root.parent) = (2, ROOT);
@@ -113,7 +121,7 @@ impl Vault {
         })?;
         let open = |root: &[u8], puts: &[Vec<u8>], stale: Range<u64>| {
             let reading = Reading { stale, log: options.log.clone() };
-            Namespace::open(&store, master, (root, puts), reading, options.budget.share(1, 4))
+            Namespace::open(&store, master, root, puts, reading, options.budget.share(1, 4))
         };
         let namespace = way.namespace(open(&root, &puts, stale), &|| {
             let before = before.as_ref()?;
@@ -126,7 +134,8 @@ impl Vault {
         })?;
         let found = Found { first_opening, accepted, state, records, superblocks };
         let settings = way.settings(&namespace)?;
-        let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), options, found);
+        let storage = Storage { store, namespace, settings };
+        let vault = Vault::assemble(base, master, uuid, storage, options, found);
         // Only now is it known that the state is whole enough to go on from.
         vault.contents.store.take_up()?;
         if may_be_mixed && !options.read_only {
@@ -161,10 +170,11 @@ impl Vault {
         base: Base,
         master: &Secret<32>,
         uuid: [u8; 16],
-        (store, namespace, settings): (Arc<Store>, Namespace, Settings),
+        storage: Storage,
         options: &OpenOptions,
         found: Found,
     ) -> Vault {
+        let Storage { store, namespace, settings } = storage;
         let namespace = Arc::new(namespace);
         let services = Arc::new(Services {
             clock: base.clock,
@@ -280,7 +290,7 @@ impl Vault {
         gid: u32,
     ) -> FsResult<Attr> {
         let _transaction = self.commits.begin(Reserve::Write(name.len() as u64))?;
-        self.tree.make(parent, name, new, mode, (uid, gid))
+        self.tree.make(parent, name, new, mode, uid, gid)
     }
 
     /// Target of a symbolic link.
@@ -316,7 +326,8 @@ impl Vault {
         mode: RenameMode,
     ) -> FsResult<()> {
         let _transaction = self.commits.begin(Reserve::Metadata)?;
-        rename::rename(&self.tree, (parent, name), (new_parent, new_name), mode)
+        let to = EntryName { parent: new_parent, name: new_name };
+        rename::rename(&self.tree, EntryName { parent, name }, to, mode)
     }
 
     /// Entries after a cookie (0: from the start), "." and ".." among them, until `each` returns false: the entry that it

@@ -74,13 +74,13 @@ fn show(vault: &Vault, truth: &Truth) -> Shown {
                     Ok(()) => shown.wrong.push(format!("{path} lists {names:?}")),
                 }
             }
-            Some(content) => show_file(vault, (path, ino), content, &mut shown),
+            Some(content) => show_file(vault, path, ino, content, &mut shown),
         }
     }
     shown
 }
 
-fn show_file(vault: &Vault, (path, ino): (&str, u64), content: &[u8], shown: &mut Shown) {
+fn show_file(vault: &Vault, path: &str, ino: u64, content: &[u8], shown: &mut Shown) {
     match vault.attr(ino) {
         Err(_) => {
             shown.lost += 1;

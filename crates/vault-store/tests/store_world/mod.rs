@@ -3,6 +3,7 @@
 
 #[path = "../cut_anchor/mod.rs"]
 mod cut_anchor;
+pub(crate) mod machine;
 mod meanwhile;
 
 use cut_anchor::CutAnchor;

@@ -61,7 +61,8 @@ impl DbBackend {
     pub(crate) fn open(
         store: &Arc<Store>,
         master: &Secret<32>,
-        (root, reading): (&[u8], Reading),
+        root: &[u8],
+        reading: Reading,
         budget: Budget,
     ) -> Result<DbBackend> {
         let (objects, len, trusted) = DbBackend::parse(store, root, reading)?;

@@ -15,12 +15,6 @@ pub(crate) use database::Pair;
 pub(crate) use db_backend::Spot;
 pub(crate) use objects::Reading;
 
-/// Reads the input as a batch of changes.
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn fuzz_puts(input: &[u8]) {
-    let _refused = Puts::read(input, |_, _| ());
-}
-
 /// Calls `each` with the key and the new value of every change of a batch.
 ///
 /// Errors: [`Kind::Corrupt`] for what no version wrote.
@@ -113,11 +107,12 @@ impl Namespace {
     pub(crate) fn open(
         store: &Arc<Store>,
         master: &Secret<32>,
-        (root, puts): (&[u8], &[Vec<u8>]),
+        root: &[u8],
+        puts: &[Vec<u8>],
         reading: Reading,
         budget: Budget,
     ) -> Result<Namespace> {
-        let backend = Arc::new(DbBackend::open(store, master, (root, reading), budget.share(1, 4))?);
+        let backend = Arc::new(DbBackend::open(store, master, root, reading, budget.share(1, 4))?);
         let database = Database::open(backend.clone(), budget.share(3, 4))?;
         let namespace = Namespace::new(store.clone(), backend, database)?;
         let mut layers = namespace.layers.write();
