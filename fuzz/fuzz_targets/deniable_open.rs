@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| lacuna_deniable::fuzz_open(input));
+fuzz_target!(|input: &[u8]| lacuna_fuzz::deniable_log::use_forged(input));

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| lacuna_flash::fuzz_checkpoint(input));
+fuzz_target!(|input: &[u8]| lacuna_fuzz::flash_log::use_forged(input));

@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| lacuna_flash::fuzz_open(input));
+fuzz_target!(|input: &[u8]| lacuna_fuzz::flash_image::use_damaged(input));

@@ -6,8 +6,8 @@ use lacuna_core::Kind;
 use lacuna_crypto::SeededRandom;
 use lacuna_fuzz::bytes::Bytes;
 use lacuna_fuzz::header_image::{damage, medium, passphrase};
-use lacuna_medium::MemoryMedium;
 use lacuna_header::{Keyring, PublicHeader, change_keys, open, read_public, update_params};
+use lacuna_medium::MemoryMedium;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

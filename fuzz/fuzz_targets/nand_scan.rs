@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| lacuna_nand::fuzz_scan(input));
+fuzz_target!(|input: &[u8]| lacuna_fuzz::nand_chip::use_forged(input));

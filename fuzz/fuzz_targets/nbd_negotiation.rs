@@ -8,5 +8,5 @@ use std::sync::Arc;
 
 fuzz_target!(|input: &[u8]| {
     let disk = ByteDisk::new(Arc::new(RamDisk::new(4)));
-    lacuna_nbd::fuzz_serve(&nbd_client::options(input), disk);
+    lacuna_nbd::serve_replayed(&nbd_client::options(input), disk);
 });

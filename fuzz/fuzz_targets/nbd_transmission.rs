@@ -11,5 +11,5 @@ const BLOCKS: usize = 64;
 fuzz_target!(|input: &[u8]| {
     let disk = ByteDisk::new(Arc::new(RamDisk::new(BLOCKS)));
     let len = disk.len();
-    lacuna_nbd::fuzz_serve(&nbd_client::requests(input, len), disk);
+    lacuna_nbd::serve_replayed(&nbd_client::requests(input, len), disk);
 });

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| lacuna_oblivious::fuzz_open(input));
+fuzz_target!(|input: &[u8]| lacuna_fuzz::oblivious_journal::use_forged(input));

@@ -1,15 +1,42 @@
 //! What stands in the book of a disk on objects: its table of snapshots, which is read without a key too, and a page
-//! of its version table, as if its tag had verified.
+//! of its version table, as it is and as if its tag had verified.
 #![no_main]
 
+use lacuna_core::Secret;
+use lacuna_crypto::{derive, keyed_hash};
+use lacuna_sealed_objects::fuzzing::{snapshots_again, verified_snapshots_again, version_page_again};
 use libfuzzer_sys::fuzz_target;
 
+const UUID: [u8; 16] = [2; 16];
+/// Bytes of a page; of these, before its tag and with it.
+const PAGE: usize = 4096;
+const SIGNED: usize = 32;
+const HEAD: usize = 64;
+
 fuzz_target!(|input: &[u8]| {
-    lacuna_sealed_objects::fuzz_parse_snapshots(input);
-    lacuna_sealed_objects::fuzz_parse_version_page(input);
+    judge(input);
     // Real tables and pages are longer than the input; zeros stand for the rest.
     let mut whole = input.to_vec();
-    whole.resize(4096, 0);
-    lacuna_sealed_objects::fuzz_parse_snapshots(&whole);
-    lacuna_sealed_objects::fuzz_parse_version_page(&whole);
+    whole.resize(PAGE, 0);
+    judge(&whole);
 });
+
+fn judge(bytes: &[u8]) {
+    let master = Secret::copy_from(&[0; 32]);
+    if let Some(table) = snapshots_again(bytes, &master) {
+        let again = verified_snapshots_again(&table, &master).expect("what was written is read");
+        assert_eq!(again, table);
+    }
+    let page = |bytes: &[u8]| version_page_again(bytes, &master, &UUID, 1, 2);
+    assert!(page(bytes).is_none(), "bytes without the key pass for a page");
+    if bytes.len() != PAGE {
+        return;
+    }
+    let key = derive(&master, "sealed objects version table", &UUID);
+    let tag = keyed_hash(&key, &[&bytes[..SIGNED], &bytes[HEAD..]]);
+    let mut tagged = bytes.to_vec();
+    tagged[SIGNED..HEAD].copy_from_slice(&tag);
+    if let Some(again) = page(&tagged) {
+        assert_eq!(again, tagged, "a page of which something was passed over");
+    }
+}

@@ -62,8 +62,8 @@ fuzz_target!(|input: &[u8]| {
         if written && flushed {
             each_readable_block(&disk, first, count, |block, data| {
                 // What was written on the strength of lies may be lost with them, but no block is another one's.
-                let known = is_content(block, data, NEW)
-                    || (lying && (!authenticated || was_written(block, data)));
+                let known =
+                    is_content(block, data, NEW) || (lying && (!authenticated || was_written(block, data)));
                 assert!(known, "block {block} lost what was flushed");
             });
         }

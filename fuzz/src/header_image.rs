@@ -4,10 +4,10 @@ use crate::bytes::Bytes;
 use crate::sparse::SparseMedium;
 use lacuna_core::SecretVec;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
-use lacuna_medium::Medium;
 use lacuna_header::{
     COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, copy_c, medium_len,
 };
+use lacuna_medium::Medium;
 use sha2::{Digest, Sha256};
 use std::sync::OnceLock;
 

@@ -1,7 +1,7 @@
 //! A disk in memory without any format behind it.
 
-use parking_lot::{Mutex, MutexGuard};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Extent, Result, Status};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Plain blocks; one of zeros counts as unwritten.
 pub struct RamDisk(Mutex<Vec<u8>>);

@@ -5,8 +5,8 @@
 
 use crate::bytes::Bytes;
 use crate::sparse::SparseMedium;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret, SEGMENT_BLOCKS};
-use lacuna_crypto::{SeededRandom, Cipher};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
+use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::Medium;
 use lacuna_sealed::{OpenOptions, Params, Sealed};
 use std::sync::{Arc, OnceLock};

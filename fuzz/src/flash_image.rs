@@ -1,0 +1,219 @@
+//! A small disk on flash at several moments of its life, and damage to it: bits flipped, bytes set, pages and whole erase blocks as
+//! they were before or as they are elsewhere.
+
+use crate::ram_flash::{Contents, Lies, RamFlash};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Result, Secret};
+use lacuna_crypto::{RandomSource, SeededRandom};
+use lacuna_flash::{FlashDisk, OpenOptions, Params};
+use lacuna_nand::{Flash, FlashGeometry};
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+/// How the flash is divided.
+pub const GEOMETRY: FlashGeometry = FlashGeometry { page: 2048, leb_len: 28 * 1024, lebs: 48 };
+/// Blocks of the disk that are used.
+const BLOCKS: u64 = 24;
+/// Bytes of input for lies of a flash, at most.
+const LIES: usize = 32;
+/// Bytes of input for one change of a flash.
+const CHANGE: usize = 8;
+/// The version that is written to a damaged disk.
+const LATER: u8 = 99;
+
+/// Damages a small disk as the input says: bits flipped, bytes set, pages and whole erase blocks as they were before or as they are
+/// elsewhere. What opens reads as zeros or as what was written there once; it takes writes, purges, and opens again. With a bit of
+/// the first byte, some reads are answered with what lay there before, and then what is written may be lost.
+///
+/// # Panics
+///
+/// If that is not so.
+pub fn use_damaged(input: &[u8]) {
+    let (selector, changes) = input.split_first().unwrap_or((&0, &[]));
+    let (lies, changes) = changes.split_at(if selector & 32 == 0 { 0 } else { changes.len().min(LIES) });
+    let image = 1 + usize::from(*selector) % (IMAGES.len() - 1);
+    let mut contents = IMAGES[image].clone();
+    changes.chunks(CHANGE).take(16).for_each(|change| damage(&mut contents, image, change));
+    let flash = Arc::new(RamFlash::new(GEOMETRY, contents));
+    flash.lie(told(lies));
+    let Ok(disk) = open(flash.clone(), 3) else { return };
+    let read = read_all(&disk);
+    let written = disk.write(BlockAddr(3), &content(3, LATER)).is_ok() && disk.flush().is_ok();
+    let discarded = disk.discard(BlockAddr(4), 2).is_ok();
+    if selector & 64 == 0 {
+        let _damaged = disk.purge();
+    }
+    if selector & 128 == 0 {
+        let _damaged = disk.close();
+    }
+    drop(disk);
+    flash.lie(Lies::new());
+    let Ok(disk) = open(flash, 4) else {
+        assert!(!written || !lies.is_empty(), "a disk that took a flush opens no more");
+        return;
+    };
+    let after = read_all(&disk);
+    if !lies.is_empty() {
+        return;
+    }
+    let mut expected = read;
+    if written {
+        expected.insert(3, LATER);
+    }
+    if discarded {
+        expected.extend([(4, 0), (5, 0)]);
+    }
+    for (block, version) in expected.iter().filter(|_| written) {
+        let found = after.get(block);
+        assert!(found == Some(version), "block {block}: {found:?} instead of version {version}");
+    }
+}
+
+/// The reads that lie as these bytes say: by pairs, how many reads are true before each, and of which image it tells.
+fn told(bytes: &[u8]) -> Lies {
+    let mut number = 0;
+    let mut lie = |pair: &[u8; 2]| {
+        number += 1 + u64::from(pair[0]);
+        (number, &IMAGES[usize::from(pair[1]) % IMAGES.len()])
+    };
+    bytes.as_chunks::<2>().0.iter().map(&mut lie).collect()
+}
+
+/// The disk after each step of its life: made; written; overwritten, discarded and purged, then deleted from without a purge; closed.
+pub static IMAGES: LazyLock<Vec<Contents>> = LazyLock::new(|| {
+    let flash = Arc::new(RamFlash::new(GEOMETRY, Contents::new()));
+    make(&flash).expect("flash without faults");
+    let mut images = vec![flash.contents()];
+    let disk = open(flash.clone(), 1).expect("a disk");
+    let mut step = |disk: &FlashDisk, version: u8, blocks: std::ops::Range<u64>| {
+        for block in blocks {
+            disk.write(BlockAddr(block), &content(block, version)).expect("room");
+        }
+        disk.flush().expect("flash without faults");
+        images.push(flash.contents());
+    };
+    step(&disk, 1, 0..BLOCKS);
+    (2..12).for_each(|version| step(&disk, version, u64::from(version)..BLOCKS));
+    disk.purge().expect("flash without faults");
+    disk.discard(BlockAddr(6), 3).expect("flash without faults");
+    step(&disk, 12, 10..13);
+    disk.close().expect("flash without faults");
+    drop(disk);
+    images.push(flash.contents());
+    // Few between the first and the last are of use.
+    vec![images[0].clone(), images[1].clone(), images[11].clone(), images[12].clone(), images[13].clone()]
+});
+
+/// The parameters of the disk.
+pub fn params() -> Params {
+    Params::fitting(GEOMETRY, 32, 100).expect("it fits")
+}
+
+/// Its key.
+pub fn master() -> Secret<32> {
+    Secret::copy_from(&[5; 32])
+}
+
+fn make(flash: &Arc<RamFlash>) -> Result<()> {
+    let flash: Arc<dyn Flash> = flash.clone();
+    let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
+    FlashDisk::create(&flash, &params(), &master(), &random)
+}
+
+/// Opens the disk, to write.
+pub fn open(flash: Arc<RamFlash>, seed: u64) -> Result<FlashDisk> {
+    let options = OpenOptions {
+        budget: Budget::bytes(1 << 18),
+        read_only: false,
+        policy: None,
+        clock: Arc::new(ManualClock::default()),
+        random: Arc::new(SeededRandom::new(seed)),
+    };
+    FlashDisk::open(flash, &params(), &master(), &options)
+}
+
+/// What a version gives to a block.
+pub fn content(block: u64, version: u8) -> Vec<u8> {
+    if version == 0 {
+        return vec![0; BLOCK_SIZE];
+    }
+    [version, block as u8, 1, 7].repeat(BLOCK_SIZE / 4)
+}
+
+/// The version of each block that reads.
+fn read_all(disk: &FlashDisk) -> BTreeMap<u64, u8> {
+    let mut versions = BTreeMap::new();
+    for block in 0..disk.blocks() {
+        let mut found = vec![0; BLOCK_SIZE];
+        match disk.read(BlockAddr(block), &mut found) {
+            Ok(()) => {
+                assert!(found == content(block, found[0]), "block {block} reads as something else");
+                versions.insert(block, found[0]);
+            }
+            Err(e) => assert_eq!(e.kind(), Kind::Corrupt, "{e}"),
+        }
+    }
+    versions
+}
+
+/// One change:
+///
+/// ```text
+///   0  what: flip a bit, set bytes, an erase block of the past, a page of the past, a page of another block, unmap
+///   1  erase block, of those that are mapped
+///   2  offset, two bytes, in 16 bytes or 1
+///   4  which past, or which other block
+///   5  mask, value
+///   6  length
+/// ```
+fn damage(contents: &mut Contents, image: usize, change: &[u8]) {
+    let mut said = [0; CHANGE];
+    said[..change.len()].copy_from_slice(change);
+    let Some(leb) = contents.keys().nth(usize::from(said[1]) % contents.len().max(1)).copied() else {
+        return;
+    };
+    let past = &IMAGES[usize::from(said[4]) % image];
+    let page = GEOMETRY.page as usize;
+    let held = contents.get_mut(&leb).expect("a block that is mapped");
+    let offset = usize::from(u16::from_le_bytes([said[2], said[3]])) % held.len().max(1);
+    let on_page = offset / page * page;
+    match said[0] % 6 {
+        0 if !held.is_empty() => held[offset] ^= 1 << (said[5] % 8),
+        1 => held.iter_mut().skip(offset).take(usize::from(said[6])).for_each(|byte| *byte = said[5]),
+        2 => match past.get(&leb) {
+            Some(before) => held.clone_from(before),
+            None => drop(contents.remove(&leb)),
+        },
+        3 | 4 => {
+            let other = if said[0] % 6 == 3 {
+                past.get(&leb)
+            } else {
+                past.values().nth(usize::from(said[5]) % past.len())
+            };
+            let from = other.and_then(|other| other.get(on_page..on_page + page));
+            if let (Some(from), Some(to)) = (from, held.get_mut(on_page..on_page + page)) {
+                to.copy_from_slice(from);
+            }
+        }
+        5 => drop(contents.remove(&leb)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_sim::Rng;
+
+    #[test]
+    fn damaged_disks_are_refused_or_read() {
+        let mut random = Rng::new(1);
+        for round in 0..300 {
+            let mut input = random.bytes(1 + CHANGE * (round % 4));
+            // Near the start of a block are heads and headers.
+            input[1..]
+                .chunks_exact_mut(CHANGE)
+                .for_each(|change| change[3] &= if round % 3 == 0 { 0 } else { 0xff });
+            use_damaged(&input);
+        }
+    }
+}

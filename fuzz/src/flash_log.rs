@@ -1,0 +1,349 @@
+//! Checkpoints and groups of a disk on flash that an adversary with the keys made up, as `docs/format/flash.md` has them.
+
+use crate::flash_image::{GEOMETRY, IMAGES, content, master, open, params};
+use crate::ram_flash::RamFlash;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Record, RecordMut, Result};
+use lacuna_crypto::{XAES_NONCE, XaesKey, derive};
+use lacuna_flash::{Params, header_lebs};
+use lacuna_nand::{Flash, Leb};
+use std::sync::Arc;
+
+/// Bytes of input for one group, and of each of its entries.
+const GROUP: usize = 32;
+const SAID: usize = 7;
+/// Groups that one input makes up, at most.
+const GROUPS: usize = 64;
+/// Bytes of a page, which is a unit as well, and units of a logical erase block.
+const PAGE: usize = GEOMETRY.page as usize;
+const UNITS: u32 = GEOMETRY.leb_len / GEOMETRY.page;
+/// Bytes of the head of a checkpoint, and of its part that the tag binds.
+const HEAD: usize = 64;
+const BOUND: usize = 24;
+/// Bytes of a unit before the encrypted part of a group's header; of that part, bytes before the entries.
+const SEALED: usize = XAES_NONCE + 16;
+const FRONT: usize = 24;
+
+/// Writes a checkpoint to a small disk, and groups behind it, as an adversary with the keys may have made them up; then reads, writes
+/// and purges what opens.
+pub fn use_forged(input: &[u8]) {
+    let flash = Arc::new(RamFlash::new(GEOMETRY, IMAGES[2].clone()));
+    if forge(&flash, input).is_err() {
+        return;
+    }
+    let Ok(disk) = open(flash, 3) else { return };
+    let mut block = vec![0; BLOCK_SIZE];
+    for addr in 0..disk.blocks() {
+        let _lost = disk.read(BlockAddr(addr), &mut block);
+    }
+    let _full = disk.write(BlockAddr(1), &content(1, 9));
+    let _full = disk.discard(BlockAddr(2), 5);
+    let _incomplete = disk.purge();
+    let _lost = disk.check_keys();
+    let _failed = disk.close();
+}
+
+/// Makes up a checkpoint, from the first bytes of the input, and groups, of 32 bytes each:
+///
+/// ```text
+///   0  how many changes of the content of the checkpoint follow, modulo 16: offset in two bytes, byte
+///   .. flags: kind in 3 bits; bit 3: a wrong checksum; 4: a wrong next block; 5: another unit
+///   2  count
+///   4  four entries: target, key and replaced place from 6 bytes each
+/// ```
+fn forge(flash: &RamFlash, input: &[u8]) -> Result<()> {
+    let (count, rest) = input.split_first().unwrap_or((&0, &[]));
+    let (changes, groups) = rest.split_at(rest.len().min(3 * usize::from(count % 16)));
+    let areas = Areas::of(&params());
+    let mut newest = Checkpoint::newest(flash, &areas)?;
+    let at = newest.position();
+    for change in changes.chunks_exact(3) {
+        let offset = usize::from(u16::from_le_bytes([change[0], change[1]])) % newest.content.len();
+        newest.content[offset] = change[2];
+    }
+    newest.number += 1;
+    newest.write(flash, &areas)?;
+    // What was in the log after the checkpoint goes: the forged groups take its place.
+    let log = Log { flash, first: areas.log.0, lebs: areas.log.1, key: key("flash log") };
+    for leb in 0..log.lebs {
+        if log.first_sequence(leb)?.is_some_and(|sequence| sequence >= at.sequence) {
+            flash.unmap(Leb(log.first + leb))?;
+        }
+    }
+    let gone = vec![0xff; (UNITS - at.unit.min(UNITS)) as usize * PAGE];
+    log.put(at.leb, at.unit, &gone);
+    log.forge(at, groups)
+}
+
+fn key(label: &str) -> XaesKey {
+    XaesKey::new(&derive(&master(), label, b""))
+}
+
+/// Where the areas lie: of each its first logical erase block, and how many it has; of the checkpoints, those of one of the two.
+struct Areas {
+    checkpoints: (u32, u32),
+    log: (u32, u32),
+}
+
+impl Areas {
+    fn of(params: &Params) -> Areas {
+        let before = header_lebs(GEOMETRY) + params.key_blocks();
+        let keys = u64::from(params.key_blocks());
+        let bytes = PAGE as u64
+            + 64
+            + 8 * keys
+            + 8 * params.most_blocks.div_ceil(512)
+            + 12 * u64::from(GEOMETRY.lebs - before)
+            + 2 * keys * (1 + u64::from(params.keys_of_a_block()).div_ceil(8));
+        let each = bytes.div_ceil(GEOMETRY.leb_len.into()) as u32;
+        let log = before + 2 * each;
+        Areas { checkpoints: (before, each), log: (log, GEOMETRY.lebs - log) }
+    }
+
+    /// Where checkpoint `number` begins.
+    fn checkpoint(&self, number: u64) -> u32 {
+        self.checkpoints.0 + (number % 2) as u32 * self.checkpoints.1
+    }
+}
+
+/// Where a log goes on.
+#[derive(Clone, Copy)]
+struct Position {
+    leb: u32,
+    unit: u32,
+    next: u32,
+    sequence: u64,
+}
+
+struct Checkpoint {
+    number: u64,
+    content: Vec<u8>,
+}
+
+impl Checkpoint {
+    /// The newest one.
+    fn newest(flash: &RamFlash, areas: &Areas) -> Result<Checkpoint> {
+        let mut newest = [0; HEAD];
+        for place in 0..2 {
+            let mut head = [0; HEAD];
+            flash.read(Leb(areas.checkpoint(place)), 0, &mut head)?;
+            let is_newer = Record(&head).u64(16) > Record(&newest).u64(16);
+            if head[..8] == *b"lacflash" && is_newer {
+                newest = head;
+            }
+        }
+        let head = Record(&newest);
+        let (len, number) = (head.u32(12) as usize, head.u64(16));
+        let mut content = vec![0; PAGE + len];
+        for (leb, part) in (areas.checkpoint(number)..).zip(content.chunks_mut(GEOMETRY.leb_len as usize)) {
+            flash.read(Leb(leb), 0, part)?;
+        }
+        content.drain(..PAGE);
+        let (nonce, tag) = (head.array(BOUND), head.array(BOUND + XAES_NONCE));
+        let opened = key("flash checkpoint").open_in_place(&nonce, &newest[..BOUND], &mut content, &tag)?;
+        assert!(opened.is_ok(), "the checkpoint that the disk wrote does not verify");
+        Ok(Checkpoint { number, content })
+    }
+
+    /// Where replay begins.
+    fn position(&self) -> Position {
+        let content = Record(&self.content);
+        Position {
+            leb: content.u32(0),
+            unit: content.u32(4),
+            next: content.u32(8),
+            sequence: content.u64(16),
+        }
+    }
+
+    fn write(&self, flash: &RamFlash, areas: &Areas) -> Result<()> {
+        let mut bytes = vec![0xff; PAGE];
+        RecordMut(&mut bytes)
+            .put(0, b"lacflash")
+            .u32(8, 1)
+            .u32(12, self.content.len() as u32)
+            .u64(16, self.number);
+        let nonce = [self.number as u8; XAES_NONCE];
+        let mut sealed = vec![0; self.content.len()];
+        let tag = key("flash checkpoint").seal(&nonce, &bytes[..BOUND], &self.content, &mut sealed)?;
+        RecordMut(&mut bytes).put(BOUND, &nonce).put(BOUND + XAES_NONCE, &tag);
+        bytes.extend(sealed);
+        bytes.resize(bytes.len().next_multiple_of(PAGE), 0xff);
+        let mut parts = (areas.checkpoint(self.number)..).zip(bytes.chunks(GEOMETRY.leb_len as usize));
+        parts.try_for_each(|(leb, part)| flash.change(Leb(leb), part))
+    }
+}
+
+/// The log of a disk. Its logical erase blocks are counted from the first of them, units over all of the flash.
+struct Log<'f> {
+    flash: &'f RamFlash,
+    first: u32,
+    lebs: u32,
+    key: XaesKey,
+}
+
+impl Log<'_> {
+    fn unit(&self, leb: u32, unit: u32) -> u32 {
+        (self.first + leb) * UNITS + unit
+    }
+
+    /// The sequence number of the first group in a logical erase block, if there is one.
+    fn first_sequence(&self, leb: u32) -> Result<Option<u64>> {
+        let mut bytes = vec![0; PAGE];
+        self.flash.read(Leb(self.first + leb), 0, &mut bytes)?;
+        let (sealed, plain) = bytes.split_at_mut(SEALED);
+        let (nonce, tag) = (Record(sealed).array(0), Record(sealed).array(XAES_NONCE));
+        let opened = self.key.open_in_place(&nonce, &self.unit(leb, 0).to_le_bytes(), plain, &tag)?;
+        Ok(opened.is_ok().then(|| Record(plain).u64(8)))
+    }
+
+    fn put(&self, leb: u32, unit: u32, bytes: &[u8]) {
+        self.flash.put(self.first + leb, unit * GEOMETRY.page, bytes);
+    }
+
+    /// Writes groups from a position on.
+    fn forge(&self, mut at: Position, groups: &[u8]) -> Result<()> {
+        for piece in groups.chunks(GROUP).take(GROUPS) {
+            let mut said = [0; GROUP];
+            said[..piece.len()].copy_from_slice(piece);
+            let group = Group::forged(&said, &at);
+            let nodes = vec![said[1]; group.nodes() * BLOCK_SIZE];
+            let units = 1 + (nodes.len() / PAGE) as u32;
+            if at.leb >= self.lebs || at.unit + units > UNITS {
+                (at.leb, at.unit, at.next) = (at.next, 0, (at.next + 1) % self.lebs);
+                if at.leb >= self.lebs {
+                    return Ok(());
+                }
+            }
+            let checksum = crc32fast::hash(&nodes) ^ u32::from(said[0] >> 3 & 1);
+            let next = if said[0] >> 4 & 1 == 1 { u32::from(said[1]) } else { at.next };
+            let plain = group.encode(next, at.sequence, checksum);
+            let bound = self.unit(at.leb, at.unit) + u32::from(said[0] >> 5 & 1);
+            let nonce = [at.sequence as u8; XAES_NONCE];
+            let mut bytes = vec![0; PAGE];
+            let tag = self.key.seal(&nonce, &bound.to_le_bytes(), &plain, &mut bytes[SEALED..])?;
+            RecordMut(&mut bytes).put(0, &nonce).put(XAES_NONCE, &tag);
+            bytes.extend(nodes);
+            self.put(at.leb, at.unit, &bytes);
+            (at.unit, at.sequence) = (at.unit + units, at.sequence + 1);
+        }
+        Ok(())
+    }
+}
+
+const NODES: u8 = 1;
+const DISCARD: u8 = 2;
+const PURGE_START: u8 = 3;
+const RENEWED: u8 = 4;
+const PURGE_FINISH: u8 = 5;
+
+/// What a group is of: its kind, and its entries as they stand in the header.
+struct Group {
+    kind: u8,
+    entries: Vec<Vec<u8>>,
+}
+
+impl Group {
+    fn forged(said: &[u8; GROUP], at: &Position) -> Group {
+        let count = 1 + usize::from(said[2]) % 4;
+        let entry = |number: usize| Record(&said[4 + number * SAID..4 + (number + 1) * SAID]);
+        let epoch = (u64::from(said[5]) << (said[6] % 40)).to_le_bytes();
+        let (kind, entries): (u8, Vec<_>) = match said[0] % 8 {
+            0..3 => (NODES, (0..count).map(|number| node(entry(number), said[3], at.sequence)).collect()),
+            3 | 4 => (DISCARD, (0..count).map(|number| discarded(entry(number))).collect()),
+            5 => (PURGE_START, vec![short(&epoch)]),
+            6 => (RENEWED, (0..count).map(|number| short(&entry(number).0[..1])).collect()),
+            _ => (PURGE_FINISH, vec![short(&epoch)]),
+        };
+        Group { kind, entries }
+    }
+
+    /// Nodes that follow the header.
+    fn nodes(&self) -> usize {
+        if self.kind == NODES { self.entries.len() } else { 0 }
+    }
+
+    /// The encrypted part of the header.
+    fn encode(&self, next: u32, sequence: u64, checksum: u32) -> Vec<u8> {
+        let mut plain = vec![0; FRONT];
+        RecordMut(&mut plain)
+            .put(0, &[1, self.kind])
+            .u16(2, self.entries.len() as u16)
+            .u32(4, next)
+            .u64(8, sequence)
+            .u32(16, checksum);
+        plain.extend(self.entries.concat());
+        plain.resize(PAGE - SEALED, 0);
+        plain
+    }
+}
+
+/// An entry of a block or of a page of the index.
+fn node(said: Record<'_>, shift: u8, sequence: u64) -> Vec<u8> {
+    let word = u32::from(said.u16(0));
+    let target = if word >> 14 == 3 { 1 << 31 | word & 0x3ff } else { word << (shift % 12) };
+    let replaced = if said.0[2] % 2 == 1 { place(said) } else { 0 };
+    let mut out = vec![0; 40];
+    RecordMut(&mut out)
+        .u32(0, target)
+        .u32(4, u32::from(shift) + word % 300)
+        .u64(8, sequence << 6)
+        .u64(16, replaced)
+        .put(24, &[1; 16]);
+    out
+}
+
+/// An entry of a block that became a hole.
+fn discarded(said: Record<'_>) -> Vec<u8> {
+    let mut out = short(&said.0[..2]);
+    RecordMut(&mut out).u64(8, place(said));
+    out
+}
+
+/// An entry of 16 bytes that begins so; the rest is zeros.
+fn short(start: &[u8]) -> Vec<u8> {
+    let mut out = start.to_vec();
+    out.resize(16, 0);
+    out
+}
+
+/// The place of a node. Its numbers are small, mostly: they are of this disk.
+fn place(said: Record<'_>) -> u64 {
+    let word = said.u32(3);
+    let small = |word: u32| if word >> 14 == 0 { word } else { word % 64 };
+    let group = if word >> 31 == 1 { word % ((1 << 30) - 1) } else { word % 700 };
+    (u64::from(group) + 1) << 34 | u64::from((word >> 8) as u8 % 64) << 28 | u64::from(small(word >> 16))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_core::Kind;
+    use lacuna_sim::Rng;
+
+    #[test]
+    fn what_is_made_up_is_refused_or_read() {
+        let mut random = Rng::new(2);
+        for round in 0..200 {
+            let mut input = vec![(random.below(4) * (round % 2)) as u8];
+            let changes = 3 * usize::from(input[0]);
+            let groups = 1 + random.below(6) as usize;
+            input.extend(random.bytes(changes + GROUP * groups));
+            use_forged(&input);
+        }
+    }
+
+    /// The forger is no fool: what it makes up opens if it makes sense.
+    #[test]
+    fn what_makes_sense_opens() {
+        let flash = Arc::new(RamFlash::new(GEOMETRY, IMAGES[2].clone()));
+        // Two nodes, of block 1 with key 1 and of block 2 with key 2.
+        let mut group = [0; GROUP];
+        (group[2], group[4], group[11]) = (1, 1, 2);
+        forge(&flash, &[&[0][..], &group].concat()).unwrap();
+        let disk = open(flash, 3).unwrap();
+        let mut block = vec![0; BLOCK_SIZE];
+        disk.read(BlockAddr(0), &mut block).unwrap();
+        assert_eq!(disk.read(BlockAddr(1), &mut block).unwrap_err().kind(), Kind::Corrupt, "it was made up");
+        assert!(disk.status().items.iter().any(|item| item.name == "groups_replayed" && item.value == 1));
+    }
+}

@@ -1,0 +1,218 @@
+//! Chips whose headers, states and contents an adversary made up, as `docs/format/nand.md` has them.
+
+use lacuna_core::{RecordMut, Result};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_nand::{ChipGeometry, Flash, Leb, Mapping, SimulatedChip, Wearing};
+use std::sync::Arc;
+
+const GEOMETRY: ChipGeometry = ChipGeometry { page: 512, pages: 6, blocks: 16 };
+const PAGE: usize = GEOMETRY.page as usize;
+/// Bytes of input for one erase block.
+const PIECE: usize = 40;
+/// Where the states of erase blocks lie, and the blocks themselves.
+const STATES: u64 = 4096;
+const BLOCKS: u64 = 8192;
+/// Pages of an erase block before the content of its LEB.
+const HEADER_PAGES: usize = 2;
+/// The most erasures that an erase header says.
+const MOST_ERASURES: u64 = (1 << 48) - 1;
+
+/// Opens the input as the file of a chip; then makes a chip whose erase blocks have headers as each 40 bytes of the input say,
+/// attaches it, reads every LEB, and writes, changes, unmaps and drains what opens.
+///
+/// # Panics
+///
+/// If something is found changed that was not changed, or something that was changed is not found.
+pub fn use_forged(input: &[u8]) {
+    let mut file = input.to_vec();
+    file.resize(SimulatedChip::medium_len(GEOMETRY) as usize, 0);
+    use_chip(Arc::new(MemoryMedium::from_bytes(file)));
+    if let Ok(medium) = forge(input) {
+        use_chip(medium);
+    }
+}
+
+fn use_chip(medium: Arc<MemoryMedium>) {
+    let Ok(chip) = SimulatedChip::open(medium.clone(), 1) else { return };
+    // The file says how long a chip is; what a scan takes is as long as its blocks.
+    let Ok(flash) = Mapping::open(Arc::new(chip)) else { return };
+    let geometry = flash.geometry();
+    let content = |flash: &Mapping, leb: Leb| {
+        let mut content = vec![0; geometry.leb_len as usize];
+        flash.read(leb, 0, &mut content).map(|()| content)
+    };
+    let before: Vec<_> = (0..geometry.lebs).map(|leb| content(&flash, Leb(leb)).ok()).collect();
+    let page = vec![7; geometry.page as usize];
+    let changed = flash.change(Leb(0), &page).is_ok();
+    let last = Leb(geometry.lebs - 1);
+    let _refused = flash.unmap(last).and_then(|()| flash.program(last, geometry.page, &page));
+    let _worn = flash.drain();
+    drop(flash);
+    // The next opening finds what was changed, and all that was not.
+    let Ok(chip) = SimulatedChip::open(medium, 2) else { panic!("a chip that was written to opens no more") };
+    let Ok(flash) = Mapping::open(Arc::new(chip)) else { panic!("LEBs that were written to open no more") };
+    for (leb, before) in (1..last.0).zip(&before[1..]) {
+        assert!(content(&flash, Leb(leb)).ok() == *before, "LEB {leb} changed by itself");
+    }
+    if changed && last != Leb(0) {
+        assert!(
+            content(&flash, Leb(0)).is_ok_and(|found| found[..page.len()] == page),
+            "LEB 0 lost its content"
+        );
+    }
+}
+
+/// A chip whose erase blocks are as the input says, 40 bytes each:
+///
+/// ```text
+///   0  flags     bit 0: no erase header; 1: a damaged one; 2: no volume header; 3: a damaged one; 4: it replaces another;
+///                5: with a wrong checksum; 6: its state is made up; 7: another image
+///   1  leb
+///   2  pages of content
+///   3  filler
+///   4  lebs, if 8 bits of it are not zero
+///   8  erasures
+///  16  sequence
+///  24  state
+/// ```
+fn forge(input: &[u8]) -> Result<Arc<MemoryMedium>> {
+    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
+    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1)?;
+    for (peb, piece) in (0..u64::from(GEOMETRY.blocks)).zip(input.chunks(PIECE)) {
+        let mut said = [0; PIECE];
+        said[..piece.len()].copy_from_slice(piece);
+        let (block, next) = forge_block(&said);
+        let inverted: Vec<u8> = block.iter().map(|byte| !byte).collect();
+        medium.write_at(BLOCKS + peb * GEOMETRY.block_len(), &inverted)?;
+        let mut state = [0; 16];
+        state[8..12].copy_from_slice(&next.to_le_bytes());
+        if said[0] >> 6 & 1 == 1 {
+            state.copy_from_slice(&said[24..40]);
+            // Few states are possible.
+            let masks = [0, 0, 7, 0, 0, 0, 1, 0, 0, 0];
+            state[6..].iter_mut().zip(masks).for_each(|(byte, mask)| *byte &= mask);
+        }
+        medium.write_at(STATES + peb * 16, &state)?;
+    }
+    Ok(medium)
+}
+
+/// The content of an erase block, and its first page that may be programmed.
+fn forge_block(said: &[u8; PIECE]) -> (Vec<u8>, u32) {
+    let flag = |bit: u8| said[0] >> bit & 1 == 1;
+    let word = |at: usize| u64::from_le_bytes(said[at..at + 8].try_into().expect("8 bytes"));
+    let lebs = u32::from_le_bytes(said[4..8].try_into().expect("4 bytes"));
+    let mut block = vec![0xff; GEOMETRY.block_len() as usize];
+    let held = usize::from(said[2] % 5).min(GEOMETRY.pages as usize - HEADER_PAGES) * PAGE;
+    let mut next = 0;
+    if !flag(0) {
+        let lebs = if lebs >> 24 == 0 { 12 } else { lebs };
+        put_header(&mut block[..PAGE], 32, |header| {
+            let erasures = (word(8) >> 12).min(MOST_ERASURES);
+            header.put(0, b"LEC1").u32(4, lebs).u64(8, erasures).u64(16, flag(7).into());
+        });
+        block[usize::from(said[1]) % 32] ^= u8::from(flag(1));
+        next = 1;
+    }
+    if !flag(2) {
+        let content = HEADER_PAGES * PAGE..HEADER_PAGES * PAGE + held;
+        block[content.clone()].fill(said[3]);
+        let checksum = crc32fast::hash(&block[content]) ^ u32::from(flag(5));
+        put_header(&mut block[PAGE..2 * PAGE], 40, |header| {
+            header.put(0, b"LVI1").u32(4, said[1].into()).u64(8, word(16) >> 14);
+            if flag(4) {
+                header.u32(16, 1).u32(20, held as u32).u32(24, checksum);
+            }
+        });
+        block[PAGE + usize::from(said[3]) % 40] ^= u8::from(flag(3));
+        next = (HEADER_PAGES + held / PAGE) as u32;
+    }
+    (block, next)
+}
+
+/// Puts a header of `len` bytes, which ends with its checksum, at the start of a page. The rest of the page stays erased.
+fn put_header(page: &mut [u8], len: usize, fill: impl FnOnce(&mut RecordMut<'_>)) {
+    let header = &mut page[..len];
+    header.fill(0);
+    fill(&mut RecordMut(header));
+    let checksum = crc32fast::hash(&header[..len - 4]);
+    RecordMut(header).u32(len - 4, checksum);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_up_is_refused_or_read() {
+        use_forged(&[]);
+        for byte in [0, 1, 4, 16, 48, 64, 0xff] {
+            use_forged(&[byte; 1000]);
+        }
+        let mut random = 1u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for _ in 0..300 {
+            let mut input = vec![];
+            for _ in 0..GEOMETRY.blocks {
+                let mut piece = [0; PIECE];
+                piece[0] = if next(3) == 0 { 1 << next(8) } else { (next(2) << 4) as u8 };
+                piece[1..4].fill_with(|| next(14) as u8);
+                piece[16..24].copy_from_slice(&(next(40) << 14).to_le_bytes());
+                piece[24..].fill_with(|| next(256) as u8);
+                input.extend(piece);
+            }
+            use_forged(&input);
+        }
+    }
+
+    /// An erase block that was erased 2⁶⁴ - 1 times cannot be counted on.
+    #[test]
+    fn states_that_make_no_sense_are_refused() {
+        for (at, bytes) in [(0, vec![0xff; 8]), (8, vec![7, 0, 0, 0]), (12, vec![2])] {
+            let medium = forge(&[4; PIECE]).unwrap();
+            medium.write_at(STATES + 16 * 3 + at, &bytes).unwrap();
+            let refused = SimulatedChip::open(medium, 1).err().unwrap();
+            assert_eq!(refused.kind(), lacuna_core::Kind::Corrupt, "{refused}");
+        }
+    }
+
+    /// Numbers that cannot be counted on from stay where they are, and nothing is written that the next opening refuses.
+    #[test]
+    fn the_last_numbers_are_borne() {
+        let last: u64 = (1 << 48) - 1;
+        for number in [last - 1, last] {
+            let mut input = vec![];
+            for peb in 0..GEOMETRY.blocks as u8 {
+                let mut piece = [0; PIECE];
+                piece[..4].copy_from_slice(&[if peb < 8 { 16 } else { 4 } | 64, peb, 2, peb + 1]);
+                piece[8..16].copy_from_slice(&(number << 12).to_le_bytes());
+                piece[16..24].copy_from_slice(&(number << 14).to_le_bytes());
+                piece[24..32].copy_from_slice(&number.to_le_bytes());
+                piece[32] = if peb < 8 { 4 } else { 1 };
+                input.extend(piece);
+            }
+            use_forged(&input);
+        }
+    }
+
+    /// The forger is no fool: what it makes up opens if it makes sense.
+    #[test]
+    fn what_makes_sense_opens() {
+        let pieces = (0..GEOMETRY.blocks as u8).flat_map(|peb| {
+            let mut piece = [0; PIECE];
+            piece[..4].copy_from_slice(&[if peb < 8 { 16 } else { 4 }, peb, 2, peb + 1]);
+            piece
+        });
+        let medium = forge(&pieces.collect::<Vec<u8>>()).unwrap();
+        let flash = Mapping::open(Arc::new(SimulatedChip::open(medium, 1).unwrap())).unwrap();
+        let mut byte = [0];
+        for leb in 0..8 {
+            flash.read(Leb(leb), 1023, &mut byte).unwrap();
+            assert_eq!(byte, [leb as u8 + 1]);
+        }
+        assert!(!flash.is_mapped(Leb(8)).unwrap());
+    }
+}
