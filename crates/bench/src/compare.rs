@@ -60,8 +60,8 @@ pub(crate) fn run(args: &CompareArgs) -> Result<bool> {
     let interrupt = Interrupt::install()?;
     let programs = [program(&args.one, &interrupt)?, program(&args.other, &interrupt)?];
     let subjects = if args.only.is_empty() { vec![SUBJECTS[0]] } else { args.only.clone() };
-    let sessions = (args.sessions, args.slices.unwrap_or(SLICES));
-    let comparison = compare(&programs, sessions, &args.dir, &subjects, &interrupt)?;
+    let slices = args.slices.unwrap_or(SLICES);
+    let comparison = compare(&programs, args.sessions, slices, &args.dir, &subjects, &interrupt)?;
     println!("{}", comparison.text(&args.one, &args.other));
     Ok(comparison.verdict() != Verdict::More)
 }
@@ -78,7 +78,8 @@ fn program(name: &str, interrupt: &Interrupt) -> Result<PathBuf> {
 /// Compares two programs in sessions, each with this number of slices of each server at each job, on disks in a directory.
 pub(crate) fn compare(
     programs: &[PathBuf; 2],
-    (sessions, slices): (u32, u64),
+    sessions: u32,
+    slices: u64,
     dir: &Path,
     subjects: &[(&'static str, Subject)],
     interrupt: &Interrupt,

@@ -85,6 +85,16 @@ pub(crate) struct Load {
     pub files: u64,
 }
 
+/// What the jobs of a turn move.
+#[derive(Clone, Copy)]
+pub(crate) struct Workload<'p> {
+    pub(crate) load: Load,
+    /// The archive that is unpacked.
+    pub(crate) archive: &'p Path,
+    /// Names the content of files and the places of requests.
+    pub(crate) seed: u64,
+}
+
 impl Load {
     /// What every mounted file system is given in a run of this scale.
     pub(crate) fn of(scale: Scale) -> Load {
@@ -116,7 +126,7 @@ impl Rates {
         work: &Workspace,
         subject: Mountable,
         jobs: &[FileJob],
-        (load, archive, seed): (Load, &Path, u64),
+        workload: Workload<'_>,
     ) -> Result<()> {
         subject.create(work)?;
         subject.mount(work)?;
@@ -129,7 +139,7 @@ impl Rates {
                 subject.mount(work)?;
             }
             let before = machine_time::used()?;
-            let rate = run(*job, &subject.mountpoint(work), load, archive, seed)?;
+            let rate = run(*job, &subject.mountpoint(work), workload)?;
             // What the job left to be written back is the work of the job too.
             work.settle()?;
             let reached = self.0.entry((subject, *job)).or_default();
@@ -198,7 +208,7 @@ impl Rates {
 }
 
 /// Does a job below a mountpoint: its rate, in bytes or files per second.
-fn run(job: FileJob, mountpoint: &Path, load: Load, archive: &Path, seed: u64) -> Result<f64> {
+fn run(job: FileJob, mountpoint: &Path, Workload { load, archive, seed }: Workload<'_>) -> Result<f64> {
     let (file, tree) = (mountpoint.join("file"), mountpoint.join("tree"));
     let failed = |e| Error::io(format!("{} in {}", job.name(), mountpoint.display()), &e);
     let start = Instant::now();

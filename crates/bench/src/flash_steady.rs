@@ -30,19 +30,26 @@ pub(crate) fn measure(work: &Workspace, disks: &[(Keys, FlashDisk)]) -> Result<S
     for number in 0..sessions {
         work.goes_on(&format!("flash: session {} of {sessions} on one processor", number + 1))?;
         for (job, ratios) in &mut steady.0 {
-            ratios.push(session(work, disks, *job, (number, slices))?);
+            ratios.push(session(work, disks, *job, Session { number, slices })?);
         }
     }
     pin::back(&free)?;
     Ok(steady)
 }
 
-/// The ratio of the lower quartiles of so many slices.
+/// A session, and how many slices each disk has in it.
+#[derive(Clone, Copy)]
+struct Session {
+    number: u32,
+    slices: u32,
+}
+
+/// The ratio of the lower quartiles of a session's slices.
 fn session(
     work: &Workspace,
     disks: &[(Keys, FlashDisk)],
     job: Job,
-    (number, slices): (u32, u32),
+    Session { number, slices }: Session,
 ) -> Result<f64> {
     let clock = Processor::of(std::process::id())?;
     let (mut with, mut without) = (Samples::default(), Samples::default());

@@ -129,7 +129,7 @@ impl Media {
     }
 
     /// MB/s, and how much of `xts` that is.
-    fn table(&self, (model, name): (Model, &str)) -> Table {
+    fn table(&self, model: Model, name: &str) -> Table {
         let formats = FORMATS.map(Format::name);
         let mut table =
             Table::new(format!("On a modelled {name}, MB/s (to sealed xts)"), head("job", formats));
@@ -158,7 +158,7 @@ impl Media {
 
 impl Measured for Media {
     fn results(&self) -> Vec<Table> {
-        MODELS.map(|model| self.table(model)).into()
+        MODELS.map(|(model, name)| self.table(model, name)).into()
     }
 
     fn tables(&self) -> Vec<Table> {

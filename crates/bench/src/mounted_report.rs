@@ -1,6 +1,6 @@
 //! ext4 in a `sealed` disk through `lacuna open`, beside ext4 on a plain loop device and `gocryptfs`, on the same file system.
 
-use crate::file_jobs::{FileJob, Load, Rates};
+use crate::file_jobs::{FileJob, Load, Rates, Workload};
 use crate::measured::Measured;
 use crate::mountable::Mountable;
 use crate::page::{History, Run};
@@ -56,7 +56,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
         for subject in &subjects {
             let name = subject.name();
             work.goes_on(&format!("mounted disks: round {} of {}, {name}", round + 1, work.scale.rounds))?;
-            mounts.rates.turn(work, *subject, &JOBS, (load, archive.as_path(), u64::from(round) + 1))?;
+            let workload = Workload { load, archive: &archive, seed: u64::from(round) + 1 };
+            mounts.rates.turn(work, *subject, &JOBS, workload)?;
         }
         // Every subject follows each neighbour in half of the rounds.
         subjects.reverse();

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &SelfTestArgs) -> Result<bool> {
             eprintln!("self-test: {name}, run {} of {}", run + 1, args.runs);
             let programs = [program.clone(), other.clone()];
             let comparison =
-                compare(&programs, (args.sessions, SLICES), &args.dir, &SUBJECTS[..1], &interrupt)?;
+                compare(&programs, args.sessions, SLICES, &args.dir, &SUBJECTS[..1], &interrupt)?;
             // An unchanged commit is found different in either direction, a slower one in one.
             let verdict = comparison.verdict();
             let differs = if wanted > 0.0 { verdict == Verdict::More } else { verdict != Verdict::Same };

@@ -2,8 +2,8 @@
 
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Kind, Result};
+use lacuna_fuse::{MountedVault, Stopper, VaultRequest};
 use lacuna_vault::{FsError, ROOT, Vault};
-use lacuna_vaultfs::{MountRequest, Mounted, Stopper};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -44,9 +44,9 @@ impl Reached {
         }
         let mountpoint = work.path("schemes.mounted");
         std::fs::create_dir_all(&mountpoint).map_err(|e| io(&e))?;
-        let mut request = MountRequest::new(Arc::new(vault), "a measurement", &mountpoint);
+        let mut request = VaultRequest::new(Arc::new(vault), "a measurement", &mountpoint);
         request.run_base = Some(work.path("run"));
-        let mounted = Mounted::start(request)?;
+        let mounted = MountedVault::start(request)?;
         let stopper = mounted.stopper();
         let server = std::thread::spawn(move || mounted.wait());
         match File::options().read(true).write(true).open(mountpoint.join(name)) {

@@ -1,6 +1,6 @@
 //! Vaults beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the same file system.
 
-use crate::file_jobs::{FileJob, Load, Rates};
+use crate::file_jobs::{FileJob, Load, Rates, Workload};
 use crate::measured::{Measured, Stable};
 use crate::mountable::Mountable;
 use crate::page::{History, Run};
@@ -75,8 +75,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
             let name = subject.name();
             work.goes_on(&format!("vaults: round {} of {}, {name}", round + 1, work.scale.rounds))?;
             let begin = Instant::now();
-            let how = (load, archive.as_path(), u64::from(round) + 1);
-            vaults.rates.turn(work, *subject, &JOBS.map(|(job, _)| job), how)?;
+            let workload = Workload { load, archive: &archive, seed: u64::from(round) + 1 };
+            vaults.rates.turn(work, *subject, &JOBS.map(|(job, _)| job), workload)?;
             if begin.elapsed() > LONG && work.scale.rounds > 1 {
                 vaults
                     .skipped

@@ -43,7 +43,7 @@ pub(crate) struct Steady {
 struct Cells(Vec<(Choice, Content, Act, Samples)>);
 
 impl Cells {
-    fn push(&mut self, (choice, content, act): (Choice, Content, Act), value: f64) {
+    fn push(&mut self, choice: Choice, content: Content, act: Act, value: f64) {
         match self.0.iter_mut().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act)) {
             Some((.., samples)) => samples.push(value),
             None => self.0.push((choice, content, act, std::iter::once(value).collect())),
@@ -102,19 +102,19 @@ impl Steady {
                 for at in &order {
                     work.interrupt.check()?;
                     let (bytes, before) = (bytes_written()?, clock.total()?);
-                    perform(&vaults[*at].1, act, content, (slice, slices))?;
+                    perform(&vaults[*at].1, act, content, Slice { number: slice, of: slices })?;
                     spent[*at].push(clock.total()?.saturating_sub(before).as_secs_f64());
                     written[*at] += bytes_written()? - bytes;
                 }
             }
             let bare = spent[0].lower_quartile();
             for (choice, spent) in choices.iter().zip(&spent).skip(1) {
-                self.ratios.push((*choice, content, act), spent.lower_quartile() / bare);
+                self.ratios.push(*choice, content, act, spent.lower_quartile() / bare);
             }
             if let Some(each) = act.slice_writes() {
                 for (choice, written) in choices.iter().zip(&written) {
                     let amplification = *written as f64 / (each * u64::from(slices)) as f64;
-                    self.amplification.push((*choice, content, act), amplification);
+                    self.amplification.push(*choice, content, act, amplification);
                 }
             }
         }
@@ -187,13 +187,20 @@ fn bytes_written() -> Result<u64> {
         .ok_or_else(|| Error::new(Kind::Other, format!("{path} has no wchar")))
 }
 
-/// Does one of so many slices of an act. A slice that writes ends in a sync.
-fn perform(file: &Reached, act: Act, content: Content, (slice, slices): (u32, u32)) -> Result<()> {
-    let mut rng = Rng::new(u64::from(slice));
+/// One slice of an act, and the number of slices that the act has.
+#[derive(Clone, Copy)]
+struct Slice {
+    number: u32,
+    of: u32,
+}
+
+/// Does a slice of an act. A slice that writes ends in a sync.
+fn perform(file: &Reached, act: Act, content: Content, slice: Slice) -> Result<()> {
+    let mut rng = Rng::new(u64::from(slice.number));
     let mut buf = piece(content, &mut rng);
-    let pieces = u64::from(slices) * PIECES;
+    let pieces = u64::from(slice.of) * PIECES;
     let places = pieces * (LARGE / SMALL) as u64;
-    let first = u64::from(slice) * PIECES;
+    let first = u64::from(slice.number) * PIECES;
     let longer = if content == Content::Random { LONGER } else { 1 };
     match act {
         Act::Write => {

@@ -14,7 +14,7 @@ use crate::place::Seq;
 use crate::progress::Progress;
 use crate::public::Public;
 use crate::read::read;
-use crate::recovery;
+use crate::recovery::{self, LastStripe};
 use crate::summary::LogEnd;
 use crate::threads::Threads;
 use crate::view::View;
@@ -84,7 +84,7 @@ impl LevelFormat for Params {
                 medium.sync()?;
             }
             progress.begin(end.head);
-            let last = (end.head, summary.as_deref());
+            let last = LastStripe { seq: end.head, summary: summary.as_deref() };
             for (level, tree) in (0u8..).zip(trees) {
                 recovery::rebuild(log, level, last, tree, options.read_only)?;
             }

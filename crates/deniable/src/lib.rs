@@ -53,8 +53,8 @@ mod checkpoint;
 mod closed;
 mod disk;
 mod filling;
-#[cfg(any(test, feature = "fuzzing"))]
-mod fuzz;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod geometry;
 mod head;
 mod health;
@@ -79,8 +79,6 @@ mod view;
 
 pub use caches::{Cached, Caches};
 pub use disk::Deniable;
-#[cfg(any(test, feature = "fuzzing"))]
-pub use fuzz::fuzz_open;
 pub use geometry::Geometry;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions};
 pub use params::{Params, VERSION};

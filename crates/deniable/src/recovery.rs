@@ -257,17 +257,24 @@ enum Change {
     Clear(u64, u64),
 }
 
-/// Rebuilds the map of a level. `log` must be complete up to `head`, and `summary` is the last one, as [`find_end`] gave it. Without
-/// a stripe that was written while the level was open the level is empty.
+/// The last stripe of a log, and its summary if it has been read, as [`find_end`] gives them.
+#[derive(Clone, Copy)]
+pub(crate) struct LastStripe<'s> {
+    pub(crate) seq: Seq,
+    pub(crate) summary: Option<&'s Summary>,
+}
+
+/// Rebuilds the map of a level. `log` must be complete up to the last stripe. Without a stripe that was written while the level was
+/// open the level is empty.
 pub(crate) fn rebuild(
     log: &Log,
     level: u8,
-    (head, summary): (Seq, Option<&Summary>),
+    end: LastStripe<'_>,
     tree: &mut Tree,
     read_only: bool,
 ) -> Result<()> {
     let mut skipped = false;
-    let last = last_root(log, level, (head, summary), &mut skipped)?;
+    let last = last_root(log, level, end, &mut skipped)?;
     if level > 0 && skipped && last.is_some() && !read_only {
         return Err(last_of_level_missing(level));
     }
@@ -278,8 +285,11 @@ pub(crate) fn rebuild(
     let mut changes: Vec<Change> = Vec::new();
     for seq in first.up_to(last) {
         // Of a level that was closed meanwhile, what was overwritten is gone.
-        let entries =
-            if seq + log.params().stripes <= head { Vec::new() } else { entries_of(log, level, seq, last)? };
+        let entries = if seq + log.params().stripes <= end.seq {
+            Vec::new()
+        } else {
+            entries_of(log, level, seq, last)?
+        };
         let mut puts = Vec::new();
         for (slot, entry) in Slot::all(entries.len()).zip(entries) {
             let place = Place { seq, slot };
@@ -320,7 +330,7 @@ fn last_of_level_missing(level: u8) -> Error {
 fn last_root(
     log: &Log,
     level: u8,
-    (head, last): (Seq, Option<&Summary>),
+    LastStripe { seq: head, summary: last }: LastStripe<'_>,
     skipped: &mut bool,
 ) -> Result<Option<(Seq, MapState)>> {
     let first = head.back(log.params().stripes - 1).unwrap_or(Seq(1));

@@ -78,7 +78,9 @@ impl Checkpoints {
         layout: Layout,
         master: &Secret<32>,
         random: Arc<dyn RandomSource>,
-        (log, index, keys): (Arc<Log>, Arc<Index>, Arc<Keys>),
+        log: Arc<Log>,
+        index: Arc<Index>,
+        keys: Arc<Keys>,
     ) -> Checkpoints {
         let key = XaesKey::new(&derive(master, "flash checkpoint", b""));
         let nonces = HedgedNonce::derive(master, "flash checkpoint nonce", b"");
@@ -110,14 +112,6 @@ impl Checkpoints {
         self.put(*number + 1, &content).map_err(|e| e.context("checkpoint"))?;
         *number += 1;
         Ok(())
-    }
-
-    /// Writes one whose content was altered.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn forge(&self, marks: &Marks, alter: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
-        let mut content = self.pack(marks);
-        alter(&mut content);
-        self.put(*self.number.lock() + 1, &content)
     }
 
     fn pack(&self, marks: &Marks) -> Vec<u8> {

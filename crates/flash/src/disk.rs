@@ -4,7 +4,7 @@ use crate::buffer::Buffer;
 use crate::checkpoint::{Checkpoints, Newest};
 use crate::collector::Collector;
 use crate::forgetting::{Account, Forgetting};
-use crate::header_medium::header_lebs;
+use crate::header_area::header_lebs;
 use crate::index::Index;
 use crate::keys::Keys;
 use crate::leftovers::{self, Leftovers};
@@ -123,12 +123,7 @@ impl FlashDisk {
                 placer: placer.clone(),
                 checkpoints: checkpoints.clone(),
                 collector: Collector::new(log.clone(), index.clone(), placer.clone(), checkpoints),
-                purger: Purger::new(
-                    flash.clone(),
-                    layout,
-                    (log.clone(), index.clone(), keys.clone()),
-                    placer,
-                ),
+                purger: Purger::new(flash.clone(), layout, log.clone(), index.clone(), keys.clone(), placer),
                 reader: reader.clone(),
                 account,
             },
@@ -257,8 +252,16 @@ impl Opened {
         let log = Arc::new(Log::new(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
         let index = Arc::new(Index::new(log.clone(), &layout, budget.share(1, 4)));
         let placer = Arc::new(Placer::new(layout, log.clone(), index.clone(), keys.clone()));
-        let below = (log.clone(), index.clone(), keys.clone());
-        let checkpoints = Arc::new(Checkpoints::new(flash.clone(), layout, master, random.clone(), below));
+        let checkpoints = Checkpoints::new(
+            flash.clone(),
+            layout,
+            master,
+            random.clone(),
+            log.clone(),
+            index.clone(),
+            keys.clone(),
+        );
+        let checkpoints = Arc::new(checkpoints);
         Ok(Opened { flash: flash.clone(), log, index, keys, placer, checkpoints })
     }
 

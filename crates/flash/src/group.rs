@@ -98,7 +98,8 @@ impl Header {
         &self,
         unit: u32,
         place: Unit,
-        (key, nonces): (&XaesKey, &HedgedNonce),
+        key: &XaesKey,
+        nonces: &HedgedNonce,
         random: &dyn RandomSource,
     ) -> Result<Vec<u8>> {
         let plain = self.encode(unit);

@@ -27,10 +27,10 @@ mod checkpoint;
 mod collector;
 mod disk;
 mod forgetting;
-#[cfg(any(test, feature = "fuzzing"))]
-mod fuzz;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod group;
-mod header_medium;
+mod header_area;
 mod index;
 mod key_check;
 mod keys;
@@ -44,8 +44,6 @@ mod params_record;
 mod placer;
 mod policy;
 mod purger;
-#[cfg(any(test, feature = "fuzzing"))]
-mod ram_flash;
 mod reader;
 mod recovery;
 mod state_map;
@@ -54,9 +52,7 @@ mod writer;
 
 pub use disk::{FlashDisk, OpenOptions};
 pub use forgetting::Forgetting;
-#[cfg(any(test, feature = "fuzzing"))]
-pub use fuzz::{fuzz_checkpoint, fuzz_group, fuzz_open, fuzz_state_map};
-pub use header_medium::{HeaderMedium, header_lebs};
+pub use header_area::{HEADER_COPY_LEN, header_lebs};
 pub use params::{Layout, Params};
 pub use params_record::{PARAMS_LEN, VERSION};
 pub use policy::Policy;

@@ -140,7 +140,8 @@ impl Log {
         front.copy_from_slice(&header.seal(
             self.layout.unit,
             place,
-            (&self.key, &self.nonces),
+            &self.key,
+            &self.nonces,
             &*self.random,
         )?);
         let programmed = self.flash.program(self.leb(at.leb), at.unit * self.layout.unit, &bytes);
@@ -313,7 +314,7 @@ impl Log {
         let mut random = [0; 4];
         self.random.fill(&mut random);
         let (target, key) = (Target::Index(page), u32::from_le_bytes(random));
-        let tag = self.index_key.seal(key, (target, sequence), plain, out);
+        let tag = self.index_key.seal(key, target, sequence, plain, out);
         NodeEntry { target, key, sequence, tag, replaced: None }
     }
 

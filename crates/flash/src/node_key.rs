@@ -31,7 +31,8 @@ impl Ciphers {
     pub(crate) fn seal(
         &self,
         random: u32,
-        (target, sequence): (Target, u64),
+        target: Target,
+        sequence: u64,
         plain: &[u8],
         out: &mut [u8],
     ) -> [u8; 16] {
@@ -71,7 +72,7 @@ impl NodeKey<'_> {
         out: &mut [u8],
     ) -> NodeEntry {
         let target = Target::Block(block);
-        let tag = self.ciphers().seal(0, (target, sequence), plain, out);
+        let tag = self.ciphers().seal(0, target, sequence, plain, out);
         NodeEntry { target, key: position.0, sequence, tag, replaced: None }
     }
 

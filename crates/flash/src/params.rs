@@ -1,6 +1,6 @@
 //! The parameters of a disk on flash, and where its areas lie.
 
-use crate::header_medium::header_lebs;
+use crate::header_area::header_lebs;
 use crate::numbers::{KeyBlock, Unit};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_nand::{FlashGeometry, Leb};

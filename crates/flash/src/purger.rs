@@ -84,7 +84,9 @@ impl Purger {
     pub(crate) fn new(
         flash: Arc<dyn Flash>,
         layout: Layout,
-        (log, index, keys): (Arc<Log>, Arc<Index>, Arc<Keys>),
+        log: Arc<Log>,
+        index: Arc<Index>,
+        keys: Arc<Keys>,
         placer: Arc<Placer>,
     ) -> Purger {
         let stuck = Stuck::new(layout, log.clone(), keys.clone());

@@ -5,7 +5,7 @@ mod by_page;
 use by_page::{Parameters, SecondReader};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
-use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
+use lacuna_flash::{FlashDisk, HEADER_COPY_LEN, OpenOptions, Params, header_lebs};
 use lacuna_medium::MemoryMedium;
 use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, Wearing};
 use lacuna_testkit::format_page::FormatPage;
@@ -153,7 +153,7 @@ fn check_log_table(reader: &SecondReader) {
 #[test]
 fn parameters_and_areas() {
     let doc = FormatPage::read("flash");
-    assert_eq!(doc.constant("header bytes"), lacuna_header::HEADER_LEN as u64);
+    assert_eq!(doc.constant("header bytes"), u64::from(HEADER_COPY_LEN));
     let flashes =
         [(512, 31 << 10, 200), (2048, 124 << 10, 1000), (4096, 252 << 10, 4096), (65536, 1 << 20, 90)];
     for (page, leb_len, lebs) in flashes {

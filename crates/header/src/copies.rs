@@ -231,14 +231,6 @@ pub fn read_public(medium: &dyn Medium) -> Result<(PublicHeader, Vec<String>)> {
     Survey::read(medium).map(public_part)
 }
 
-/// [`read_public`] of something that is no [`Medium`]: it has `len` bytes, and `read` fills a buffer from an offset on.
-pub fn read_public_with(
-    len: u64,
-    read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
-) -> Result<(PublicHeader, Vec<String>)> {
-    Survey::read_with(len, read).map(public_part)
-}
-
 fn public_part(mut survey: Survey) -> (PublicHeader, Vec<String>) {
     let notes = survey.findings(&survey.sound[0], &[]).notes;
     (survey.sound.swap_remove(0).public, notes)

@@ -32,7 +32,8 @@ impl Serialize for Uuid {
     }
 }
 
-/// The number of a format. Numbers of formats that this build does not know are kept, so that `info` can tell.
+/// The number of a format. Numbers of formats that this build does not know are kept, so that `info` can tell. Those from 32768 up
+/// are for formats that programs bring along: no format of lacuna gets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FormatId(pub u16);
 

@@ -97,7 +97,7 @@ impl ProtectedFile {
         };
         let top = new_body(scheme, keys.clone(), block_size);
         let pass = Pass::after(Counter::HOLE, session);
-        Self::with(keys, block_size, choice, pass, Nature::default(), (scheme, top))
+        Self::with(keys, block_size, choice, pass, Nature::default(), scheme, top)
     }
 
     fn with(
@@ -106,7 +106,8 @@ impl ProtectedFile {
         choice: Choice,
         pass: Pass,
         nature: Nature,
-        (scheme, top): (Scheme, Box<dyn Body>),
+        scheme: Scheme,
+        top: Box<dyn Body>,
     ) -> Self {
         let (budget, under, rewriting, trusted) = (Budget::bytes(0), None, Rewriting::default(), 0);
         let (dirty, broken) = (true, false);
@@ -135,7 +136,7 @@ impl ProtectedFile {
         let first = if head.other.is_some() { Scheme::Mt } else { head.scheme };
         let top = open_body(first, keys.clone(), block_size, blocks, &mut section)?;
         let pass = Pass::after(head.last, session);
-        let mut file = Self::with(keys, block_size, head.choice, pass, head.nature, (head.scheme, top));
+        let mut file = Self::with(keys, block_size, head.choice, pass, head.nature, head.scheme, top);
         if let Some(other) = head.other {
             let blocks = section.u64()?;
             if (other == Scheme::Mt) == (head.scheme == Scheme::Mt) || blocks > head.blocks {

@@ -46,7 +46,7 @@ impl<L: Low> Selective<L> {
     pub(crate) fn new(keys: Arc<FileKeys>, block_size: usize) -> Self {
         let counters = AuthCounters::new(keys.clone());
         let tree = WideTree::new(keys.clone(), Part::RTREE);
-        Self::with(keys, block_size, counters, tree, (0, 0))
+        Self::with(keys, block_size, counters, tree, 0, 0)
     }
 
     fn with(
@@ -54,7 +54,8 @@ impl<L: Low> Selective<L> {
         block_size: usize,
         counters: AuthCounters,
         tree: WideTree,
-        (order, position): (u32, u32),
+        order: u32,
+        position: u32,
     ) -> Self {
         let order = PageArray::new(keys.clone(), Part::Order, order);
         let position = PageArray::new(keys.clone(), Part::Position, position);
@@ -84,7 +85,7 @@ impl<L: Low> Selective<L> {
         }
         let counters = AuthCounters::open(keys.clone(), blocks, state)?;
         let tree = WideTree::open(keys.clone(), Part::RTREE, leaves, section.tree(inline, leaves)?);
-        Ok(Self::with(keys, block_size, counters, tree, (order, position)))
+        Ok(Self::with(keys, block_size, counters, tree, order, position))
     }
 
     /// Encrypts blocks. Those that need a leaf have their tag in `tags`. `false` if a tag is one that means something else.

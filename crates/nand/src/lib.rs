@@ -19,8 +19,6 @@ mod bad_blocks;
 mod chip;
 mod erase_block;
 mod flash;
-#[cfg(any(test, feature = "fuzzing"))]
-mod fuzz;
 mod mapping;
 mod scan;
 mod simulated;
@@ -31,8 +29,6 @@ mod ubi_calls;
 
 pub use chip::{Chip, ChipGeometry, Fault, Peb};
 pub use flash::{Flash, FlashGeometry, Leb, Unerased};
-#[cfg(any(test, feature = "fuzzing"))]
-pub use fuzz::fuzz_scan;
 pub use mapping::{Mapping, Wear};
 pub use simulated::{PowerCut, SimulatedChip, Wearing};
 pub use ubi::UbiVolume;

@@ -18,14 +18,12 @@
 
 mod exports;
 mod extents;
-#[cfg(feature = "fuzzing")]
-mod fuzz;
 mod input;
 mod listen;
 mod memory;
 mod negotiate;
 mod perform;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(feature = "fuzzing")]
 mod replay;
 mod reporter;
 mod server;
@@ -38,10 +36,10 @@ mod transmit;
 mod wire;
 
 pub use exports::Exports;
-#[cfg(feature = "fuzzing")]
-pub use fuzz::fuzz_serve;
 pub use listen::{Listen, passed_addresses};
 pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, negotiate};
+#[cfg(feature = "fuzzing")]
+pub use replay::serve as serve_replayed;
 pub use reporter::Reporter;
 pub use server::{Options, Server, StopHandle};
 pub use tls_mode::{CLIENT_AUTHORITY, TlsMode};

@@ -4,7 +4,7 @@ mod harness;
 
 use harness::client::*;
 use harness::{Memory, Random, Running, noise, wait_until};
-use lacuna_nbd::{Exports, Options, REQUEST_LEN, Request, fuzz_serve};
+use lacuna_nbd::{Exports, Options, REQUEST_LEN, Request, serve_replayed};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -51,7 +51,7 @@ fn no_bytes_break_the_server() {
                 *byte ^= 1 << random.below(8);
             }
         }
-        fuzz_serve(&bytes, disk.byte_disk());
+        serve_replayed(&bytes, disk.byte_disk());
     }
     for seed in 0..1000 {
         let mut header: [u8; REQUEST_LEN] = noise(seed, REQUEST_LEN).try_into().unwrap();
@@ -65,11 +65,11 @@ fn no_bytes_break_the_server() {
 fn a_replayed_client_is_served_to_its_end() {
     let disk = Memory::new(16);
     let mut bytes = opening();
-    let greeting = fuzz_serve(&bytes, disk.byte_disk());
+    let greeting = serve_replayed(&bytes, disk.byte_disk());
     bytes.extend(Client::header(0, WRITE, 1, 100, 5));
     bytes.extend(b"hello");
     bytes.extend(Client::header(0, READ, 2, 0, 8192));
-    assert_eq!(fuzz_serve(&bytes, disk.byte_disk()), greeting + 16 + 28 + 8192);
+    assert_eq!(serve_replayed(&bytes, disk.byte_disk()), greeting + 16 + 28 + 8192);
     assert_eq!(&disk.contents()[100..105], b"hello");
 }
 

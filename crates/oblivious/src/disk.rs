@@ -119,11 +119,16 @@ impl Oblivious {
 
         let of_level = |level| LevelCells::new(level, params, keys.clone(), cells.clone());
         let level_cells = (0..lengths.len() as u8).map(of_level).collect();
-        let maps = empty_levels(&params, &lengths, options.budget);
-        let cover_millis = params.plan.cover_millis;
-        let levels =
-            OpenLevels::new(maps, level_cells, durability.clone(), health.clone(), mode, cover_millis);
-        let levels = Arc::new(levels);
+        let (level0, hidden) = empty_levels(&params, &lengths, options.budget);
+        let levels = Arc::new(OpenLevels::new(
+            level0,
+            hidden,
+            level_cells,
+            durability.clone(),
+            health.clone(),
+            mode,
+            params.plan.cover_millis,
+        ));
 
         let preparer = Preparer::new(params, keys.clone(), random, cells.clone(), durability.clone());
         let ahead = Arc::new(Ahead::new(preparer, health.clone()));

@@ -57,8 +57,6 @@ mod cell_store;
 mod disk;
 mod draw;
 mod durability;
-#[cfg(any(test, feature = "fuzzing"))]
-mod fuzz;
 mod head;
 mod journal;
 mod keys;
@@ -82,9 +80,6 @@ mod world;
 #[cfg(any(test, feature = "simulator"))]
 pub use bound::tail_base;
 pub use disk::Oblivious;
-#[cfg(any(test, feature = "fuzzing"))]
-#[doc(hidden)]
-pub use fuzz::fuzz_open;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions, Randomness};
 pub use params::{Params, VERSION};
 pub use plan::{Hiding, Plan};

@@ -29,7 +29,8 @@ pub(crate) struct OpenLevels {
 impl OpenLevels {
     /// `hidden` has one level less than `cells`.
     pub(crate) fn new(
-        (level0, hidden): (HiddenLevel, HiddenLevels),
+        level0: HiddenLevel,
+        hidden: HiddenLevels,
         cells: Vec<LevelCells>,
         durability: Arc<Durability>,
         health: Arc<FailStop>,

@@ -92,7 +92,7 @@ impl RadosPool {
                 return Err(e);
             }
         }
-        claim.keep(watch, (events, inbox), taken_from)
+        claim.keep(watch, events, inbox, taken_from)
     }
 }
 
@@ -243,7 +243,8 @@ impl Claim {
     fn keep(
         self,
         watch: Watch,
-        (events, inbox): (Sender<Event>, Receiver<Event>),
+        events: Sender<Event>,
+        inbox: Receiver<Event>,
         taken_from: Option<String>,
     ) -> Result<WriterLock> {
         let (ending, ended) = channel();

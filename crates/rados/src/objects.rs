@@ -8,6 +8,7 @@ use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
 use parking_lot::RwLock;
 use std::ffi::CString;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How often a query that needs several round trips begins again because the object changed meanwhile.
@@ -171,7 +172,7 @@ impl RadosObjects {
             Err(code) => return Err(self.pool.failed(code, self.doing("read", query.object))),
         };
         if let Some((first, end, most)) = query.keys.range() {
-            let unchanged = self.fetch_held_back(query.object, (first, end), most, &mut answer)?;
+            let unchanged = self.fetch_held_back(query.object, &(first..end), most, &mut answer)?;
             if !unchanged {
                 return Ok(None);
             }
@@ -192,11 +193,11 @@ impl RadosObjects {
     fn fetch_held_back(
         &self,
         object: u64,
-        (first, end): (&Key, &Key),
+        range: &Range<&Key>,
         most: usize,
         answer: &mut ReadAnswer,
     ) -> Result<bool> {
-        let (prefix, end) = (text(keys::shared(first, end)), keys::written(end));
+        let (prefix, end) = (text(keys::shared(range.start, range.end)), keys::written(range.end));
         while answer.more && answer.pairs.len() < most {
             let Some((last, _)) = answer.pairs.last().filter(|(last, _)| *last < end) else { break };
             let after = CString::new(last.clone()).map_err(|_| self.strange_key(object, last))?;

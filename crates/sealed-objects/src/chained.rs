@@ -47,7 +47,8 @@ impl Chained {
     /// Writes the parts of one chunk, whose page may have been `fetched`. Gives the new end of its chain.
     fn write_chunk(
         &self,
-        (segment, chunk): (Segment, u64),
+        segment: Segment,
+        chunk: u64,
         tail: &Tail,
         fetched: Option<Page>,
         parts: &[Part<'_>],
@@ -225,8 +226,7 @@ impl Placement for Chained {
         let mut fetched = fetched.into_iter().peekable();
         each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
             let page = fetched.next_if(|(of, _)| *of == chunk).map(|(_, page)| page);
-            let place = (change.segment, chunk);
-            let tail = self.write_chunk(place, tails.of(chunk), page, parts, &mut keys);
+            let tail = self.write_chunk(change.segment, chunk, tails.of(chunk), page, parts, &mut keys);
             tails.set(chunk, tail);
         });
         keys.into_steps(steps);

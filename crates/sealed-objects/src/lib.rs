@@ -46,6 +46,8 @@ mod check;
 mod chunks;
 mod disk;
 mod encryptor;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod interleaved;
 mod known_tails;
 mod kv;
@@ -77,11 +79,7 @@ mod writers;
 
 pub use disk::{ObjectDisk, ObjectOptions};
 pub use params::{ObjectLayout, ObjectParams, VERSION};
-#[cfg(any(test, feature = "fuzzing"))]
-pub use snapshot_table::fuzz_parse as fuzz_parse_snapshots;
 pub use snapshot_table::{SnapshotRecord, SnapshotState};
 pub use snapshots::list_snapshots;
 pub use stores::Stores;
-#[cfg(any(test, feature = "fuzzing"))]
-pub use version_page::fuzz_parse as fuzz_parse_version_page;
 pub use version_page::is_of_version_table;

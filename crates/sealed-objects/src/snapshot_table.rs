@@ -222,16 +222,6 @@ fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
     })
 }
 
-/// Parses bytes that anybody may have written, with a key and without.
-#[cfg(any(test, feature = "fuzzing"))]
-pub fn fuzz_parse(bytes: &[u8]) {
-    let key = Secret::copy_from(&[0; 32]);
-    if let Ok(table) = SnapshotTable::parse(bytes) {
-        let again = table.encode(&key);
-        assert_eq!(SnapshotTable::decode(&again, &key).expect("what was encoded decodes"), table);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,7 +257,10 @@ mod tests {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(SnapshotTable::decode(&bad, &key()).unwrap_err().kind(), Kind::Corrupt, "bit {bit}");
-            fuzz_parse(&bad);
+            // Without a key some bits say something else, which can be written.
+            if let Ok(other) = SnapshotTable::parse(&bad) {
+                assert_eq!(SnapshotTable::decode(&other.encode(&key()), &key()).unwrap(), other, "bit {bit}");
+            }
         }
         for end in 0..len {
             assert!(SnapshotTable::decode(&bytes[..end], &key()).is_err());

@@ -95,7 +95,7 @@ impl Sealed {
         uuid: &[u8; 16],
         options: OpenOptions,
     ) -> Result<Sealed> {
-        Self::open_or_rescue(medium, params, (master, uuid), (options, false))
+        Self::open_or_rescue(medium, params, master, uuid, options, false)
     }
 
     /// Opens a damaged disk to read what there is: of a journal that does not verify, what does is repeated. Blocks that stood in the
@@ -110,14 +110,16 @@ impl Sealed {
         options: OpenOptions,
     ) -> Result<Sealed> {
         let options = OpenOptions { read_only: true, ..options };
-        Self::open_or_rescue(medium, params, (master, uuid), (options, true))
+        Self::open_or_rescue(medium, params, master, uuid, options, true)
     }
 
     fn open_or_rescue(
         medium: Arc<dyn Medium>,
         params: &Params,
-        (master, uuid): (&Secret<32>, &[u8; 16]),
-        (options, rescue): (OpenOptions, bool),
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+        options: OpenOptions,
+        rescue: bool,
     ) -> Result<Sealed> {
         medium.forget_cached()?;
         let g = params.geometry();
@@ -133,7 +135,7 @@ impl Sealed {
         let mut random = [0; 16];
         options.random.fill(&mut random);
         let mut journal =
-            Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), (random, rescue))?;
+            Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), random, rescue)?;
         let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid), options.read_only)?;
         let replayed = Replayed::of(&mut journal, &map, params)?;
         let store = Arc::new(Store::new(medium, params, options.budget.share(3, 8)));

@@ -15,7 +15,7 @@
 mod batch;
 
 #[cfg(feature = "fuzzing")]
-pub use batch::fuzz_parse;
+pub use batch::count_entries;
 pub(crate) use batch::{Batch, Entry, ParsedBatch};
 
 use batch::{BatchHead, HEAD, MAX_BATCH};
@@ -120,7 +120,8 @@ impl Journal {
         start: u64,
         len: u64,
         master: Secret<32>,
-        (random, rescue): ([u8; 16], bool),
+        random: [u8; 16],
+        rescue: bool,
     ) -> Result<Journal> {
         let retired_key = derive(&master, "sealed ring retired", &[]);
         let region = len - RETIRED_AREA;
@@ -342,7 +343,7 @@ mod tests {
     const LEN: u64 = 64 * 4096;
 
     fn open(medium: &Arc<MemoryMedium>, salt: u8) -> Journal {
-        Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), ([salt; 16], false)).unwrap()
+        Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), [salt; 16], false).unwrap()
     }
 
     fn batch(tag: u8, blocks: u64) -> Batch {
@@ -425,7 +426,7 @@ mod tests {
         assert_eq!(open(&medium, 2).replay(|_| Ok(())).unwrap_err().kind(), Kind::Corrupt);
         // To rescue a disk what is left of it is enough.
         let rescued =
-            || Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), ([3; 16], true)).unwrap();
+            || Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), [3; 16], true).unwrap();
         let mut torn = rescued();
         assert!(!torn.is_damaged());
         assert_eq!(replayed(&mut torn), [1]);

@@ -59,6 +59,8 @@ mod cow_segment;
 mod destage;
 mod disk;
 mod flush;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gather;
 mod geometry;
 mod health;
@@ -82,6 +84,3 @@ mod worker;
 
 pub use disk::{OpenOptions, Sealed};
 pub use geometry::{Geometry, Params};
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub use journal::fuzz_parse as fuzz_parse_journal;

@@ -133,7 +133,7 @@ impl Openings {
             let mut at = 0;
             while at < run.len() {
                 let count = (1 + rng.below(REQUEST) as usize).min(run.len() - at);
-                self.compare_run(disk, model, promise, (run[at], count), context);
+                self.compare_run(disk, model, promise, run[at], count, context);
                 at += count;
             }
         }
@@ -144,7 +144,8 @@ impl Openings {
         disk: &dyn Disk,
         model: &Model,
         promise: Promise,
-        (first, count): (u64, usize),
+        first: u64,
+        count: usize,
         context: &str,
     ) {
         let mut data = vec![0xa5; count * BLOCK_SIZE];

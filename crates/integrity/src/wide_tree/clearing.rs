@@ -4,6 +4,7 @@ use super::WideTree;
 use crate::tree_page::{ABSENT, BITS, ENTRIES, height};
 use crate::untrusted::{Part, Untrusted};
 use lacuna_core::{Kind, Result};
+use std::ops::Range;
 
 impl WideTree {
     /// Makes the leaves from `first` on zero and calls `dropped` for each page of leaves that is thereby absent.
@@ -29,7 +30,7 @@ impl WideTree {
         if self.is_absent(us, top, 0)? {
             return Ok(());
         }
-        self.clear_within(us, top, 0, (first, end), dropped)
+        self.clear_within(us, top, 0, &(first..end), dropped)
     }
 
     /// Makes it longer, with zeros, or shorter (DeleteTree for each leaf, in bulk).
@@ -65,13 +66,13 @@ impl WideTree {
         us: &dyn Untrusted,
         level: u8,
         page: u64,
-        (first, end): (u64, u64),
+        leaves: &Range<u64>,
         dropped: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let shift = BITS * u32::from(level);
         let start = page * ENTRIES;
-        let from = (first >> shift).max(start);
-        let to = end.div_ceil(1 << shift).min(start + ENTRIES);
+        let from = (leaves.start >> shift).max(start);
+        let to = leaves.end.div_ceil(1 << shift).min(start + ENTRIES);
         if level == 0 {
             let entries = self.dirty_page(us, 0, page, false)?;
             entries[(from - start) as usize..(to - start) as usize].fill(ABSENT);
@@ -85,11 +86,11 @@ impl WideTree {
                 continue;
             }
             let (child_first, child_end) = (child << shift, ((child + 1) << shift).min(self.leaves));
-            if first <= child_first && child_end <= end {
+            if leaves.start <= child_first && child_end <= leaves.end {
                 self.drop_below(us, level - 1, child, dropped)?;
                 self.dirty_page(us, level, page, false)?[(child - start) as usize] = ABSENT;
             } else {
-                self.clear_within(us, level - 1, child, (first, end), dropped)?;
+                self.clear_within(us, level - 1, child, leaves, dropped)?;
             }
         }
         Ok(())
