@@ -41,6 +41,8 @@ FUZZ_SECONDS ?= 600
 LACUNA = target/release/lacuna
 # The workspace of the papers, in the same target folder as the product's.
 PAPERS = --manifest-path papers/Cargo.toml --target-dir $(or $(CARGO_TARGET_DIR),target)
+# What the fuzz targets share, without the targets.
+FUZZ = --manifest-path fuzz/Cargo.toml --target-dir $(or $(CARGO_TARGET_DIR),target) --no-default-features --lib
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
@@ -105,13 +107,16 @@ check: lint
 	$(CARGO) test -p lacuna-storage $(HERMETIC:%=-p lacuna-%)
 	$(CARGO) test -p lacuna-games $(GAMES_OF_FILES:%=--test %)
 	$(CARGO) test $(PAPERS) -p eint
+	$(CARGO) test $(FUZZ)
 	$(CARGO) test -p lacuna-cli --bins --test house --test messages --test skipped_errors
 
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path papers/Cargo.toml --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy $(PAPERS) --workspace --all-targets -- -D warnings
+	$(CARGO) clippy $(FUZZ) --tests -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny check && $(CARGO) deny --manifest-path papers/Cargo.toml check --config deny.toml; \
 	else echo "skipped: cargo-deny is not installed (licences and advisories)"; fi

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs every test of the workspace in two rows at once: programs and disks on Ceph mostly wait for servers, everything else mostly
 # computes, and one after the other each leaves processors idle. The second row prints when the first has ended. The tests of
-# papers/, a workspace of its own in the same target folder, follow the first row.
+# papers/ and of what the fuzz targets share, workspaces of their own in the same target folder, follow the first row.
 # Usage: scripts/test.sh [OPTION OF CARGO TEST…]
 #
 # Variables:
@@ -32,8 +32,11 @@ row() {
 began=$(date +%s)
 $cargo test --workspace "$@" --no-run
 papers="--manifest-path papers/Cargo.toml --target-dir ${CARGO_TARGET_DIR:-target}"
+fuzz="--manifest-path fuzz/Cargo.toml --target-dir ${CARGO_TARGET_DIR:-target} --no-default-features --lib"
 # shellcheck disable=SC2086 # options, which are meant to be split
 $cargo test $papers "$@" --no-run
+# shellcheck disable=SC2086
+$cargo test $fuzz "$@" --no-run
 built=$(date +%s)
 
 said=$(mktemp)
@@ -52,6 +55,8 @@ first=$(date +%s)
 $cargo test --workspace --no-fail-fast "$@" --doc || status=1
 # shellcheck disable=SC2086
 $cargo test $papers --no-fail-fast "$@" || status=1
+# shellcheck disable=SC2086
+$cargo test $fuzz --no-fail-fast "$@" || status=1
 wait "$second" || status=1
 second=
 cat "$said"
