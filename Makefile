@@ -108,7 +108,7 @@ check: lint
 	$(CARGO) test -p lacuna-games $(GAMES_OF_FILES:%=--test %)
 	$(CARGO) test $(PAPERS) -p eint
 	$(CARGO) test $(FUZZ)
-	$(CARGO) test -p lacuna-cli --bins --test house --test messages --test skipped_errors
+	$(CARGO) test -p lacuna-cli --bins --test architecture --test messages --test skipped_errors
 
 lint:
 	$(CARGO) fmt --all --check

@@ -76,7 +76,7 @@ range() { # DIR NAME CRATE FIRST COUNT TARGET...
     began=$(date +%s)
     for target in "$@"; do
         # In the folder of the crate, as under cargo. Some tests count on from the seed.
-        if ! (cd "crates/$crate" && LACUNA_CUTS=$count LACUNA_LIES=$count LACUNA_GAMES=$count LACUNA_SEED=$((first * 1000)) \
+        if ! (cd crates/*/"$crate" && LACUNA_CUTS=$count LACUNA_LIES=$count LACUNA_GAMES=$count LACUNA_SEED=$((first * 1000)) \
             "$dir/programs/$crate-$target" --nocapture) >>"$log" 2>&1; then
             tail -n 40 "$log" >&2
             echo "$name, seed $first: $target FAILED; the log is $log" >&2
@@ -118,7 +118,7 @@ build() { # DIR
     $cargo test --release --workspace --no-run --message-format=json-render-diagnostics $targets >"$programs/built"
     plays | while read -r _ crate wanted; do
         for target in $wanted; do
-            program=$(sed -n "/crates\/$crate\/Cargo.toml\"/s/.*\"name\":\"$target\".*\"executable\":\"\([^\"]*\)\".*/\1/p" "$programs/built")
+            program=$(sed -n "/crates\/[a-z]*\/$crate\/Cargo.toml\"/s/.*\"name\":\"$target\".*\"executable\":\"\([^\"]*\)\".*/\1/p" "$programs/built")
             cp "$program" "$programs/$crate-$target"
         done
     done

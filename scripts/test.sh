@@ -19,7 +19,7 @@ waiting="whole quick pool object_store striped rados_connect rados_lock rados_po
 
 # `--test NAME` for each target of the crates that is in this row: `first` or `second`.
 row() {
-    for target in crates/*/tests/*.rs crates/*/tests/*/main.rs; do
+    for target in crates/*/*/tests/*.rs crates/*/*/tests/*/main.rs; do
         name=$(basename "${target%/main.rs}" .rs)
         case " $waiting " in
         *" $name "*) [ "$1" = second ] || echo "$name" ;;

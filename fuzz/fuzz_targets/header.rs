@@ -2,7 +2,7 @@
 //! opens can be rewritten and opens again.
 #![no_main]
 
-use lacuna_core::Kind;
+use lacuna_contracts::Kind;
 use lacuna_crypto::SeededRandom;
 use lacuna_fuzz::bytes::Bytes;
 use lacuna_fuzz::header_image::{damage, medium, passphrase};

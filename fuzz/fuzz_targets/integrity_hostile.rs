@@ -1,7 +1,7 @@
 //! A protected file whose trusted storage and untrusted pages somebody made up.
 #![no_main]
 
-use lacuna_core::{Budget, Result, Secret};
+use lacuna_contracts::{Budget, Result, Secret};
 use lacuna_integrity::{Choice, FileKeys, Part, ProtectedFile, Session, Trusted, Untrusted};
 use libfuzzer_sys::fuzz_target;
 use parking_lot::Mutex;

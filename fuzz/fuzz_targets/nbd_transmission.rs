@@ -1,7 +1,7 @@
 //! An NBD client that sends requests: the server answers or hangs up.
 #![no_main]
 
-use lacuna_core::ByteDisk;
+use lacuna_contracts::ByteDisk;
 use lacuna_fuzz::{nbd_client, ram_disk::RamDisk};
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! of its version table, as it is and as if its tag had verified.
 #![no_main]
 
-use lacuna_core::Secret;
+use lacuna_contracts::Secret;
 use lacuna_crypto::{derive, keyed_hash};
 use lacuna_sealed_objects::fuzzing::{snapshots_again, verified_snapshots_again, version_page_again};
 use libfuzzer_sys::fuzz_target;

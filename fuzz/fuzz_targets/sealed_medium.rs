@@ -4,7 +4,7 @@
 //! again nor lies.
 #![no_main]
 
-use lacuna_core::{BlockAddr, Disk, SEGMENT_BLOCKS};
+use lacuna_contracts::{BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_fuzz::bytes::Bytes;
 use lacuna_fuzz::lying::{Lies, LyingMedium, lies};
 use lacuna_fuzz::sealed_image::{
@@ -26,7 +26,7 @@ fuzz_target!(|input: &[u8]| {
     let authenticated = image.params.cipher.authenticates();
 
     let mut seen = 0;
-    let report = lacuna_core::check(
+    let report = lacuna_contracts::check(
         &disk,
         |done| {
             seen = done;

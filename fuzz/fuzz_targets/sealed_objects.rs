@@ -4,7 +4,7 @@
 //! read back as long as nobody alters the objects again and the store is honest.
 #![no_main]
 
-use lacuna_core::{BlockAddr, Disk, SEGMENT_BLOCKS};
+use lacuna_contracts::{BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_fuzz::bytes::Bytes;
 use lacuna_fuzz::objects_image::{Image, SNAPSHOT, SNAPSHOT_PHASE, image, open};
 use lacuna_fuzz::sealed_image::{

@@ -2,7 +2,7 @@
 //! an earlier state put back. What can be read is the latest.
 #![no_main]
 
-use lacuna_core::Secret;
+use lacuna_contracts::Secret;
 use lacuna_crypto::SeededRandom;
 use lacuna_sim::{CrashFolder, FolderImage};
 use lacuna_vault::store::{Anchor, AnchorState, MemoryAnchor};

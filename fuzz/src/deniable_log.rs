@@ -1,7 +1,7 @@
 //! Logs of a disk with hidden levels whose summaries an adversary with the key of level 0 made up. They are sealed as
 //! `docs/format/deniable.md` says.
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, RecordMut, Result, Secret};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, RecordMut, Result, Secret};
 use lacuna_crypto::{SeededRandom, derive};
 use lacuna_deniable::{Geometry, Params, fuzzing};
 use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness, SALT_LEN, WriteKey};

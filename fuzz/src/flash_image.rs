@@ -2,7 +2,7 @@
 //! they were before or as they are elsewhere.
 
 use crate::ram_flash::{Contents, Lies, RamFlash};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Result, Secret};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_nand::{Flash, FlashGeometry};

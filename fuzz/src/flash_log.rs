@@ -2,7 +2,7 @@
 
 use crate::flash_image::{GEOMETRY, IMAGES, content, master, open, params};
 use crate::ram_flash::RamFlash;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Record, RecordMut, Result};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Record, RecordMut, Result};
 use lacuna_crypto::{XAES_NONCE, XaesKey, derive};
 use lacuna_flash::{Params, header_lebs};
 use lacuna_nand::{Flash, Leb};
@@ -317,7 +317,7 @@ fn place(said: Record<'_>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_core::Kind;
+    use lacuna_contracts::Kind;
     use lacuna_sim::Rng;
 
     #[test]

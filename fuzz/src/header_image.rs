@@ -2,7 +2,7 @@
 
 use crate::bytes::Bytes;
 use crate::sparse::SparseMedium;
-use lacuna_core::SecretVec;
+use lacuna_contracts::SecretVec;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_header::{
     COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, copy_c, medium_len,

@@ -2,7 +2,7 @@
 
 use crate::bytes::Bytes;
 use crate::sparse::SparseMedium;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Chips whose headers, states and contents an adversary made up, as `docs/format/nand.md` has them.
 
-use lacuna_core::{RecordMut, Result};
+use lacuna_contracts::{RecordMut, Result};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_nand::{ChipGeometry, Flash, Leb, Mapping, SimulatedChip, Wearing};
 use std::sync::Arc;
@@ -175,7 +175,7 @@ mod tests {
             let medium = forge(&[4; PIECE]).unwrap();
             medium.write_at(STATES + 16 * 3 + at, &bytes).unwrap();
             let refused = SimulatedChip::open(medium, 1).err().unwrap();
-            assert_eq!(refused.kind(), lacuna_core::Kind::Corrupt, "{refused}");
+            assert_eq!(refused.kind(), lacuna_contracts::Kind::Corrupt, "{refused}");
         }
     }
 

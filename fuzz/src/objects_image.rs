@@ -3,7 +3,7 @@
 
 use crate::bytes::Bytes;
 use crate::sealed_image::{BLOCKS, write};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};

@@ -1,7 +1,7 @@
 //! Disks in a write-only ORAM whose journal, ring and cells an adversary with the keys made up, as `docs/format/oblivious.md`
 //! has them.
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, RecordMut, Result, Secret};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, RecordMut, Result, Secret};
 use lacuna_crypto::{AesBlock, RandomSource, SeededRandom, XAES_NONCE, XaesKey, derive};
 use lacuna_levels::{
     Entry, LevelFormat, Levels, MapState, Masters, OpenOptions, Randomness, SALT_LEN, STATE_LEN, WriteKey,

@@ -1,6 +1,6 @@
 //! A disk in memory without any format behind it.
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Extent, Result, Status};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Extent, Result, Status};
 use parking_lot::{Mutex, MutexGuard};
 
 /// Plain blocks; one of zeros counts as unwritten.

@@ -1,6 +1,6 @@
 //! Flash in memory, whose contents can be taken and altered, and that lies when told.
 
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_nand::{Flash, FlashGeometry, Leb, Unerased};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

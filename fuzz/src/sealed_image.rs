@@ -5,7 +5,7 @@
 
 use crate::bytes::Bytes;
 use crate::sparse::SparseMedium;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::Medium;
 use lacuna_sealed::{OpenOptions, Params, Sealed};

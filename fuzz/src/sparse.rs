@@ -1,6 +1,6 @@
 //! A medium in memory that keeps only pages that were written and shares them between copies.
 
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent, pieces};
 use lacuna_sim::{Image, PAGE_SIZE};
 use parking_lot::RwLock;

@@ -1,7 +1,7 @@
 //! Stores whose superblock and journal an adversary with the keys made up, sealed and chained as `docs/format/vault.md` says.
 
 use crate::bytes::Bytes;
-use lacuna_core::{RecordMut, Result, Secret};
+use lacuna_contracts::{RecordMut, Result, Secret};
 use lacuna_crypto::{SeededRandom, SivKey, XAES_NONCE, XaesKey, derive, keyed_hash};
 use lacuna_medium::{Folder, FolderFile};
 use lacuna_sim::CrashFolder;

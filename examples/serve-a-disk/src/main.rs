@@ -2,7 +2,7 @@
 //!
 //! `serve-a-disk DISK SOCKET`; the passphrase is the first line of standard input.
 
-use lacuna::{
+use lacuna_storage::{
     ByteDisk, CreateOptions, Disk, Kind, Location, Opening, Passphrase, Result, Shape, Silent, create, open,
 };
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle};

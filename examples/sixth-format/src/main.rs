@@ -4,7 +4,7 @@
 //! input. What is served or mounted stays so until standard input ends.
 #![forbid(unsafe_code)]
 
-use lacuna::{
+use lacuna_storage::{
     ByteDisk, CreateOptions, Disk, Error, Kind, Location, OpenDisk, Opening, Passphrase, Result, Shape,
     Silent, add_format, create, open,
 };

@@ -1,7 +1,7 @@
 //! `two-slots`: every block has two slots on the medium, and a write goes to the slot that does not hold what was flushed last.
 //!
 //! A small format that keeps the contracts of a disk, at the price of twice the space, two slots read for each block, and one write
-//! at a time. A program adds it with [`lacuna::add_format`].
+//! at a time. A program adds it with [`lacuna_storage::add_format`].
 //!
 //! # Layout
 //! Slot *s* (0 or 1) of block *b* begins at byte 1,048,576 + 9216 *b* + 4608 *s*, behind the header. Numbers are little-endian.
@@ -32,12 +32,12 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
-use lacuna::format::{CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room};
-use lacuna::{
+use lacuna_storage::format::{CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room};
+use lacuna_storage::{
     BLOCK_SIZE, Backing, BackingKind, BlockAddr, Disk, Error, Extent, FormatId, HEADER_AREA, Kind, Masters,
     Medium, Result, Status, blocks,
 };
-use lacuna_core::{FailStop, Parameters, Plain, Record, RecordMut, closed};
+use lacuna_contracts::{FailStop, Parameters, Plain, Record, RecordMut, closed};
 use lacuna_crypto::{HedgedNonce, RandomSource, SystemRandom, XAES_NONCE, XaesKey, derive};
 use parking_lot::RwLock;
 use std::collections::HashMap;

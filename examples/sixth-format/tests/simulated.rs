@@ -2,8 +2,8 @@
 //!
 //! `LACUNA_CUTS` sets the power cuts (default 500), `LACUNA_SEED` the seed.
 
-use lacuna::format::{Format, OpenFormat, OpenWith, Params};
-use lacuna::{Backing, BlockAddr, CheckReport, HEADER_AREA, Kind, Masters, Medium, Opening, Result, Secret};
+use lacuna_storage::format::{Format, OpenFormat, OpenWith, Params};
+use lacuna_storage::{Backing, BlockAddr, CheckReport, HEADER_AREA, Kind, Masters, Medium, Opening, Result, Secret};
 use lacuna_sim::cuts::{Cuts, Outcome, setting};
 use lacuna_sim::versions::{Model, Worked, run};
 use lacuna_sim::{CrashMedium, Rng};

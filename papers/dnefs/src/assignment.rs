@@ -5,7 +5,7 @@ use lacuna_bench::measured::Measured;
 use lacuna_bench::page::Run;
 use lacuna_bench::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_sim::Rng;
 
 /// Keys of a block of keys: 248 KiB of 32 bytes each.

@@ -1,7 +1,7 @@
 //! A NAND chip that counts what is asked of it, and flash on it that knows which area asked: so that the work of a purge, a
 //! read or a mount can be told apart, and charged with the times of a real chip. No time is measured here.
 
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_nand::{
     Chip, ChipGeometry, Fault, Flash, FlashGeometry, Leb, Mapping, Peb, SimulatedChip, Unerased,
 };

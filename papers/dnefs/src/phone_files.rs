@@ -1,7 +1,7 @@
 //! What stands between the programs of the simulated phone and its disk: a file system as far as a disk sees one. Files of
 //! whole blocks, a page cache that is written back every half minute, syncs, and discards of what was deleted.
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
 use lacuna_flash::FlashDisk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

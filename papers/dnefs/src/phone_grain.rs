@@ -4,7 +4,7 @@
 use crate::phone_week::{BUDGET, Device, KEY_LEN, PAGE, PAGES};
 use lacuna_bench::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Result};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
 use lacuna_flash::Params;
 use lacuna_sim::Rng;
 

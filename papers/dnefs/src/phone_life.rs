@@ -6,7 +6,7 @@
 //! Whole numbers alone decide what happens: the same seed gives the same life on every machine.
 
 use crate::phone_files::{FileId, Files};
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_sim::Rng;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

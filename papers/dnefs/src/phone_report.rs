@@ -13,7 +13,7 @@ use lacuna_bench::page::{History, Run};
 use lacuna_bench::requirement::{self, Requirement};
 use lacuna_bench::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use std::path::Path;
 
 const HISTORY: History = History {
@@ -92,7 +92,7 @@ impl Phone {
     fn method(&self) -> String {
         format!(
             "### Method for the phone\n\n\
-- The disk of `crates/flash` on a simulated chip in memory that is divided as the data partition of the paper's phone: {blocks} erase \
+- The disk of `crates/formats/flash` on a simulated chip in memory that is divided as the data partition of the paper's phone: {blocks} erase \
 blocks, {PAGES} pages of {PAGE} bytes each. Keys have 128 bits, as in the paper; *keys off* is the same disk of the same length with one key \
 for all blocks, which forgets nothing. All caches together have {cache} MiB.\n\
 - The paper replayed what had been written on a Nexus One; that log is not published, so a generator takes its place, of which the same \

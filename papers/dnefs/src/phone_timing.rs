@@ -6,7 +6,7 @@ use crate::phone_chip::Asked;
 use crate::phone_week::{BLOCKS, BUDGET, Device, KEY_LEN};
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Result, Secret};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result, Secret};
 use lacuna_crypto::GcmKey;
 use lacuna_flash::FlashDisk;
 use lacuna_sim::Rng;

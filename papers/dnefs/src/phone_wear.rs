@@ -5,7 +5,7 @@ use crate::phone_week::{BLOCKS, Case, FULL, FULLER, OnePurge, Purging, Week, sim
 use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

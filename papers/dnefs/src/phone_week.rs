@@ -4,7 +4,7 @@
 use crate::phone_chip::{Asked, CountingChip, CountingFlash};
 use crate::phone_files::Files;
 use crate::phone_life::{HOUR, Life};
-use lacuna_core::{Budget, ManualClock, Result, Secret};
+use lacuna_contracts::{Budget, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
 use lacuna_medium::{Medium, MemoryMedium};

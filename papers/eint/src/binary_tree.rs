@@ -1,5 +1,5 @@
 //! `BinaryTree`: the Merkle tree of paper 002 (section 3.1, Figure 2), binary, with SHA-256. The base that everything is compared
-//! with; files of vaults use the wide tree of `crates/integrity`.
+//! with; files of vaults use the wide tree of `crates/parts/integrity`.
 //!
 //! The tree of n leaves is unique: every left subtree is complete. Nodes are numbered in order, so leaf i is node 2i, the parent
 //! that an append makes is node 2n - 1, and no node changes its number when leaves come or go. Each node is a page of 32 bytes of
@@ -12,7 +12,7 @@
 
 use crate::node_cache::NodeCache;
 use crate::node_hash::{NodeHash, hash};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Part, Untrusted};
 use parking_lot::Mutex;
 

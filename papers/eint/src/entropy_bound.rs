@@ -1,4 +1,4 @@
-//! The large-deviation bound behind the thresholds of IsRand (`crates/integrity`, `entropy.rs`): how likely a uniformly random
+//! The large-deviation bound behind the thresholds of IsRand (`crates/parts/integrity`, `entropy.rs`): how likely a uniformly random
 //! run of bytes reaches a given statistic, at most. docs/integrity.md derives it step by step; tests hold the thresholds against it.
 //!
 //! For n uniformly random bytes, T = Σ t\[c\] and any λ > 0 and r > 0:

@@ -4,7 +4,7 @@
 use crate::entropy_bound::{RUN_BOUND, TailBound};
 use lacuna_bench::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_integrity::{STATISTIC_BITS, is_random_looking, statistic, threshold};
 

@@ -2,7 +2,7 @@
 
 use crate::false_accept::FalseAccept;
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 

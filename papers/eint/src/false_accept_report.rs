@@ -7,7 +7,7 @@ use lacuna_bench::page::Run;
 use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use std::path::Path;
 
 /// Measures.

@@ -1,6 +1,6 @@
 //! The classes of files of paper 002, section 7.1, from the system's own: text, objects, executables, images, compressed.
 
-use lacuna_core::{Error, Result};
+use lacuna_contracts::{Error, Result};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -140,7 +140,7 @@ fn sample(class: Class, mut files: Vec<(u64, PathBuf, u64)>, most: u64) -> Resul
     }
     if sample.files.is_empty() {
         let what = format!("no files of the class {} on this system", class.name());
-        return Err(Error::new(lacuna_core::Kind::NotFound, what).expected(class.rule()));
+        return Err(Error::new(lacuna_contracts::Kind::NotFound, what).expected(class.rule()));
     }
     Ok(sample)
 }

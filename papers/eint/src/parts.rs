@@ -6,7 +6,7 @@ use crate::speed::{BLOCK, Speeds, both_times, median, read_time, write_time};
 use crate::tables::Shares;
 use lacuna_bench::table::{Table, figure, head};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_integrity::{PACKED_HEADER, compress, decompress, is_random_looking};
 use sha2::{Digest, Sha256};
 use std::hint::black_box;

@@ -1,6 +1,6 @@
 //! The random-access model of section 2, as one trait over all schemes.
 
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_integrity::{Checked, Session, Untrusted};
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub trait Integrity: Send + Sync {
     fn blocks(&self) -> u64;
 
     /// Update: overwrites existing blocks, from `first` on, with whole blocks.
-    /// Errors: [`lacuna_core::Kind::Usage`] beyond the end, [`lacuna_core::Kind::Corrupt`] where US does not verify.
+    /// Errors: [`lacuna_contracts::Kind::Usage`] beyond the end, [`lacuna_contracts::Kind::Corrupt`] where US does not verify.
     fn update(&mut self, us: &dyn Untrusted, first: u64, plain: &[u8]) -> Result<()>;
 
     /// Check: reads whole blocks from `first` on into `plain` and verifies that they are what was written last.
@@ -28,6 +28,6 @@ pub trait Integrity: Send + Sync {
     /// Append: whole blocks after the last one.
     fn append(&mut self, us: &dyn Untrusted, plain: &[u8]) -> Result<()>;
 
-    /// Delete: takes the last block away. Errors: [`lacuna_core::Kind::Usage`] if there is none.
+    /// Delete: takes the last block away. Errors: [`lacuna_contracts::Kind::Usage`] if there is none.
     fn delete(&mut self, us: &dyn Untrusted) -> Result<()>;
 }

@@ -3,7 +3,7 @@
 
 use crate::node_hash::{NodeHash, hash};
 use crate::reference_keys::ReferenceKeys;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_crypto::XtsSession;
 use lacuna_integrity::Failed;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use crate::reference_counters::ReferenceCounters;
 use crate::reference_keys::ReferenceKeys;
 use crate::reference_rand::counted;
 use crate::reference_rtree::RTree;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Failed, PACKED_HEADER, Session, Untrusted, compress, decompress};
 use std::sync::Arc;
 

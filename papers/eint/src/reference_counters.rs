@@ -3,7 +3,7 @@
 //! a block was written, and an append begins at 1 again.
 
 use crate::node_hash::{NodeHash, hash};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{PART_PAGE, Part, Untrusted};
 use std::borrow::Cow;
 

@@ -1,6 +1,6 @@
 //! The keys of one file under the reference schemes.
 
-use lacuna_core::Secret;
+use lacuna_contracts::Secret;
 use lacuna_crypto::{AesBlock, Hctr2Key, XtsKey, derive};
 use std::sync::{Arc, OnceLock};
 

@@ -7,7 +7,7 @@ use crate::random_access::Integrity;
 use crate::reference_blocks::{ReferenceBlocks, leaf};
 use crate::reference_counters::CounterIntervals;
 use crate::reference_keys::ReferenceKeys;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Failed, Part, Session, Untrusted};
 use std::sync::Arc;
 

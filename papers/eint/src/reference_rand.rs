@@ -8,7 +8,7 @@ use crate::reference_blocks::{COUNTER_ROOM, ReferenceBlocks, all_failed, leaf};
 use crate::reference_counters::{CounterIntervals, ReferenceCounters};
 use crate::reference_keys::ReferenceKeys;
 use crate::reference_rtree::RTree;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Failed, Session, Untrusted, is_random_looking};
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@
 use crate::binary_tree::BinaryTree;
 use crate::node_cache::NodeCache;
 use crate::node_hash::NodeHash;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_integrity::{Part, Untrusted};
 
 pub(crate) struct RTree(BinaryTree);

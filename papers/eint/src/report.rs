@@ -16,7 +16,7 @@ use lacuna_bench::page::{History, Run};
 use lacuna_bench::requirement::{self, Requirement};
 use lacuna_bench::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use std::path::Path;
 
 const HISTORY: History = History {

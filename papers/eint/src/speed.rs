@@ -4,7 +4,7 @@ use crate::files::{Class, Sample};
 use crate::measure::{Figures, Subject, measure_files};
 use crate::paper::SIZES;
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 
 /// The block size of files.
 pub(crate) const BLOCK: usize = 4096;

@@ -5,7 +5,7 @@ use crate::measure::Subject;
 use crate::paper::SIZES;
 use crate::speed::{Speeds, both_times};
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, GREY, ORANGE, PURPLE};
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 

@@ -5,7 +5,7 @@ use crate::speed::{Of, bandwidth, median};
 use crate::trace_model::Model;
 use lacuna_bench::table::{Table, figure, head};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 
 /// Percent of random-looking blocks: the paper's best, middle and worst cases.
 const PERCENT: [u64; 3] = [0, 50, 100];

@@ -1,11 +1,11 @@
 //! The schemes of vaults in the random-access model of section 2: init, update, check, append, delete.
 
-#[path = "../../../crates/integrity/tests/fixture/mod.rs"]
+#[path = "../../../crates/parts/integrity/tests/fixture/mod.rs"]
 mod fixture;
 
 use eint::Integrity;
 use fixture::{MemoryUs, content, keys};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::{Checked, Choice, FileKeys, ProtectedFile, Scheme, Session, Untrusted};
 use lacuna_sim::Rng;
 use std::sync::Arc;

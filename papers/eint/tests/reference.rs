@@ -7,7 +7,7 @@ use eint::{
     BinaryTree, Integrity, ListCache, NodeCache, NodeHash, ReferenceComp, ReferenceKeys, ReferenceMt,
     ReferenceRand, TableCache,
 };
-use lacuna_core::Secret;
+use lacuna_contracts::Secret;
 use lacuna_integrity::{Part, Session, Untrusted};
 use lacuna_sim::Rng;
 use sha2::{Digest, Sha256};

@@ -4,7 +4,7 @@
 use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_oblivious::{World, tail_base};
 
 const CELLS: usize = 8192;

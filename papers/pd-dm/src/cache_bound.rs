@@ -7,7 +7,7 @@ use lacuna_bench::modelled::Case;
 use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_deniable::{Cached, Caches};
 
 /// Memory for all caches under spread writes. The first is the least that `--cache` takes.

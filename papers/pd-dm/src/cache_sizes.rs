@@ -5,7 +5,7 @@ use lacuna_bench::bed::{Bed, Model, Operation};
 use lacuna_bench::modelled::{Case, Sizes};
 use lacuna_bench::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::{BLOCK_SIZE, Budget, Result};
+use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 use lacuna_deniable::Caches;
 use std::collections::HashMap;
 

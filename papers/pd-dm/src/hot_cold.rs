@@ -9,7 +9,7 @@ use lacuna_bench::in_process;
 use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::{Table, head};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Result};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Result};
 use lacuna_deniable::{Geometry, Params};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::Rng;

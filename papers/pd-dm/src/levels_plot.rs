@@ -2,7 +2,7 @@
 
 use crate::hot_cold::{HotCold, TRAFFIC, Traffic, blocks_per_slot};
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 

@@ -6,7 +6,7 @@ use lacuna_bench::bed::{Bed, LONG};
 use lacuna_bench::modelled::{Case, Sizes};
 use lacuna_bench::table::Table;
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::{BLOCK_SIZE, Budget, Result};
+use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 
 /// What is measured.
 const CASES: [Case; 4] = [Case::Xts, Case::Half, Case::Paper, Case::Oblivious];

@@ -4,7 +4,7 @@
 use lacuna_bench::bed::{Bed, HELD_BACK, Model, Operation};
 use lacuna_bench::modelled::{Case, Sizes};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::{BLOCK_SIZE, Budget, Result};
+use lacuna_contracts::{BLOCK_SIZE, Budget, Result};
 use std::collections::HashMap;
 
 pub(crate) struct Modelled {

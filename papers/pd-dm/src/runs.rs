@@ -6,7 +6,7 @@ use lacuna_bench::modelled::{Case, Sizes};
 use lacuna_bench::requirement::{Bound, Requirement};
 use lacuna_bench::table::{Table, figure};
 use lacuna_bench::workspace::Workspace;
-use lacuna_core::{Budget, Result};
+use lacuna_contracts::{Budget, Result};
 
 /// As many as in the paper.
 const RUNS: usize = 40;

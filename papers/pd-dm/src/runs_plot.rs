@@ -3,7 +3,7 @@
 use crate::runs::{Runs, mean};
 use lacuna_bench::bed::Operation;
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use plotters::prelude::*;
 use std::path::Path;
 

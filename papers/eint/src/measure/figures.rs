@@ -2,7 +2,7 @@
 
 use crate::measure::memory::CountingMemory;
 use crate::measure::subject::{CacheKind, Driven, Subject};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use std::time::{Duration, Instant};
 
 /// What was measured.

@@ -1,6 +1,6 @@
 //! Untrusted storage in memory that counts which bytes of US are accessed: the integrity bandwidth of paper 002, section 2.
 
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_integrity::{Part, Untrusted};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

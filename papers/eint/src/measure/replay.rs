@@ -4,7 +4,7 @@ use crate::measure::figures::Figures;
 use crate::measure::memory::CountingMemory;
 use crate::measure::subject::{Driven, Subject};
 use crate::measure::trace::{Access, Request, Trace};
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use std::time::Instant;
 
 /// Blocks of each kind that take turns.

@@ -8,7 +8,7 @@ use crate::reference_counters::CounterIntervals;
 use crate::reference_keys::ReferenceKeys;
 use crate::reference_mt::ReferenceMt;
 use crate::reference_rand::{ReferenceRand, tweak};
-use lacuna_core::{Budget, Result, Secret};
+use lacuna_contracts::{Budget, Result, Secret};
 use lacuna_integrity::{Choice, Failed, FileKeys, ProtectedFile, Scheme, Session, Untrusted};
 use std::sync::Arc;
 

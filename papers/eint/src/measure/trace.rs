@@ -1,6 +1,6 @@
 //! Access traces in a text format (docs/integrity.md): which blocks of which files are written, read and cut off.
 
-use lacuna_core::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use std::collections::HashMap;
 use std::fmt::Write;
 

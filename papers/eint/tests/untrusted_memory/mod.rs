@@ -1,6 +1,6 @@
 //! Untrusted storage in memory, and what an adversary does to it.
 
-use lacuna_core::Result;
+use lacuna_contracts::Result;
 use lacuna_integrity::{Part, Untrusted};
 use lacuna_sim::Rng;
 use std::collections::BTreeMap;

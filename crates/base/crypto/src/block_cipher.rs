@@ -1,0 +1,484 @@
+//! The four ciphers of blocks with metadata, under the labels of the `sealed` formats: what a block becomes on the
+//! medium, and what metadata it carries.
+//!
+//! All bind the block address, none binds the place on the medium. Metadata that is all zeros means
+//! "never written"; in the two ciphers without metadata, ciphertext that is all zeros means it (a real block
+//! has that ciphertext with probability 2^-32768).
+
+use crate::{AesBlock, GcmKey, Hctr2Key, HedgedNonce, RandomSource, TagMismatch, XtsKey, derive};
+use lacuna_contracts::{BLOCK_SIZE, BoundedCache, Error, Kind, Result, SEGMENT_BLOCKS, Secret};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How blocks are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cipher {
+    /// AES-256-XTS, tweak = block address, no metadata. What everyone ships; the baseline.
+    Xts,
+    /// AES-256-XTS under a fresh random IV per write, hedged, bound to the block address.
+    XtsRandom,
+    /// AES-256-GCM under a key per segment, random nonce, hedged, address as associated data. The default.
+    Gcm,
+    /// HCTR2-256 over the whole block, tweak = block address, no metadata.
+    Hctr2,
+}
+
+impl Cipher {
+    /// All of them.
+    pub const ALL: [Cipher; 4] = [Cipher::Xts, Cipher::XtsRandom, Cipher::Gcm, Cipher::Hctr2];
+
+    /// Whether altered blocks are refused.
+    pub fn authenticates(self) -> bool {
+        match self {
+            Cipher::Gcm => true,
+            Cipher::Xts | Cipher::XtsRandom | Cipher::Hctr2 => false,
+        }
+    }
+
+    /// Bytes of metadata per block.
+    pub const fn meta_size(self) -> usize {
+        match self {
+            Cipher::Xts | Cipher::Hctr2 => 0,
+            Cipher::XtsRandom => 16,
+            Cipher::Gcm => 32,
+        }
+    }
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cipher::Xts => "xts",
+            Cipher::XtsRandom => "xts-random",
+            Cipher::Gcm => "gcm",
+            Cipher::Hctr2 => "hctr2",
+        }
+    }
+
+    /// Its number in parameters.
+    pub const fn code(self) -> u8 {
+        match self {
+            Cipher::Xts => 0,
+            Cipher::XtsRandom => 1,
+            Cipher::Gcm => 2,
+            Cipher::Hctr2 => 3,
+        }
+    }
+
+    /// The cipher of a number in parameters.
+    pub fn from_code(code: u8) -> Option<Cipher> {
+        Cipher::ALL.into_iter().find(|c| c.code() == code)
+    }
+}
+
+/// Segment keys kept ready: at most about 2 MiB of them.
+const GCM_KEYS: usize = 2048;
+/// What a GCM entry holds after nonce and tag where no snapshot number is bound.
+const GCM_RESERVED: [u8; 4] = [1, 0, 0, 0];
+
+/// A cipher with its keys.
+pub struct BlockCipher {
+    cipher: Cipher,
+    keys: Keys,
+}
+
+// One of these per disk: the size of the largest variant costs nothing.
+enum Keys {
+    Xts(XtsKey),
+    XtsRandom {
+        data: XtsKey,
+        binder: AesBlock,
+        ivs: HedgedNonce,
+    },
+    Gcm {
+        master: Secret<32>,
+        nonces: HedgedNonce,
+        segments: RwLock<BoundedCache<u64, Arc<GcmKey>>>,
+        bound: Bound,
+    },
+    Hctr2(Hctr2Key),
+}
+
+/// What a GCM tag covers beside the data.
+enum Bound {
+    /// The block address.
+    Address,
+    /// The block address and the number of the newest snapshot at the time of the write, which the entry ends
+    /// with. Held here: the number now, above which no entry can be genuine.
+    AddressAndSnapshot(AtomicU32),
+}
+
+impl BlockCipher {
+    /// For a flat medium. Errors: [`Kind::Memory`].
+    pub fn new(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Self> {
+        Self::with(cipher, master, uuid, Bound::Address)
+    }
+
+    /// For objects: entries of the cipher that has room for it carry the number of the newest snapshot.
+    pub fn for_objects(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Self> {
+        Self::with(cipher, master, uuid, Bound::AddressAndSnapshot(AtomicU32::new(0)))
+    }
+
+    fn with(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16], bound: Bound) -> Result<Self> {
+        let keys = match cipher {
+            Cipher::Xts => Keys::Xts(XtsKey::new(&derive(master, "sealed xts", uuid))?),
+            Cipher::XtsRandom => Keys::XtsRandom {
+                data: XtsKey::new(&derive(master, "sealed xts-random", uuid))?,
+                binder: AesBlock::new(&derive(master, "sealed xts-random tweak", uuid)),
+                ivs: HedgedNonce::derive(master, "sealed xts-random iv", uuid),
+            },
+            Cipher::Gcm => Keys::Gcm {
+                master: derive(master, "sealed gcm", uuid),
+                nonces: HedgedNonce::derive(master, "sealed gcm nonce", uuid),
+                segments: RwLock::new(BoundedCache::new(GCM_KEYS)),
+                bound,
+            },
+            Cipher::Hctr2 => Keys::Hctr2(Hctr2Key::new(&derive(master, "sealed hctr2", uuid))?),
+        };
+        Ok(BlockCipher { cipher, keys })
+    }
+
+    /// Bytes of metadata per block.
+    pub fn meta_size(&self) -> usize {
+        self.cipher.meta_size()
+    }
+
+    /// From now on entries carry this number, and those with a higher one are refused.
+    pub fn set_snapshot_number(&self, number: u32) {
+        if let Keys::Gcm { bound: Bound::AddressAndSnapshot(newest), .. } = &self.keys {
+            newest.store(number, Ordering::Release);
+        }
+    }
+
+    /// Encrypts whole blocks from `plain` into `sealed` and writes their metadata (`meta_size` bytes each).
+    pub fn seal(
+        &self,
+        first: u64,
+        plain: &[u8],
+        sealed: &mut [u8],
+        meta: &mut [u8],
+        random: &dyn RandomSource,
+    ) {
+        let blocks = plain.chunks_exact(BLOCK_SIZE).zip(sealed.chunks_exact_mut(BLOCK_SIZE));
+        match &self.keys {
+            Keys::Xts(key) => {
+                let mut session = key.session();
+                for (addr, (from, to)) in (first..).zip(blocks) {
+                    session.encrypt(&address(addr), from, to);
+                }
+            }
+            Keys::XtsRandom { data, binder, ivs } => {
+                random.fill(meta);
+                let mut session = data.session();
+                for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.as_chunks_mut::<16>().0) {
+                    let hedged = |iv: &[u8; 16]| ivs.nonce(iv, &address(addr), from);
+                    *iv = hedged(iv);
+                    // An IV of zeros would read as "never written".
+                    while *iv == [0; 16] {
+                        random.fill(iv);
+                        *iv = hedged(iv);
+                    }
+                    session.encrypt(&bound_tweak(binder, iv, addr), from, to);
+                }
+            }
+            Keys::Gcm { nonces, bound, .. } => {
+                random.fill(meta);
+                let mut key = None;
+                let last = bound.now();
+                for ((addr, (from, to)), entry) in (first..).zip(blocks).zip(meta.as_chunks_mut::<32>().0) {
+                    let key = self.segment_key(addr, &mut key);
+                    let data = bound.data(addr, &last);
+                    let random = entry.first_chunk().expect("an entry is longer");
+                    // The address also says which key it is under.
+                    let nonce = nonces.nonce(random, data.bytes(), from);
+                    let tag = key.seal(&nonce, data.bytes(), from, to);
+                    entry[..12].copy_from_slice(&nonce);
+                    entry[12..28].copy_from_slice(&tag);
+                    entry[28..].copy_from_slice(&last);
+                }
+            }
+            Keys::Hctr2(key) => {
+                for (addr, (from, to)) in (first..).zip(blocks) {
+                    key.encrypt(&address(addr), from, to);
+                }
+            }
+        }
+    }
+
+    /// Decrypts whole blocks from `sealed` into `plain`. Blocks never written become zeros.
+    /// Errors: [`Kind::Corrupt`] for the first block that does not verify; `plain` is then of no use.
+    pub fn open(&self, first: u64, sealed: &[u8], meta: &[u8], plain: &mut [u8]) -> Result<()> {
+        let blocks = sealed.chunks_exact(BLOCK_SIZE).zip(plain.chunks_exact_mut(BLOCK_SIZE));
+        match &self.keys {
+            Keys::Xts(key) => {
+                let mut session = key.session();
+                for (addr, (from, to)) in (first..).zip(blocks) {
+                    if is_zero(from) { to.fill(0) } else { session.decrypt(&address(addr), from, to) }
+                }
+            }
+            Keys::XtsRandom { data, binder, .. } => {
+                let mut session = data.session();
+                for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.chunks_exact(16)) {
+                    if is_zero(iv) {
+                        to.fill(0);
+                    } else {
+                        session.decrypt(&bound_tweak(binder, iv, addr), from, to);
+                    }
+                }
+            }
+            Keys::Gcm { bound, .. } => {
+                let mut key = None;
+                for ((addr, (from, to)), entry) in (first..).zip(blocks).zip(meta.chunks_exact(32)) {
+                    if is_zero(entry) {
+                        to.fill(0);
+                    } else {
+                        let key = self.segment_key(addr, &mut key);
+                        let opened = bound
+                            .parse(addr, entry)
+                            .map(|(nonce, data, tag)| key.open(nonce, data.bytes(), from, tag, to));
+                        verdict(addr, opened)?;
+                    }
+                }
+            }
+            Keys::Hctr2(key) => {
+                for (addr, (from, to)) in (first..).zip(blocks) {
+                    if is_zero(from) { to.fill(0) } else { key.decrypt(&address(addr), from, to) }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`BlockCipher::open`], where the blocks lie.
+    pub fn open_in_place(&self, first: u64, blocks: &mut [u8], meta: &[u8]) -> Result<()> {
+        let blocks = (first..).zip(blocks.chunks_exact_mut(BLOCK_SIZE));
+        match &self.keys {
+            Keys::Xts(key) => {
+                let mut session = key.session();
+                for (addr, block) in blocks.filter(|(_, block)| !is_zero(block)) {
+                    session.decrypt_in_place(&address(addr), block);
+                }
+            }
+            Keys::XtsRandom { data, binder, .. } => {
+                let mut session = data.session();
+                for ((addr, block), iv) in blocks.zip(meta.chunks_exact(16)) {
+                    if is_zero(iv) {
+                        block.fill(0);
+                    } else {
+                        session.decrypt_in_place(&bound_tweak(binder, iv, addr), block);
+                    }
+                }
+            }
+            Keys::Gcm { bound, .. } => {
+                let mut key = None;
+                for ((addr, block), entry) in blocks.zip(meta.chunks_exact(32)) {
+                    if is_zero(entry) {
+                        block.fill(0);
+                    } else {
+                        let key = self.segment_key(addr, &mut key);
+                        let opened = bound
+                            .parse(addr, entry)
+                            .map(|(nonce, data, tag)| key.open_in_place(nonce, data.bytes(), block, tag));
+                        verdict(addr, opened).map_err(|e| if is_lost(entry) { lost(addr) } else { e })?;
+                    }
+                }
+            }
+            Keys::Hctr2(key) => {
+                for (addr, block) in blocks.filter(|(_, block)| !is_zero(block)) {
+                    key.decrypt_in_place(&address(addr), block);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The key of the segment of `addr`; `held` keeps the last one between the blocks of a run.
+    fn segment_key<'a>(&self, addr: u64, held: &'a mut Option<(u64, Arc<GcmKey>)>) -> &'a GcmKey {
+        let segment = addr / SEGMENT_BLOCKS;
+        if held.as_ref().is_none_or(|(s, _)| *s != segment) {
+            *held = Some((segment, self.find_segment_key(segment)));
+        }
+        match held {
+            Some((_, key)) => key,
+            None => unreachable!("set just above"),
+        }
+    }
+
+    fn find_segment_key(&self, segment: u64) -> Arc<GcmKey> {
+        let Keys::Gcm { master, segments, .. } = &self.keys else {
+            unreachable!("only GCM has segment keys")
+        };
+        // Readers share the lock, so a lookup does not count as use: the key that was made first goes first.
+        if let Some(key) = segments.read().peek(segment) {
+            return key.clone();
+        }
+        let secret = derive(master, "segment", &segment.to_le_bytes());
+        let key = Arc::new(GcmKey::new(&secret).expect("an AES-256 key has the right length"));
+        let mut segments = segments.write();
+        segments.insert(segment, key.clone());
+        key
+    }
+}
+
+impl Bound {
+    /// How an entry written now ends.
+    fn now(&self) -> [u8; 4] {
+        match self {
+            Bound::Address => GCM_RESERVED,
+            Bound::AddressAndSnapshot(newest) => newest.load(Ordering::Acquire).to_le_bytes(),
+        }
+    }
+
+    /// The associated data of a block whose entry ends with `last`.
+    fn data(&self, addr: u64, last: &[u8; 4]) -> AssociatedData {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&addr.to_le_bytes());
+        bytes[8..].copy_from_slice(last);
+        AssociatedData { bytes, len: if matches!(self, Bound::Address) { 8 } else { 12 } }
+    }
+
+    /// Nonce, associated data and tag of an entry; `None` for one that this disk cannot have written.
+    fn parse<'a>(&self, addr: u64, entry: &'a [u8]) -> Option<(&'a [u8; 12], AssociatedData, &'a [u8; 16])> {
+        let (nonce, rest) = entry.split_first_chunk::<12>()?;
+        let (tag, last) = rest.split_first_chunk::<16>()?;
+        let last: &[u8; 4] = last.try_into().ok()?;
+        let possible = match self {
+            Bound::Address => *last == GCM_RESERVED,
+            Bound::AddressAndSnapshot(newest) => u32::from_le_bytes(*last) <= newest.load(Ordering::Acquire),
+        };
+        possible.then(|| (nonce, self.data(addr, last), tag))
+    }
+}
+
+struct AssociatedData {
+    bytes: [u8; 12],
+    len: usize,
+}
+
+impl AssociatedData {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// What to say of a block whose tag was checked, or whose entry cannot be one of ours.
+fn verdict(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> Result<()> {
+    if let Some(Ok(())) = opened {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, format!("block {addr} does not verify"))
+        .found("data or metadata that was altered, moved or spliced")
+        .expected("what this disk wrote there")
+        .remedy("restore this block from a backup; a check lists all such blocks"))
+}
+
+/// Whether the entry is the mark of a block that is lost.
+fn is_lost(entry: &[u8]) -> bool {
+    entry.iter().all(|byte| *byte == u8::MAX)
+}
+
+/// The complaint about a block that carries the mark, or whose entry is not the one that its object's seal binds.
+fn lost(addr: u64) -> Error {
+    Error::new(Kind::Corrupt, format!("block {addr} is lost"))
+        .found("metadata other than its object's seal says, or the mark that this was found earlier")
+        .expected("what this disk wrote there")
+        .remedy("restore this block from a backup: it is good again once it is written or discarded")
+}
+
+fn address(addr: u64) -> [u8; 16] {
+    u128::from(addr).to_le_bytes()
+}
+
+/// The tweak of a random IV: CBC-MAC of the IV and the block address (always two AES blocks), so that nobody
+/// can find an IV that makes a block decrypt at another address.
+fn bound_tweak(binder: &AesBlock, iv: &[u8], addr: u64) -> [u8; 16] {
+    let mut tweak = binder.encrypt(iv.try_into().expect("an IV is 16 bytes"));
+    for (t, a) in tweak.iter_mut().zip(address(addr)) {
+        *t ^= a;
+    }
+    binder.encrypt(tweak)
+}
+
+/// Whether every byte is zero; ciphertext almost always answers at the first word.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<8>();
+    words.iter().all(|w| *w == [0; 8]) && rest.iter().all(|&b| b == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SeededRandom;
+
+    fn ciphers() -> impl Iterator<Item = BlockCipher> {
+        Cipher::ALL.into_iter().map(|c| BlockCipher::new(c, &Secret::copy_from(&[9; 32]), &[1; 16]).unwrap())
+    }
+
+    fn sealed(cipher: &BlockCipher, first: u64, plain: &[u8], seed: u64) -> (Vec<u8>, Vec<u8>) {
+        let mut out = vec![0; plain.len()];
+        let mut meta = vec![0; plain.len() / BLOCK_SIZE * cipher.meta_size()];
+        cipher.seal(first, plain, &mut out, &mut meta, &SeededRandom::new(seed));
+        (out, meta)
+    }
+
+    #[test]
+    fn what_is_sealed_opens_and_zeros_are_unwritten() {
+        let plain: Vec<u8> = (0..3 * BLOCK_SIZE).map(|i| (i * 7 / 3) as u8).collect();
+        for cipher in ciphers() {
+            let (data, meta) = sealed(&cipher, 1022, &plain, 1);
+            let mut back = vec![0; plain.len()];
+            cipher.open(1022, &data, &meta, &mut back).unwrap();
+            assert!(back == plain);
+            back.copy_from_slice(&data);
+            cipher.open_in_place(1022, &mut back, &meta).unwrap();
+            assert!(back == plain);
+            cipher.open(5, &vec![0; data.len()], &vec![0; meta.len()], &mut back).unwrap();
+            assert!(is_zero(&back));
+        }
+    }
+
+    #[test]
+    fn a_block_opens_at_its_own_address_only() {
+        let plain = vec![3; BLOCK_SIZE];
+        for cipher in ciphers() {
+            let (data, meta) = sealed(&cipher, 7, &plain, 1);
+            let mut back = vec![0; BLOCK_SIZE];
+            match cipher.open(8, &data, &meta, &mut back) {
+                Ok(()) => assert!(back != plain),
+                Err(e) => assert_eq!(e.kind(), Kind::Corrupt),
+            }
+        }
+    }
+
+    #[test]
+    fn gcm_notices_every_flipped_bit_of_its_metadata() {
+        let cipher = BlockCipher::new(Cipher::Gcm, &Secret::copy_from(&[9; 32]), &[1; 16]).unwrap();
+        let (data, meta) = sealed(&cipher, 0, &[3; BLOCK_SIZE], 1);
+        for bit in 0..256 {
+            let mut bad = meta.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(cipher.open(0, &data, &bad, &mut [0; BLOCK_SIZE]).is_err());
+        }
+    }
+
+    #[test]
+    fn an_entry_is_bound_to_its_snapshot_number_and_later_ones_are_refused() {
+        let key = Secret::copy_from(&[9; 32]);
+        let cipher = BlockCipher::for_objects(Cipher::Gcm, &key, &[1; 16]).unwrap();
+        cipher.set_snapshot_number(4);
+        let (data, meta) = sealed(&cipher, 7, &[3; BLOCK_SIZE], 1);
+        assert_eq!(meta[28..], 4u32.to_le_bytes());
+        let opens = |meta: &[u8]| cipher.open(7, &data, meta, &mut [0; BLOCK_SIZE]).is_ok();
+        assert!(opens(&meta));
+        for bit in 0..256 {
+            let mut bad = meta.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(!opens(&bad));
+            assert!(cipher.open_in_place(7, &mut data.clone(), &bad).is_err());
+        }
+        cipher.set_snapshot_number(5);
+        assert!(opens(&meta));
+        cipher.set_snapshot_number(3);
+        assert!(!opens(&meta));
+    }
+}

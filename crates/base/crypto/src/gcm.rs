@@ -1,0 +1,154 @@
+//! AES-256-GCM: encryption with a tag, and, with nothing to encrypt, a fast keyed hash of its associated data.
+
+use crate::ffi::GcmContext;
+use crate::vector_gcm::{self, VectorGcm};
+use lacuna_contracts::{Error, Kind, Result, Secret};
+use std::fmt;
+
+/// The tag does not verify: another key, nonce or associated data, or altered bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TagMismatch;
+
+impl fmt::Display for TagMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("authentication tag mismatch")
+    }
+}
+
+impl std::error::Error for TagMismatch {}
+
+/// A GCM key, used by any number of threads at once.
+///
+/// A nonce must never repeat under one key.
+pub struct GcmKey(Engine);
+
+/// Whose code runs: whatever is fastest on this machine.
+enum Engine {
+    Library(GcmContext),
+    Vector(VectorGcm),
+}
+
+impl GcmKey {
+    /// Sets up `key`. Errors: [`Kind::Memory`] if the cipher could not be set up.
+    pub fn new(key: &Secret<32>) -> Result<GcmKey> {
+        Self::from_bytes(key.expose())
+    }
+
+    /// [`GcmKey::new`] for bytes that the caller wipes.
+    pub fn from_bytes(key: &[u8; 32]) -> Result<GcmKey> {
+        let vector = if vector_gcm::suits() { VectorGcm::new(key) } else { None };
+        let engine = match vector {
+            Some(vector) => Engine::Vector(vector),
+            None => GcmContext::new(key)
+                .map(Engine::Library)
+                .ok_or_else(|| Error::new(Kind::Memory, "cannot set up AES-256-GCM"))?,
+        };
+        Ok(GcmKey(engine))
+    }
+
+    /// Encrypts `src` into `dst` (of the same length) and returns the tag over it and `aad`.
+    pub fn seal(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
+        #[cfg(feature = "witness")]
+        self.witness(nonce, aad, src);
+        self.run(nonce, aad, src, dst)
+    }
+
+    fn run(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
+        match &self.0 {
+            Engine::Library(context) => context.seal(nonce, aad, src, dst),
+            Engine::Vector(key) => {
+                dst.copy_from_slice(src);
+                key.seal(nonce, aad, dst)
+            }
+        }
+    }
+
+    /// XORs the key stream of a nonce into `src`, to `dst` (of the same length). Doing so again undoes it.
+    pub(crate) fn xor_stream(&self, nonce: &[u8; 12], src: &[u8], dst: &mut [u8]) {
+        self.run(nonce, &[], src, dst);
+    }
+
+    /// [`GcmKey::xor_stream`] where `buf` lies.
+    pub(crate) fn xor_stream_in_place(&self, nonce: &[u8; 12], buf: &mut [u8]) {
+        match &self.0 {
+            Engine::Library(context) => context.seal_in_place(nonce, &[], buf),
+            Engine::Vector(key) => key.seal(nonce, &[], buf),
+        };
+    }
+
+    /// Tells a test that looks for repeated nonces.
+    #[cfg(feature = "witness")]
+    pub(crate) fn witness(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8]) {
+        crate::witness::record(|| self.run(&[0xff; 12], b"which key", &[], &mut []), nonce, aad, src);
+    }
+
+    /// Decrypts `src` into `dst` (of the same length) if `tag` verifies; otherwise `dst` is zeroed.
+    pub fn open(
+        &self,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        src: &[u8],
+        tag: &[u8; 16],
+        dst: &mut [u8],
+    ) -> std::result::Result<(), TagMismatch> {
+        let good = match &self.0 {
+            Engine::Library(context) => context.open(nonce, aad, src, tag, dst),
+            Engine::Vector(key) => {
+                dst.copy_from_slice(src);
+                key.open(nonce, aad, dst, tag)
+            }
+        };
+        good.then_some(()).ok_or(TagMismatch)
+    }
+
+    /// Decrypts `buf` where it lies if `tag` verifies; otherwise `buf` is zeroed.
+    pub fn open_in_place(
+        &self,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        buf: &mut [u8],
+        tag: &[u8; 16],
+    ) -> std::result::Result<(), TagMismatch> {
+        let good = match &self.0 {
+            Engine::Library(context) => context.open_in_place(nonce, aad, buf, tag),
+            Engine::Vector(key) => key.open(nonce, aad, buf, tag),
+        };
+        good.then_some(()).ok_or(TagMismatch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both engines run on any machine; which of them is faster is another matter.
+    #[test]
+    fn the_engines_agree_and_refuse_alike() {
+        let key = std::array::from_fn(|i| i as u8 * 3);
+        let library = GcmKey(Engine::Library(GcmContext::new(&key).unwrap()));
+        let vector = GcmKey(Engine::Vector(VectorGcm::new(&key).unwrap()));
+        let text: Vec<u8> = (0..5000u32).map(|n| ((n * n) >> 3) as u8).collect();
+        for (n, len) in [0, 1, 16, 31, 127, 128, 129, 4096, 5000].into_iter().enumerate() {
+            let (nonce, aad) = ([n as u8; 12], &text[..len / 3]);
+            let (mut one, mut other) = (vec![0; len], vec![0; len]);
+            let tag = library.seal(&nonce, aad, &text[..len], &mut one);
+            assert_eq!(tag, vector.seal(&nonce, aad, &text[..len], &mut other));
+            assert!(one == other, "{len} bytes");
+            for key in [&library, &vector] {
+                let mut back = vec![0; len];
+                key.open(&nonce, aad, &one, &tag, &mut back).unwrap();
+                assert!(back == text[..len]);
+                let mut wrong = tag;
+                wrong[15] ^= 1;
+                assert_eq!(key.open(&nonce, aad, &one, &wrong, &mut back), Err(TagMismatch));
+                assert!(back.iter().all(|b| *b == 0));
+                let mut buf = one.clone();
+                assert_eq!(key.open_in_place(&nonce, b"else", &mut buf, &tag), Err(TagMismatch));
+                assert!(buf.iter().all(|b| *b == 0));
+                let mut buf = one.clone();
+                key.open_in_place(&nonce, aad, &mut buf, &tag).unwrap();
+                assert!(buf == text[..len]);
+            }
+        }
+    }
+}

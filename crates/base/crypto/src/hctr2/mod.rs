@@ -1,0 +1,117 @@
+//! HCTR2-256 (Crowley, Huckleberry and Biggers, 2021): a wide-block cipher over AES-256 and POLYVAL.
+//!
+//! Every bit of the output depends on every bit of the input, of the tweak and of the key, so two versions
+//! of a block show nothing but whether they are equal, and parts of them cannot be spliced.
+//!
+//! One message runs as: hash the tail into the first block, encrypt that block, stretch what came in and
+//! out of it into a key stream (XCTR) over the tail, and hash the new tail into the encrypted block.
+//! Decryption differs in the direction of the one block alone.
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+mod x86;
+
+use crate::ffi::Direction;
+use lacuna_contracts::{Result, Secret};
+use portable::{PortableHash, PortableKey};
+
+/// An HCTR2-256 key, used by any number of threads at once.
+///
+/// Messages have at least 16 bytes; a shorter one is a mistake of the caller and panics. Tweaks may have any
+/// length.
+pub struct Hctr2Key(Engine);
+
+enum Engine {
+    #[cfg(target_arch = "x86_64")]
+    Vector(x86::VectorKey),
+    Portable(Box<PortableKey>),
+}
+
+impl Hctr2Key {
+    /// Sets up `key`, for the machine's vector instructions if it has them.
+    pub fn new(key: &Secret<32>) -> Result<Hctr2Key> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(vector) = x86::VectorKey::new(key.expose()) {
+            return Ok(Hctr2Key(Engine::Vector(vector)));
+        }
+        Ok(Hctr2Key(Engine::Portable(Box::new(PortableKey::new(key.expose())))))
+    }
+
+    /// Encrypts `src` into `dst`, which has the same length.
+    pub fn encrypt(&self, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
+        self.run(Direction::Encrypt, tweak, src, dst);
+    }
+
+    /// Decrypts `src` into `dst`, which has the same length.
+    pub fn decrypt(&self, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
+        self.run(Direction::Decrypt, tweak, src, dst);
+    }
+
+    /// Decrypts `buf` where it lies.
+    pub fn decrypt_in_place(&self, tweak: &[u8], buf: &mut [u8]) {
+        self.run_in_place(Direction::Decrypt, tweak, buf);
+    }
+
+    fn run(&self, direction: Direction, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
+        assert!(src.len() >= 16, "HCTR2 message of {} bytes", src.len());
+        assert_eq!(src.len(), dst.len(), "HCTR2 source and destination differ in length");
+        match &self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Vector(key) => key.run(direction, tweak, src, dst),
+            Engine::Portable(key) => {
+                dst.copy_from_slice(src);
+                key.run_in_place(direction, tweak, dst);
+            }
+        }
+    }
+
+    fn run_in_place(&self, direction: Direction, tweak: &[u8], buf: &mut [u8]) {
+        assert!(buf.len() >= 16, "HCTR2 message of {} bytes", buf.len());
+        match &self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Vector(key) => key.run_in_place(direction, tweak, buf),
+            Engine::Portable(key) => key.run_in_place(direction, tweak, buf),
+        }
+    }
+}
+
+/// The hash of HCTR2 under a key of its own: POLYVAL over a block of lengths, a tweak and a message, each padded to whole blocks.
+/// For two different inputs of at most *n* blocks a random key gives hashes of any chosen difference with probability at most
+/// *n* / 2^128 (Crowley, Huckleberry and Biggers, section 3).
+pub(crate) struct HashKey(HashEngine);
+
+enum HashEngine {
+    #[cfg(target_arch = "x86_64")]
+    Vector(x86::VectorHash),
+    Portable(PortableHash),
+}
+
+impl HashKey {
+    /// Sets up `key`, for the machine's vector instructions if it has them.
+    pub(crate) fn new(key: &[u8; 16]) -> HashKey {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(vector) = x86::VectorHash::new(key) {
+            return HashKey(HashEngine::Vector(vector));
+        }
+        HashKey(HashEngine::Portable(PortableHash::new(key)))
+    }
+
+    /// On the engine for any machine.
+    #[cfg(test)]
+    pub(crate) fn portable(key: &[u8; 16]) -> HashKey {
+        HashKey(HashEngine::Portable(PortableHash::new(key)))
+    }
+
+    /// The hash over `tweak` and `message`, each of any length.
+    pub(crate) fn hash(&self, tweak: &[u8], message: &[u8]) -> [u8; 16] {
+        match &self.0 {
+            #[cfg(target_arch = "x86_64")]
+            HashEngine::Vector(key) => key.hash(tweak, message),
+            HashEngine::Portable(key) => key.hash(tweak, message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! Nonces that survive a generator which gives the same bytes twice, as in a virtual machine that is resumed twice.
+//!
+//! A nonce is a pseudorandom function, under keys of its own, of the random value that would have been the nonce, of what names
+//! the place (address, key) and goes into the tag, and of the content: AES-256 of the hash of HCTR2 over all of it (POLYVAL, under
+//! another key). So
+//! - as long as random values are fresh the hash is uniform, hence the nonce: it is as good as the random value was, and tells
+//!   nothing of the content, not even to a holder of these keys;
+//! - where a random value repeats, two nonces of 16 bytes are equal only if place and content are (then the ciphertexts may be,
+//!   too), or if two of *q* hashes of at most *n* blocks collide, with probability at most q² n / 2^129; those of 12 bytes
+//!   also with probability q² / 2^97, as any random ones do.
+//!
+//! It is the same with a fixed random value: then a nonce is a synthetic one (SIV: Rogaway and Shrimpton, 2006), and serves
+//! as the tag as well ([`SivKey`]).
+
+use crate::constant_time_eq;
+use crate::ffi::AesBlock;
+use crate::gcm::{GcmKey, TagMismatch};
+use crate::hctr2::HashKey;
+use crate::kdf::derive;
+use lacuna_contracts::Secret;
+use std::sync::Arc;
+
+/// Bytes of the random value of a nonce.
+pub const HEDGED: usize = 16;
+/// The most bytes that name a place.
+const MOST_BOUND: usize = 64;
+
+/// Makes nonces of one purpose, for any number of threads at once.
+pub struct HedgedNonce {
+    hash: Arc<HashKey>,
+    prf: AesBlock,
+}
+
+impl HedgedNonce {
+    /// Under keys for the purpose that `label` names, which no other purpose may have; see [`derive()`].
+    pub fn derive(key: &Secret<32>, label: &str, context: &[u8]) -> HedgedNonce {
+        let both: Secret<48> = derive(key, label, context);
+        let (prf, hash) = both.expose().split_first_chunk::<32>().expect("48 bytes");
+        HedgedNonce {
+            hash: Arc::new(HashKey::new(hash.first_chunk().expect("16 of 48 bytes"))),
+            prf: AesBlock::from_bytes(prf),
+        }
+    }
+
+    /// The nonce of `content` at the place that `bound` names, in at most 64 bytes.
+    pub fn nonce<const N: usize>(&self, random: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; N] {
+        const { assert!(N <= 16, "a nonce is a part of an AES block") };
+        #[cfg(feature = "witness")]
+        if crate::witness::is_unhedged() {
+            return *random.first_chunk().expect("a part of a block");
+        }
+        *self.of_all(random, bound, content).first_chunk().expect("a part of a block")
+    }
+
+    fn of_all(&self, random: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; 16] {
+        assert!(bound.len() <= MOST_BOUND, "a place of {} bytes", bound.len());
+        let mut tweak = [0; HEDGED + MOST_BOUND];
+        tweak[..HEDGED].copy_from_slice(random);
+        tweak[HEDGED..HEDGED + bound.len()].copy_from_slice(bound);
+        self.prf.encrypt(self.hash.hash(&tweak[..HEDGED + bound.len()], content))
+    }
+
+    /// Hedges the first 16 bytes of a longer nonce or salt, whose other bytes are bound as they are.
+    pub fn hedge<const N: usize>(&self, mut nonce: [u8; N], bound: &[u8], content: &[u8]) -> [u8; N] {
+        const { assert!(N > HEDGED && N <= HEDGED + 16, "at most 16 bytes more") };
+        let (random, rest) = nonce.split_first_chunk_mut::<HEDGED>().expect("it is longer");
+        let mut all = [0; MOST_BOUND];
+        all[..rest.len()].copy_from_slice(rest);
+        all[rest.len()..rest.len() + bound.len()].copy_from_slice(bound);
+        *random = self.nonce(random, &all[..rest.len() + bound.len()], content);
+        nonce
+    }
+}
+
+/// The hash of many [`SivKey`]s that encrypt one message each, since it takes longer to set up than they do.
+pub struct SivHash(Arc<HashKey>);
+
+impl SivHash {
+    /// Under a key for the purpose that `label` names; see [`derive()`].
+    pub fn derive(key: &Secret<32>, label: &str, context: &[u8]) -> SivHash {
+        SivHash(Arc::new(HashKey::new(derive::<16>(key, label, context).expose())))
+    }
+}
+
+/// Deterministic authenticated encryption: the tag is a pseudorandom function of place and content, and the first 12 bytes of it
+/// are the nonce under which AES-256-GCM encrypts, whose own tag is not used. There is no nonce to repeat: the same content
+/// at the same place gives the same bytes, and that is all that a repetition shows.
+pub struct SivKey(HedgedNonce);
+
+impl SivKey {
+    /// Under keys for the purpose that `label` names; see [`derive()`].
+    pub fn derive(key: &Secret<32>, label: &str, context: &[u8]) -> SivKey {
+        SivKey(HedgedNonce::derive(key, label, context))
+    }
+
+    /// Under `key`, which may be that of the cipher as well: AES-256 of a secret hash meets a block of the key stream with the
+    /// probability of a guess.
+    pub fn under(hash: &SivHash, key: &[u8; 32]) -> SivKey {
+        SivKey(HedgedNonce { hash: Arc::clone(&hash.0), prf: AesBlock::from_bytes(key) })
+    }
+
+    /// The tag of `content` at a place that `counter` and `bound` name: [`HedgedNonce::nonce`].
+    pub fn tag(&self, counter: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; 16] {
+        self.0.of_all(counter, bound, content)
+    }
+
+    /// Encrypts `src` into `dst` (of the same length) under `cipher`, which encrypts at most 2^32 messages, and returns the tag.
+    pub fn seal(
+        &self,
+        cipher: &GcmKey,
+        counter: &[u8; HEDGED],
+        bound: &[u8],
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> [u8; 16] {
+        let tag = self.tag(counter, bound, src);
+        #[cfg(feature = "witness")]
+        cipher.witness(nonce_of(&tag), &[], src);
+        cipher.xor_stream(nonce_of(&tag), src, dst);
+        tag
+    }
+
+    /// Decrypts `src` into `dst` (of the same length) if `tag` verifies; otherwise `dst` is zeroed.
+    pub fn open(
+        &self,
+        cipher: &GcmKey,
+        counter: &[u8; HEDGED],
+        bound: &[u8],
+        src: &[u8],
+        tag: &[u8; 16],
+        dst: &mut [u8],
+    ) -> Result<(), TagMismatch> {
+        cipher.xor_stream(nonce_of(tag), src, dst);
+        self.verify(counter, bound, tag, dst)
+    }
+
+    /// Decrypts `buf` where it lies if `tag` verifies; otherwise `buf` is zeroed.
+    pub fn open_in_place(
+        &self,
+        cipher: &GcmKey,
+        counter: &[u8; HEDGED],
+        bound: &[u8],
+        buf: &mut [u8],
+        tag: &[u8; 16],
+    ) -> Result<(), TagMismatch> {
+        cipher.xor_stream_in_place(nonce_of(tag), buf);
+        self.verify(counter, bound, tag, buf)
+    }
+
+    fn verify(
+        &self,
+        counter: &[u8; HEDGED],
+        bound: &[u8],
+        tag: &[u8; 16],
+        content: &mut [u8],
+    ) -> Result<(), TagMismatch> {
+        if constant_time_eq(&self.tag(counter, bound, content), tag) {
+            return Ok(());
+        }
+        content.fill(0);
+        Err(TagMismatch)
+    }
+}
+
+fn nonce_of(tag: &[u8; 16]) -> &[u8; 12] {
+    tag.first_chunk().expect("12 of 16 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RandomSource, SeededRandom};
+    use aes::Aes256;
+    use aes::cipher::{BlockCipherEncrypt, KeyInit};
+    use std::collections::HashSet;
+
+    fn master() -> Secret<32> {
+        Secret::copy_from(&[7; 32])
+    }
+
+    /// The product in the field of POLYVAL (RFC 8452, section 3), bit by bit: a, b and x^-128.
+    fn dot(a: u128, b: u128) -> u128 {
+        const POLYNOMIAL: u128 = 1 << 127 | 1 << 126 | 1 << 121 | 1;
+        let times_x = |v: u128| v << 1 ^ if v >> 127 == 1 { POLYNOMIAL } else { 0 };
+        let by_x = |v: u128| if v & 1 == 1 { (v ^ POLYNOMIAL) >> 1 | 1 << 127 } else { v >> 1 };
+        let mut product = 0;
+        for bit in (0..128).rev() {
+            product = times_x(product);
+            if b >> bit & 1 == 1 {
+                product ^= a;
+            }
+        }
+        (0..128).fold(product, |v, _| by_x(v))
+    }
+
+    /// A nonce by the text of this module alone.
+    fn slowly(keys: &[u8; 48], random: &[u8; 16], bound: &[u8], content: &[u8]) -> [u8; 16] {
+        let tweak = [&random[..], bound].concat();
+        let whole = content.len().is_multiple_of(16);
+        let mut blocks = vec![(tweak.len() as u128 * 16 + 2 + u128::from(!whole)).to_le_bytes().to_vec()];
+        blocks.extend(tweak.chunks(16).map(<[u8]>::to_vec));
+        blocks.extend(content.chunks(16).map(<[u8]>::to_vec));
+        if !whole {
+            blocks.last_mut().unwrap().push(1);
+        }
+        let key = u128::from_le_bytes(keys[32..].try_into().unwrap());
+        let hash = blocks.iter().fold(0, |sum, part| {
+            let mut block = [0; 16];
+            block[..part.len()].copy_from_slice(part);
+            dot(sum ^ u128::from_le_bytes(block), key)
+        });
+        let mut block = hash.to_le_bytes().into();
+        Aes256::new(keys[..32].try_into().unwrap()).encrypt_block(&mut block);
+        block.into()
+    }
+
+    /// RFC 8452, appendix A.
+    #[test]
+    fn the_slow_product_is_that_of_the_specification() {
+        let block = |hex: &str| u128::from_str_radix(hex, 16).unwrap().swap_bytes();
+        let key = block("25629347589242761d31f826ba4b757b");
+        let blocks = ["4f4f95668c83dfb6401762bb2d01a262", "d1a24ddd2721d006bbe45f20d3c9f362"];
+        let hash = blocks.into_iter().fold(0, |sum, hex| dot(sum ^ block(hex), key));
+        assert_eq!(hash, block("f7a3b47b846119fae5b7866cf5e5b77e"));
+    }
+
+    #[test]
+    fn nonces_are_those_of_a_plain_implementation() {
+        let hedge = HedgedNonce::derive(&master(), "a test", b"context");
+        let keys: Secret<48> = derive(&master(), "a test", b"context");
+        let portable = HedgedNonce {
+            hash: Arc::new(HashKey::portable(keys.expose()[32..].try_into().unwrap())),
+            prf: AesBlock::from_bytes(keys.expose().first_chunk().unwrap()),
+        };
+        let random = SeededRandom::new(1);
+        let lengths =
+            (0..70).chain([127, 128, 129, 255, 256, 257, 511, 512, 513, 4080, 4095, 4096, 4097, 8192, 8200]);
+        for (nth, len) in lengths.enumerate() {
+            let (mut value, mut bound, mut content) =
+                ([0; 16], vec![0; [8, 0, 12, 16, 20][nth % 5]], vec![0; len]);
+            random.fill(&mut value);
+            random.fill(&mut bound);
+            random.fill(&mut content);
+            let expected = slowly(keys.expose(), &value, &bound, &content);
+            assert_eq!(hedge.nonce::<16>(&value, &bound, &content), expected, "{len} bytes");
+            assert_eq!(portable.nonce::<16>(&value, &bound, &content), expected, "{len} bytes, portable");
+            assert_eq!(hedge.nonce::<12>(&value, &bound, &content), expected[..12]);
+        }
+    }
+
+    #[test]
+    fn whatever_differs_gives_another_nonce() {
+        let hedge = HedgedNonce::derive(&master(), "a test", b"");
+        let content = [5; 4096];
+        let first: [u8; 12] = hedge.nonce(&[1; 16], &[2; 8], &content);
+        assert_eq!(first, hedge.nonce(&[1; 16], &[2; 8], &content));
+        let mut seen = HashSet::from([first]);
+        for bit in 0..4096 * 8 {
+            let mut other = content;
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert!(seen.insert(hedge.nonce(&[1; 16], &[2; 8], &other)));
+        }
+        assert!(seen.insert(hedge.nonce(&[9; 16], &[2; 8], &content)));
+        assert!(seen.insert(hedge.nonce(&[1; 16], &[9; 8], &content)));
+        assert!(seen.insert(hedge.nonce(&[1; 16], &[2; 8], &content[..4095])));
+        assert!(
+            seen.insert(HedgedNonce::derive(&master(), "another", b"").nonce(&[1; 16], &[2; 8], &content))
+        );
+        let long = hedge.hedge([1; 24], b"place", &content);
+        assert_eq!(long[16..], [1; 8]);
+        let mut other = [1; 24];
+        other[23] = 2;
+        assert_ne!(long[..16], hedge.hedge(other, b"place", &content)[..16]);
+    }
+
+    #[test]
+    fn what_a_siv_sealed_opens_at_its_place_alone() {
+        let (siv, cipher) = (SivKey::derive(&master(), "siv", b""), GcmKey::new(&master()).unwrap());
+        for len in [0, 1, 15, 16, 17, 112, 4096] {
+            let plain: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+            let (mut sealed, mut out) = (vec![0; len], vec![0; len]);
+            let tag = siv.seal(&cipher, &[1; 16], b"here", &plain, &mut sealed);
+            siv.open(&cipher, &[1; 16], b"here", &sealed, &tag, &mut out).unwrap();
+            assert_eq!(out, plain);
+            let mut buf = sealed.clone();
+            siv.open_in_place(&cipher, &[1; 16], b"here", &mut buf, &tag).unwrap();
+            assert_eq!(buf, plain);
+            let mut bad = tag;
+            bad[15] ^= 1;
+            for (counter, bound, tag) in [(2, b"here", tag), (1, b"hers", tag), (1, b"here", bad)] {
+                let mut buf = sealed.clone();
+                assert_eq!(
+                    siv.open_in_place(&cipher, &[counter; 16], bound, &mut buf, &tag),
+                    Err(TagMismatch)
+                );
+                assert!(buf.iter().all(|byte| *byte == 0));
+            }
+            for byte in 0..len {
+                let mut bad = sealed.clone();
+                bad[byte] ^= 0x10;
+                assert!(siv.open(&cipher, &[1; 16], b"here", &bad, &tag, &mut out).is_err());
+                assert!(out.iter().all(|byte| *byte == 0));
+            }
+        }
+    }
+}

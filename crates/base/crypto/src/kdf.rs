@@ -1,0 +1,308 @@
+//! Keys from keys (HKDF-SHA256) and keys from passphrases (Argon2id).
+
+use crate::ffi::AesBlock;
+use crate::gcm::GcmKey;
+use crate::memory::{Memory, memory};
+use crate::random::in_place;
+use argon2::{Algorithm, Argon2, Block, Params, Version};
+use hkdf::Hkdf;
+use lacuna_contracts::{Error, Kind, Record, Result, Secret, SecretVec};
+use rustix::time::{ClockId, clock_gettime};
+use sha2::Sha256;
+use std::time::Duration;
+use zeroize::Zeroize;
+
+/// What precedes every label; a change of it is a new format version.
+const DOMAIN: &[u8] = b"lacuna v1 ";
+
+/// The key for the purpose that `label` names, bound to `context`: HKDF-SHA256 of `key` without salt, its
+/// info being `lacuna v1 `, the label, a zero byte and the context. A label stands for one length: the keys
+/// of one label at two lengths begin alike.
+pub fn derive<const N: usize>(key: &Secret<32>, label: &str, context: &[u8]) -> Secret<N> {
+    const { assert!(N <= 255 * 32, "HKDF-SHA256 gives at most 8160 bytes") };
+    debug_assert!(!label.contains('\0'), "a zero byte ends the label");
+    let info = [DOMAIN, label.as_bytes(), &[0], context];
+    in_place(|out| {
+        Hkdf::<Sha256>::new(None, key.expose())
+            .expand_multi_info(&info, out)
+            .expect("the length was checked when this was compiled");
+    })
+}
+
+/// The two ciphers of a key that lives for a moment, made from the 64 bytes that [`derive()`] gives. The bytes are wiped at
+/// once, and so need no locked memory: locking costs more than the derivation.
+pub fn derive_ciphers(key: &Secret<32>, label: &str, context: &[u8]) -> Result<(GcmKey, AesBlock)> {
+    let info = [DOMAIN, label.as_bytes(), &[0], context];
+    let mut bytes = [[0u8; 32]; 2];
+    Hkdf::<Sha256>::new(None, key.expose())
+        .expand_multi_info(&info, bytes.as_flattened_mut())
+        .expect("64 bytes are not too many");
+    let made = GcmKey::from_bytes(&bytes[0]).map(|gcm| (gcm, AesBlock::from_bytes(&bytes[1])));
+    bytes.zeroize();
+    made
+}
+
+/// The cipher whose key are the 32 bytes that [`derive()`] gives; for a key that lives for a moment, as [`derive_ciphers`].
+pub fn derive_gcm(key: &Secret<32>, label: &str, context: &[u8]) -> Result<GcmKey> {
+    let info = [DOMAIN, label.as_bytes(), &[0], context];
+    let mut bytes = [0u8; 32];
+    Hkdf::<Sha256>::new(None, key.expose())
+        .expand_multi_info(&info, &mut bytes)
+        .expect("32 bytes are not too many");
+    let made = GcmKey::from_bytes(&bytes);
+    bytes.zeroize();
+    made
+}
+
+/// What one guess at a passphrase costs.
+///
+/// The numbers of an opened header are a stranger's until the guess succeeds, so [`Argon2Cost::new`] bounds
+/// them, and [`stretch`] checks them again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Argon2Cost {
+    /// Memory in KiB.
+    pub memory_kib: u32,
+    /// Passes over the memory.
+    pub passes: u32,
+    /// Lanes, computed side by side.
+    pub lanes: u32,
+}
+
+impl Argon2Cost {
+    /// The most memory, in KiB: 4 GiB.
+    pub const MAX_MEMORY_KIB: u32 = 4 << 20;
+    /// The most passes.
+    pub const MAX_PASSES: u32 = 256;
+    /// The most lanes.
+    pub const MAX_LANES: u32 = 16;
+    /// The most memory times passes, in KiB: 64 GiB, about a minute of work.
+    pub const MAX_WORK_KIB: u64 = 64 << 20;
+    /// The least memory that is chosen where the machine has it, in KiB: 256 MiB.
+    pub const FLOOR_KIB: u32 = 256 << 10;
+    /// The fewest passes that are chosen.
+    pub const FLOOR_PASSES: u32 = 3;
+    /// Memory for one disk when nothing else is asked for, in KiB: 1 GiB.
+    pub const DEFAULT_MEMORY_KIB: u32 = 1 << 20;
+
+    /// A cost within the bounds: memory from 8 KiB per lane to 4 GiB, 1 to 256 passes, 1 to 16 lanes, and
+    /// memory times passes at most 64 GiB. Errors: [`Kind::Corrupt`], since the numbers come from a header.
+    pub fn new(memory_kib: u32, passes: u32, lanes: u32) -> Result<Self> {
+        let cost = Argon2Cost { memory_kib, passes, lanes };
+        cost.check()?;
+        Ok(cost)
+    }
+
+    fn check(&self) -> Result<()> {
+        let Argon2Cost { memory_kib, passes, lanes } = *self;
+        let good = (1..=Self::MAX_LANES).contains(&lanes)
+            && (8 * lanes..=Self::MAX_MEMORY_KIB).contains(&memory_kib)
+            && (1..=Self::MAX_PASSES).contains(&passes)
+            && u64::from(memory_kib) * u64::from(passes) <= Self::MAX_WORK_KIB;
+        if good {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Corrupt, "cannot use a passphrase cost")
+            .found(format!("{memory_kib} KiB, {passes} passes, {lanes} lanes"))
+            .expected(format!(
+                "1 to {} lanes, 8 KiB per lane to {} KiB, 1 to {} passes, and {} KiB times passes at most",
+                Self::MAX_LANES,
+                Self::MAX_MEMORY_KIB,
+                Self::MAX_PASSES,
+                Self::MAX_WORK_KIB
+            )))
+    }
+
+    /// Memory, passes and lanes, little-endian.
+    pub fn to_bytes(&self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        for (place, number) in bytes.chunks_exact_mut(4).zip([self.memory_kib, self.passes, self.lanes]) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Parses [`Argon2Cost::to_bytes`], within the bounds of [`Argon2Cost::new`].
+    pub fn from_bytes(bytes: &[u8; 12]) -> Result<Self> {
+        let number = |at| Record(bytes).u32(at);
+        Self::new(number(0), number(4), number(8))
+    }
+}
+
+/// The key that `passphrase` and `salt` give at `cost`: Argon2id, version 0x13.
+///
+/// Errors: [`Kind::Memory`] if the memory cannot be had, [`Kind::Corrupt`] if the cost is out of bounds.
+pub fn stretch(passphrase: &SecretVec, salt: &[u8; 32], cost: &Argon2Cost) -> Result<Secret<32>> {
+    cost.check()?;
+    Secret::fill_with(|key| argon2id(passphrase.expose(), salt, cost, key))
+}
+
+fn argon2id(passphrase: &[u8], salt: &[u8], cost: &Argon2Cost, key: &mut [u8; 32]) -> Result<()> {
+    let refused = |e: argon2::Error| {
+        Error::new(Kind::Usage, "cannot stretch a passphrase").found(format!("{e}, with {cost:?}"))
+    };
+    let params = Params::new(cost.memory_kib, cost.passes, cost.lanes, Some(key.len())).map_err(refused)?;
+    let mut memory = reserve(params.block_count(), cost, memory().as_ref())?;
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    // A pool of its own, so that no thread outlives the work and none is missing after a fork.
+    let lanes = rayon::ThreadPoolBuilder::new()
+        .num_threads(cost.lanes as usize)
+        .build()
+        .map_err(|e| out_of_memory(cost).found(format!("no threads for the lanes: {e}")))?;
+    let done =
+        lanes.install(|| argon2.hash_password_into_with_memory(passphrase, salt, key, memory.as_mut_slice()));
+    memory.iter_mut().for_each(Zeroize::zeroize);
+    done.map_err(refused)
+}
+
+fn reserve(blocks: usize, cost: &Argon2Cost, there_is: Option<&Memory>) -> Result<Vec<Block>> {
+    if let Some(memory) = there_is.filter(|memory| memory.available_kib < u64::from(cost.memory_kib)) {
+        let kib = memory.available_kib;
+        return Err(match &memory.limit {
+            Some(limit) => out_of_memory(cost)
+                .found(format!("{kib} KiB available under a limit of {limit}"))
+                .remedy("raise the limit, or use the disk outside of it"),
+            None => out_of_memory(cost).found(format!("{kib} KiB available")),
+        });
+    }
+    let mut memory = Vec::new();
+    memory
+        .try_reserve_exact(blocks)
+        .map_err(|_| out_of_memory(cost).found("the system refused the allocation"))?;
+    memory.resize_with(blocks, Block::default);
+    Ok(memory)
+}
+
+fn out_of_memory(cost: &Argon2Cost) -> Error {
+    Error::new(Kind::Memory, "cannot stretch a passphrase")
+        .expected(format!("{} KiB of free memory", cost.memory_kib))
+        .remedy("free some memory, or use a machine with more")
+}
+
+/// The cost that takes about `target` on this machine: as much memory as `max_memory_kib` and a quarter of
+/// what the machine, or a control group, has allow, and passes beyond the floor only once that is used up. Never less than
+/// [`Argon2Cost::FLOOR_KIB`] and [`Argon2Cost::FLOOR_PASSES`], but for the same two limits of memory. The time is that of
+/// processors, so that other work on the machine does not lower the cost.
+pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
+    let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) as u32;
+    let quarter = memory().map_or(u64::MAX, |memory| memory.total_kib / 4);
+    let most = u64::from(max_memory_kib.min(Argon2Cost::MAX_MEMORY_KIB))
+        .min(quarter)
+        .max(u64::from(8 * lanes)) as u32;
+    measured(most, lanes, target, |cost| {
+        let start = processor_time();
+        let passphrase = SecretVec::new(b"measuring".to_vec());
+        stretch(&passphrase, &[0; 32], cost).ok().map(|_| processor_time().saturating_sub(start) / lanes)
+    })
+}
+
+/// What all threads of this process have used.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// The cost that comes nearest to `target` by what `time` says, which is `None` where memory ran out.
+fn measured(
+    most_kib: u32,
+    lanes: u32,
+    target: Duration,
+    mut time: impl FnMut(&Argon2Cost) -> Option<Duration>,
+) -> Argon2Cost {
+    let mut most = most_kib;
+    let floor = |most: u32| most.min(Argon2Cost::FLOOR_KIB);
+    let least_passes = f64::from(Argon2Cost::FLOOR_PASSES);
+    let mut cost = Argon2Cost { memory_kib: floor(most), passes: Argon2Cost::FLOOR_PASSES, lanes };
+    // The second round corrects what a small first one could not know: the price of page faults.
+    for _ in 0..3 {
+        let Some(spent) = time(&cost) else {
+            most = (cost.memory_kib / 2).max(8 * lanes);
+            cost = Argon2Cost { memory_kib: most, ..cost };
+            continue;
+        };
+        let work = f64::from(cost.memory_kib) * f64::from(cost.passes);
+        let wanted = work * target.as_secs_f64() / spent.as_secs_f64().max(1e-6);
+        let memory_kib = (wanted / least_passes).clamp(f64::from(floor(most)), f64::from(most)) as u32;
+        let most_passes =
+            (Argon2Cost::MAX_WORK_KIB / u64::from(memory_kib)).min(u64::from(Argon2Cost::MAX_PASSES)) as f64;
+        let passes = (wanted / f64::from(memory_kib)).round().clamp(least_passes, most_passes) as u32;
+        let settled = memory_kib.abs_diff(cost.memory_kib) < cost.memory_kib / 4 && passes == cost.passes;
+        cost = Argon2Cost { memory_kib, passes, lanes };
+        if settled {
+            break;
+        }
+    }
+    cost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use data_encoding::HEXLOWER;
+
+    const MIB: u32 = 1 << 10;
+
+    /// From the test suite of the reference implementation (phc-winner-argon2, Argon2id, version 0x13).
+    #[test]
+    fn argon2id_gives_the_reference_hashes() {
+        let vectors = [
+            ((256, 2, 1), "9dfeb910e80bad0311fee20f9c0e2b12c17987b4cac90c2ef54d5b3021c68bfe"),
+            ((256, 2, 2), "6d093c501fd5999645e0ea3bf620d7b8be7fd2db59c20d9fff9539da2bf57037"),
+        ];
+        for ((memory_kib, passes, lanes), expected) in vectors {
+            let cost = Argon2Cost { memory_kib, passes, lanes };
+            let mut key = [0; 32];
+            argon2id(b"password", b"somesalt", &cost, &mut key).unwrap();
+            assert_eq!(HEXLOWER.encode(&key), expected);
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        let cost = Argon2Cost::new(1024 * MIB, 1, 1).unwrap();
+        let found = |result: Result<Vec<Block>>| match result {
+            Ok(_) => panic!("the memory was granted"),
+            Err(e) => e.kind(),
+        };
+        let little = Memory { total_kib: 2000, available_kib: 1000, limit: None };
+        assert_eq!(found(reserve(1 << 20, &cost, Some(&little))), Kind::Memory);
+        let limited = Memory { limit: Some("2000 KiB, of the control group /g".into()), ..little };
+        let words = reserve(1 << 20, &cost, Some(&limited)).err().unwrap().to_string();
+        assert!(
+            words.contains("1000 KiB available under a limit of 2000 KiB, of the control group /g"),
+            "{words}"
+        );
+        assert_eq!(found(reserve(1 << 50, &cost, None)), Kind::Memory);
+    }
+
+    /// What `measured` chooses on a machine that passes over `kib_per_second` and has `have_kib`.
+    fn chosen(most_kib: u32, kib_per_second: u32, have_kib: u32) -> Argon2Cost {
+        measured(most_kib, 2, Duration::from_secs(1), |cost| {
+            let work = f64::from(cost.memory_kib) * f64::from(cost.passes);
+            let time = Duration::from_secs_f64(work / f64::from(kib_per_second));
+            (cost.memory_kib <= have_kib).then_some(time)
+        })
+    }
+
+    #[test]
+    fn memory_is_spent_before_passes() {
+        let all = u32::MAX;
+        let cost = |memory_kib, passes| Argon2Cost { memory_kib, passes, lanes: 2 };
+        assert_eq!(chosen(1024 * MIB, 3 * 1024 * MIB, all), cost(1024 * MIB, 3));
+        assert_eq!(chosen(256 * MIB, 1024 * MIB, all), cost(256 * MIB, 4));
+        assert_eq!(chosen(1024 * MIB, 1500 * MIB, all).passes, 3);
+        assert!(chosen(1024 * MIB, 1500 * MIB, all).memory_kib.abs_diff(500 * MIB) < MIB);
+        // A slow machine still spends the floor; one with little memory stays within it.
+        assert_eq!(chosen(1024 * MIB, 10 * MIB, all), cost(256 * MIB, 3));
+        assert_eq!(chosen(64 * MIB, 10 * MIB, all), cost(64 * MIB, 3));
+        assert!(chosen(1024 * MIB, 1024 * MIB, 600 * MIB).memory_kib <= 600 * MIB);
+        assert_eq!(chosen(16, 1024 * MIB, all), cost(16, Argon2Cost::MAX_PASSES));
+    }
+
+    #[test]
+    fn a_measured_cost_is_within_bounds_and_works() {
+        let cost = measure_cost(1024, Duration::from_millis(1));
+        let cost = Argon2Cost::new(cost.memory_kib, cost.passes, cost.lanes).unwrap();
+        assert!(cost.memory_kib <= 1024);
+        stretch(&SecretVec::new(b"p".to_vec()), &[0; 32], &cost).unwrap();
+    }
+}

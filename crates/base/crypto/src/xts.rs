@@ -1,0 +1,105 @@
+//! AES-256-XTS (IEEE 1619): the cipher of whole blocks that need no more room than they have.
+
+use crate::ffi::{Direction, XtsContext};
+use lacuna_contracts::{Error, Kind, Result, Secret};
+use parking_lot::Mutex;
+
+/// Idle pairs of contexts kept for later sessions.
+const POOL: usize = 64;
+
+/// An XTS key: 64 bytes, whose two halves differ. Shared by all threads; each takes an [`XtsSession`].
+pub struct XtsKey {
+    key: Secret<64>,
+    idle: Mutex<Vec<Pair>>,
+}
+
+struct Pair {
+    encrypt: XtsContext,
+    decrypt: XtsContext,
+}
+
+impl Pair {
+    fn new(key: &Secret<64>) -> Option<Self> {
+        Some(Pair {
+            encrypt: XtsContext::new(key.expose(), Direction::Encrypt)?,
+            decrypt: XtsContext::new(key.expose(), Direction::Decrypt)?,
+        })
+    }
+}
+
+impl XtsKey {
+    /// Sets up `key`. Errors: [`Kind::Usage`] if its halves are equal (XTS would then not be secure),
+    /// [`Kind::Memory`] if the cipher could not be set up.
+    pub fn new(key: &Secret<64>) -> Result<XtsKey> {
+        let (data, tweak) = key.expose().split_at(32);
+        if crate::constant_time_eq(data, tweak) {
+            return Err(Error::new(Kind::Usage, "cannot use an XTS key")
+                .found("two equal halves")
+                .expected("halves that differ")
+                .remedy("make a new random key"));
+        }
+        let first = Pair::new(key).ok_or_else(|| Error::new(Kind::Memory, "cannot set up AES-256-XTS"))?;
+        Ok(XtsKey { key: key.clone(), idle: Mutex::new(vec![first]) })
+    }
+
+    /// Takes a pair of contexts out of the pool, or makes one; they return when the session is dropped.
+    pub fn session(&self) -> XtsSession<'_> {
+        let idle = self.idle.lock().pop();
+        let pair = idle.or_else(|| Pair::new(&self.key)).expect("memory for an XTS context");
+        XtsSession { key: self, pair: Some(pair) }
+    }
+}
+
+/// One thread's use of an [`XtsKey`].
+///
+/// A unit is a multiple of 16 bytes, at least 16 and at most 16 MiB; anything else is a mistake of the
+/// caller and panics, since going on would leave a unit unencrypted.
+pub struct XtsSession<'a> {
+    key: &'a XtsKey,
+    pair: Option<Pair>,
+}
+
+impl XtsSession<'_> {
+    fn pair(&mut self) -> &mut Pair {
+        self.pair.as_mut().expect("a session has its contexts until it is dropped")
+    }
+
+    /// Encrypts one unit.
+    pub fn encrypt(&mut self, tweak: &[u8; 16], src: &[u8], dst: &mut [u8]) {
+        debug_assert_eq!(src.len() % 16, 0);
+        #[cfg(feature = "witness")]
+        self.witness(tweak, src);
+        self.pair().encrypt.run(tweak, src, dst);
+    }
+
+    /// Tells a test that looks for repeated tweaks.
+    #[cfg(feature = "witness")]
+    fn witness(&mut self, tweak: &[u8; 16], src: &[u8]) {
+        let mut key = [0; 16];
+        self.pair().encrypt.run(&[0xff; 16], b"which key is it?", &mut key);
+        crate::witness::record(|| key, tweak, &[], src);
+    }
+
+    /// Decrypts one unit.
+    pub fn decrypt(&mut self, tweak: &[u8; 16], src: &[u8], dst: &mut [u8]) {
+        debug_assert_eq!(src.len() % 16, 0);
+        self.pair().decrypt.run(tweak, src, dst);
+    }
+
+    /// Decrypts one unit where it lies.
+    pub fn decrypt_in_place(&mut self, tweak: &[u8; 16], buf: &mut [u8]) {
+        debug_assert_eq!(buf.len() % 16, 0);
+        self.pair().decrypt.run_in_place(tweak, buf);
+    }
+}
+
+impl Drop for XtsSession<'_> {
+    fn drop(&mut self) {
+        if let Some(pair) = self.pair.take() {
+            let mut idle = self.key.idle.lock();
+            if idle.len() < POOL {
+                idle.push(pair);
+            }
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! A medium on a local file or block device, through the page cache.
+
+use crate::discreet::DiscreetReader;
+use crate::opening::{
+    Access, Links, check_kind, lock, open_error, open_untouched, patiently, refuse_other_names,
+};
+use crate::path_only::path_only;
+use crate::{Medium, ReadExtent, WriteExtent, block_device};
+use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
+use rustix::fs::{
+    Advice as ReadAdvice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fcntl_getfl,
+    fcntl_setfl, fstatvfs,
+};
+use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
+use std::num::NonZeroU64;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Zeros for media that cannot punch holes.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// The most adjacent extents that are read or written with one call.
+const AT_ONCE: usize = 64;
+
+/// What to do where a file may not become so long.
+const LONGER_FILES: &str = "raise the limit of file sizes (`ulimit -f`) if there is one, or use a file system that takes longer files";
+/// What to do about a full file system.
+const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it again; what was flushed \
+    is safe";
+
+/// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for reading.
+///
+/// A file that has all of its space when it is opened keeps it: a discard then writes zeros and gives nothing back.
+/// Somebody who took the whole space at creation would otherwise lose it again, piece by piece, to discards.
+pub struct FileMedium {
+    file: File,
+    path: PathBuf,
+    len: AtomicU64,
+    device: bool,
+    touches: bool,
+    /// Whether it has all of its space and keeps it.
+    keeps: AtomicBool,
+    discreet: DiscreetReader,
+}
+
+impl FileMedium {
+    /// Opens an existing file or block device. The system then refuses the device to every program that asks for it alone, as
+    /// `mount`, `mkfs`, `wipefs` and `pvcreate` do.
+    ///
+    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if it is mounted, or another program has it open.
+    pub fn open(path: &Path, access: Access) -> Result<Self> {
+        Self::open_linked(path, access, Links::Followed)
+    }
+
+    /// The same where `links` says whether the path may be a symbolic link. Errors: also [`Kind::NotFound`] for one that may not.
+    pub fn open_linked(path: &Path, access: Access, links: Links) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::Write);
+        // Before it is opened: to open a pipe would wait for who writes to it.
+        let kind = links.kind(path).map_err(|e| open_error(path, &e))?;
+        check_kind(path, kind)?;
+        let alone = if kind.is_block_device() { OFlags::EXCL } else { OFlags::empty() };
+        let flags = alone | links.flags();
+        let opened =
+            patiently(|| open_untouched(&mut options, path, flags), |e| e.kind() == ErrorKind::ResourceBusy);
+        let (file, touches) = opened.map_err(|e| open_error(path, &e))?;
+        if links == Links::Refused && access == Access::Write {
+            refuse_other_names(&file, path)?;
+        }
+        Self::locked(file, path, access, touches)
+    }
+
+    /// Creates a file of `len` bytes that takes no space yet. An existing file is refused; a caller who wants to
+    /// overwrite one opens it, which takes the lock, and sets its length.
+    pub fn create(path: &Path, len: u64) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600).create_new(true);
+        let file = options.open(path).map_err(|e| open_error(path, &e))?;
+        // Afterwards: where new files belong to another user, a refusal would come when the file is there already.
+        let untouched = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::NOATIME));
+        let touches = untouched.is_err();
+        let medium = Self::locked(file, path, Access::Write, touches)?;
+        medium.set_len(len)?;
+        Ok(medium)
+    }
+
+    /// Discards give space back from now on, though the file may have had all of its space when it was opened: what is
+    /// there is about to be overwritten.
+    pub fn forget_space(&self) {
+        self.keeps.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether this is a block device, whose length is fixed.
+    pub fn is_device(&self) -> bool {
+        self.device
+    }
+
+    /// Whether reading changes the access time: the system refused to leave it alone, as it does for files of other
+    /// users, and the file system keeps access times.
+    ///
+    /// Deniability contract: a hidden level is read when nothing public is, and the time of that would stay.
+    pub fn touches_access_times(&self) -> bool {
+        let spared = StatVfsMountFlags::NOATIME | StatVfsMountFlags::RDONLY;
+        self.touches && !fstatvfs(&self.file).is_ok_and(|fs| fs.f_flag.intersects(spared))
+    }
+
+    fn locked(mut file: File, path: &Path, access: Access, touches: bool) -> Result<Self> {
+        let about = file.metadata().map_err(|e| open_error(path, &e))?;
+        let kind = about.file_type();
+        check_kind(path, kind)?;
+        if access == Access::Write && kind.is_block_device() {
+            let read_only = block_device::is_read_only(&file).map_err(|e| open_error(path, &e))?;
+            if read_only {
+                return Err(open_error(path, &Errno::ROFS.into())
+                    .found("a block device that takes no writes: it is write-protected, or was set so (`blockdev --setro`)"));
+            }
+        }
+        lock(&file, path, access)?;
+        let len = file.seek(SeekFrom::End(0)).map_err(|e| open_error(path, &e))?;
+        let device = kind.is_block_device();
+        // In units of 512 bytes, whatever the file system's own block is.
+        let keeps = AtomicBool::new(kind.is_file() && len > 0 && about.blocks() * 512 >= len);
+        let (path, len, discreet) = (path.to_owned(), AtomicU64::new(len), DiscreetReader::default());
+        Ok(FileMedium { file, path, len, device, touches, keeps, discreet })
+    }
+
+    /// The file or device itself, opened as a path alone: what neither reads, nor writes, nor holds the lock.
+    ///
+    /// Errors: what the system reports.
+    pub fn path_only(&self) -> Result<OwnedFd> {
+        path_only(&self.file, &self.path)
+    }
+
+    /// Another open file of the same medium. The system reports a failed write to every open file of its own, so no two users
+    /// of the medium take the failure from each other.
+    fn open_again(&self) -> std::io::Result<FileMedium> {
+        let writes = fcntl_getfl(&self.file)?.contains(OFlags::RDWR);
+        let (mut file, touches) = self.open_file_again(writes)?;
+        let len = AtomicU64::new(file.seek(SeekFrom::End(0))?);
+        let keeps = AtomicBool::new(self.keeps.load(Ordering::Relaxed));
+        let (path, device, discreet) = (self.path.clone(), self.device, DiscreetReader::default());
+        Ok(FileMedium { file, path, len, device, touches, keeps, discreet })
+    }
+
+    /// By way of the open file: its path may lead elsewhere by now.
+    fn open_file_again(&self, writes: bool) -> std::io::Result<(File, bool)> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        open_untouched(OpenOptions::new().read(true).write(writes), Path::new(&path), OFlags::empty())
+    }
+
+    fn failed(&self, operation: &str, offset: u64, len: u64, e: &std::io::Error) -> Error {
+        let what = format!("{operation} of {len} bytes at byte {offset} of {}", self.path.display());
+        if e.kind() == std::io::ErrorKind::UnexpectedEof {
+            return Error::io(what, e).found("the end of the file or device before that: it became shorter");
+        }
+        let error = Error::io(what, e);
+        if error.errno() == Errno::FBIG.raw_os_error() {
+            error.remedy(LONGER_FILES)
+        } else if error.kind() == Kind::NoSpace {
+            error.remedy(FREE_SPACE)
+        } else {
+            error
+        }
+    }
+
+    /// Refuses to take more space than the file system has: one that tries fills the host first.
+    fn check_room(&self, len: u64) -> Result<()> {
+        let taken = self.file.metadata().map_or(0, |about| about.blocks() * 512);
+        match fstatvfs(&self.file) {
+            Ok(fs) if len.saturating_sub(taken) > fs.f_bavail.saturating_mul(fs.f_frsize) => {
+                Err(self.not_taken(len, &Errno::NOSPC.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn not_taken(&self, len: u64, e: &std::io::Error) -> Error {
+        let error = Error::io(format!("cannot take {len} bytes for {}", self.path.display()), e);
+        if error.errno() == Errno::FBIG.raw_os_error() {
+            error.remedy(LONGER_FILES)
+        } else if error.kind() == Kind::NoSpace {
+            error
+                .remedy(Advice::from("free space on the host, or choose a smaller ").setting(Setting("size")))
+        } else {
+            error
+        }
+    }
+
+    /// Reads adjacent extents with one call. Whether that gave all of them: if not, they are read one by one, which finds out
+    /// what is wrong with which.
+    fn read_run(&self, run: &mut [ReadExtent<'_>]) -> bool {
+        let (offset, len) = (run[0].offset, run.iter().map(|extent| extent.buf.len()).sum());
+        let mut bufs: Vec<IoSliceMut<'_>> =
+            run.iter_mut().map(|extent| IoSliceMut::new(extent.buf)).collect();
+        preadv(&self.file, &mut bufs, offset) == Ok(len)
+    }
+
+    /// Writes adjacent extents with one call. Whether that took all of them, as for reads.
+    fn write_run(&self, run: &[WriteExtent<'_>]) -> bool {
+        let len = run.iter().map(|extent| extent.data.len()).sum();
+        let bufs: Vec<IoSlice<'_>> = run.iter().map(|extent| IoSlice::new(extent.data)).collect();
+        pwritev(&self.file, &bufs, run[0].offset) == Ok(len)
+    }
+
+    fn write_zeros(&self, mut offset: u64, mut len: u64) -> Result<()> {
+        while len > 0 {
+            let part = len.min(ZEROS.len() as u64);
+            self.write_at(offset, &ZEROS[..part as usize])?;
+            offset += part;
+            len -= part;
+        }
+        Ok(())
+    }
+
+    fn write_flagged(&self, offset: u64, data: &[u8], flags: ReadWriteFlags) -> std::io::Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            match pwritev2(&self.file, &[IoSlice::new(&data[done..])], offset + done as u64, flags) {
+                Ok(0) => return Err(std::io::Error::from(ErrorKind::WriteZero)),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Medium for FileMedium {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
+        let failed = |e| Error::io(format!("cannot open {} once more", self.path.display()), &e);
+        self.open_again().map(|medium| Some(Arc::new(medium) as Arc<dyn Medium>)).map_err(failed)
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let adjacent = |a: &ReadExtent<'_>, b: &ReadExtent<'_>| a.offset + a.buf.len() as u64 == b.offset;
+        for run in batch.chunk_by_mut(adjacent).flat_map(|run| run.chunks_mut(AT_ONCE)) {
+            if run.len() > 1 && self.read_run(run) {
+                continue;
+            }
+            for extent in run {
+                let len = extent.buf.len() as u64;
+                self.file
+                    .read_exact_at(extent.buf, extent.offset)
+                    .map_err(|e| self.failed("read", extent.offset, len, &e))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn expect_discreet_reads(&self) -> Result<()> {
+        let opened = self.discreet.prepare(|| self.open_file_again(false).map(|(file, _)| file));
+        let failed = |e| Error::io(format!("cannot open {} once more", self.path.display()), &e);
+        opened.map(|_| ()).map_err(failed)
+    }
+
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let open = || self.open_file_again(false).map(|(file, _)| file);
+        for extent in batch {
+            let (offset, len) = (extent.offset, extent.buf.len() as u64);
+            if !self.discreet.read(open, extent).map_err(|e| self.failed("read", offset, len, &e))? {
+                self.read(std::slice::from_mut(extent))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let adjacent = |a: &WriteExtent<'_>, b: &WriteExtent<'_>| a.offset + a.data.len() as u64 == b.offset;
+        for run in batch.chunk_by(adjacent).flat_map(|run| run.chunks(AT_ONCE)) {
+            if run.len() > 1 && self.write_run(run) {
+                continue;
+            }
+            for extent in run {
+                self.file
+                    .write_all_at(extent.data, extent.offset)
+                    .map_err(|e| self.failed("write", extent.offset, extent.data.len() as u64, &e))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        for extent in batch {
+            match self.write_flagged(extent.offset, extent.data, ReadWriteFlags::DSYNC) {
+                Ok(()) => {}
+                Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
+                    self.write(batch)?;
+                    return self.sync();
+                }
+                Err(e) => {
+                    // As for a sync.
+                    let len = extent.data.len() as u64;
+                    return Err(self.failed("synced write", extent.offset, len, &e).with_kind(Kind::Io));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        // Never "full": what the system dropped is unknown, so nobody may go on as after a refused write.
+        self.file
+            .sync_data()
+            .map_err(|e| Error::io(format!("sync of {}", self.path.display()), &e).with_kind(Kind::Io))
+    }
+
+    fn forget_cached(&self) -> Result<()> {
+        // Pages that wait to be written cannot be dropped; those whose write failed count as written from here on.
+        let synced = match self.file.sync_data() {
+            // A medium on a file system that is read-only has nothing to write.
+            Err(e) if e.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => Ok(()),
+            other => other,
+        };
+        let dropped = fadvise(&self.file, 0, None, ReadAdvice::DontNeed).map_err(std::io::Error::from);
+        let dropped =
+            dropped.and_then(|()| if self.device { block_device::drop_cache(&self.file) } else { Ok(()) });
+        synced.map_err(|e| {
+            Error::io(format!("what was written to {} earlier did not reach it", self.path.display()), &e)
+                .with_kind(Kind::Io)
+                .remedy("mend the medium, then open it again: what is durable on it is used")
+        })?;
+        dropped.map_err(|e| {
+            Error::io(format!("cannot drop what memory holds of {}", self.path.display()), &e)
+                .with_kind(Kind::Io)
+        })
+    }
+
+    fn expect_random_reads(&self) {
+        // A system that does not take the advice reads more than it must.
+        let _advised = fadvise(&self.file, 0, None, ReadAdvice::Random);
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        let Some(len) = NonZeroU64::new(len) else { return };
+        // A system that does not take the advice fetches it when it is read.
+        let _advised = fadvise(&self.file, offset, Some(len), ReadAdvice::WillNeed);
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let keeps = self.keeps.load(Ordering::Relaxed);
+        let zeros = if keeps { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
+        match fallocate(&self.file, zeros | FallocateFlags::KEEP_SIZE, offset, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(offset, len),
+            Err(e) => Err(self.failed("discard", offset, len, &e.into())),
+        }
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+        if self.device || len == 0 {
+            return Ok(true);
+        }
+        self.check_room(len)?;
+        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
+            Ok(()) => {
+                let whole = offset == 0 && len >= self.len();
+                self.keeps.fetch_or(whole, Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
+            Err(e) => Err(self.not_taken(len, &e.into())),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        if self.device {
+            return if len <= self.len() {
+                Ok(())
+            } else {
+                Err(Error::new(Kind::NoSpace, format!("cannot grow {}", self.path.display()))
+                    .found(format!("a device of {} bytes", self.len()))
+                    .expected(format!("at least {len} bytes"))
+                    .remedy("enlarge the device first, or ask for less"))
+            };
+        }
+        self.file
+            .set_len(len)
+            .map_err(|e| Error::io(format!("cannot set the length of {}", self.path.display()), &e))?;
+        let before = self.len.swap(len, Ordering::Relaxed);
+        if self.keeps.load(Ordering::Relaxed) && before > 0 && len > before {
+            return self.allocate(before, len - before).map(drop).inspect_err(|_| {
+                // What could not be taken is not there; the length it had can always be had again.
+                if self.file.set_len(before).is_ok() {
+                    self.len.store(before, Ordering::Relaxed);
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,382 @@
+//! An object store in memory, for tests and golden images: transactions, keys, and snapshots kept by copying an
+//! object at the first write after one, as RADOS does for self-managed snapshots.
+
+use crate::memory_pages::Pages;
+use crate::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
+use lacuna_contracts::{Error, Kind, Result};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The most bytes of one object.
+const LIMIT: u64 = 128 << 20;
+
+/// One object as it stands: its bytes and keys. Cloning shares them until one side changes.
+#[derive(Clone, Default)]
+pub struct MemoryObject {
+    bytes: Pages,
+    keys: Arc<BTreeMap<Key, Vec<u8>>>,
+    version: u64,
+}
+
+/// What an object was before a write, kept for the snapshots that still see it so.
+#[derive(Clone)]
+struct Preserved {
+    snapshots: BTreeSet<SnapshotId>,
+    object: MemoryObject,
+}
+
+/// An object with its past. It stays, without a head, while a snapshot may ask for it.
+#[derive(Clone, Default)]
+struct Line {
+    head: Option<MemoryObject>,
+    /// The newest snapshot that any write so far knew of: what is newer sees the head.
+    known: SnapshotId,
+    /// Under the newest snapshot known to the write that preserved it.
+    past: BTreeMap<SnapshotId, Preserved>,
+}
+
+impl Line {
+    fn at(&self, id: SnapshotId) -> Option<&MemoryObject> {
+        if id > self.known {
+            return self.head.as_ref();
+        }
+        let (_, preserved) = self.past.range(id..).next()?;
+        preserved.snapshots.contains(&id).then_some(&preserved.object)
+    }
+
+    /// Keeps the head for the snapshots that have not seen a write yet.
+    fn preserve(&mut self, context: &BTreeSet<SnapshotId>) {
+        let Some(&newest) = context.last() else { return };
+        if newest <= self.known {
+            return;
+        }
+        if let Some(head) = &self.head {
+            let snapshots = context.range(self.known + 1..).copied().collect();
+            self.past.insert(newest, Preserved { snapshots, object: head.clone() });
+        }
+        self.known = newest;
+    }
+}
+
+#[derive(Clone, Default)]
+struct Shared {
+    lines: BTreeMap<u64, Line>,
+    snapshots: BTreeSet<SnapshotId>,
+    last_snapshot: SnapshotId,
+    last_version: u64,
+}
+
+impl Shared {
+    fn known(&self, id: SnapshotId) -> Result<()> {
+        if self.snapshots.contains(&id) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::NotFound, format!("the store has no snapshot {id}")))
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.last_version += 1;
+        self.last_version
+    }
+}
+
+/// Objects in memory. A handle holds its own list of snapshots to preserve for; [`MemoryObjects::reopened`] gives
+/// another handle on the same objects.
+pub struct MemoryObjects {
+    shared: Arc<Mutex<Shared>>,
+    context: Mutex<BTreeSet<SnapshotId>>,
+    view: Option<SnapshotId>,
+    has_keys: bool,
+}
+
+impl MemoryObjects {
+    /// An empty store, with key-value maps or without.
+    pub fn new(has_keys: bool) -> Self {
+        Self::over(Arc::default(), None, has_keys)
+    }
+
+    fn over(shared: Arc<Mutex<Shared>>, view: Option<SnapshotId>, has_keys: bool) -> Self {
+        MemoryObjects { shared, context: Mutex::default(), view, has_keys }
+    }
+
+    /// Another client's handle on the same objects: it preserves nothing until told.
+    pub fn reopened(&self) -> Self {
+        Self::over(self.shared.clone(), self.view, self.has_keys)
+    }
+
+    /// A store of its own with everything that is here now, snapshots too: what the adversary takes home, or what
+    /// a power cut would leave.
+    pub fn copied(&self) -> Self {
+        let copy = self.lock().clone();
+        Self::over(Arc::new(Mutex::new(copy)), self.view, self.has_keys)
+    }
+
+    /// The object as it stands, if it is there.
+    pub fn object(&self, object: u64) -> Option<MemoryObject> {
+        self.seen(&self.lock(), object).cloned()
+    }
+
+    /// Puts `state` in the place of an object, behind the back of every client. Snapshots stay as they are.
+    pub fn replace(&self, object: u64, state: Option<MemoryObject>) {
+        let mut shared = self.lock();
+        let version = shared.next_version();
+        let line = shared.lines.entry(object).or_default();
+        line.head = state.map(|state| MemoryObject { version, ..state });
+    }
+
+    /// Puts `state` in the place of what the store keeps of an object for one snapshot, likewise.
+    pub fn replace_at(&self, object: u64, id: SnapshotId, state: Option<MemoryObject>) {
+        let mut shared = self.lock();
+        let snapshots: BTreeSet<SnapshotId> = shared.snapshots.range(..=id).copied().collect();
+        let line = shared.lines.entry(object).or_default();
+        line.preserve(&snapshots);
+        let kept = line.past.range(id..).next().map(|(key, _)| *key);
+        if let Some((key, mut kept)) = kept.and_then(|key| line.past.remove_entry(&key)) {
+            let mut newer = kept.snapshots.split_off(&id);
+            newer.remove(&id);
+            if !newer.is_empty() {
+                line.past.insert(key, Preserved { snapshots: newer, object: kept.object.clone() });
+            }
+            if let Some(last) = kept.snapshots.last().copied() {
+                line.past.insert(last, kept);
+            }
+        }
+        if let Some(object) = state {
+            line.past.insert(id, Preserved { snapshots: BTreeSet::from([id]), object });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock()
+    }
+
+    fn seen<'a>(&self, shared: &'a Shared, object: u64) -> Option<&'a MemoryObject> {
+        let line = shared.lines.get(&object)?;
+        match self.view {
+            None => line.head.as_ref(),
+            Some(id) => line.at(id),
+        }
+    }
+
+    /// Refuses changes through a view.
+    fn writable(&self, what: &str) -> Result<()> {
+        match self.view {
+            None => Ok(()),
+            Some(id) => Err(Error::new(Kind::ReadOnly, format!("cannot {what}"))
+                .found(format!("a view of snapshot {id}"))
+                .expected("the objects themselves")),
+        }
+    }
+
+    fn keyed(&self) -> Result<()> {
+        if self.has_keys {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Usage, "this store has no keys").remedy("use a layout that needs none"))
+    }
+
+    fn perform(&self, transaction: &Transaction<'_>) -> Result<u64> {
+        self.writable("write objects")?;
+        let context = self.context.lock().clone();
+        let mut shared = self.lock();
+        let mut head = shared.lines.get(&transaction.object).and_then(|line| line.head.clone());
+        for step in &transaction.steps {
+            self.step(&mut head, step).map_err(|e| e.context(format!("object {}", transaction.object)))?;
+        }
+        let version = shared.next_version();
+        let line = shared.lines.entry(transaction.object).or_default();
+        line.preserve(&context);
+        line.head = head.map(|object| MemoryObject { version, ..object });
+        Ok(version)
+    }
+
+    fn step(&self, head: &mut Option<MemoryObject>, step: &Step<'_>) -> Result<()> {
+        match step {
+            Step::Create if head.is_some() => {
+                return Err(Error::new(Kind::Exists, "the object is there already"));
+            }
+            Step::Create => *head = Some(MemoryObject::default()),
+            Step::Expect(version) => {
+                let found = head.as_ref().map(|object| object.version);
+                if found != Some(*version) {
+                    return Err(changed("the object's version")
+                        .found(format!("{found:?}"))
+                        .expected(version.to_string()));
+                }
+            }
+            Step::Compare { offset, data } => {
+                let mut stands = vec![0; data.len()];
+                if let Some(object) = head {
+                    object.bytes.read(*offset, &mut stands);
+                }
+                if stands != *data {
+                    return Err(changed(&format!("{} bytes at offset {offset}", data.len())));
+                }
+            }
+            Step::Write { offset, data } => {
+                within(*offset, data.len() as u64)?;
+                head.get_or_insert_default().bytes.write(*offset, data);
+            }
+            Step::Zero { offset, len } => {
+                if let Some(object) = head {
+                    object.bytes.zero(*offset, *len);
+                }
+            }
+            Step::Truncate(len) => {
+                within(0, *len)?;
+                if let Some(object) = head {
+                    object.bytes.set_len(*len);
+                }
+            }
+            Step::Remove => *head = None,
+            Step::SetKeys(pairs) => {
+                self.keyed()?;
+                Arc::make_mut(&mut head.get_or_insert_default().keys).extend(pairs.iter().cloned());
+            }
+            Step::RemoveKeys(keys) => {
+                self.keyed()?;
+                if let Some(object) = head {
+                    let map = Arc::make_mut(&mut object.keys);
+                    map.retain(|key, _| !keys.contains(key));
+                }
+            }
+            Step::RemoveKeyRange(first, end) => {
+                self.keyed()?;
+                if let Some(object) = head {
+                    Arc::make_mut(&mut object.keys).retain(|key, _| key < first || key >= end);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, query: &mut Query<'_>) -> Result<Found> {
+        if !matches!(query.keys, Keys::None) {
+            self.keyed()?;
+        }
+        let shared = self.lock();
+        if let Some(id) = self.view {
+            shared.known(id)?;
+        }
+        query.extents.iter_mut().for_each(|extent| extent.buf.fill(0));
+        let Some(object) = self.seen(&shared, query.object) else { return Ok(Found::default()) };
+        for extent in &mut query.extents {
+            object.bytes.read(extent.offset, extent.buf);
+        }
+        let owned = |(key, value): (&Key, &Vec<u8>)| (key.clone(), value.clone());
+        let in_range = query
+            .keys
+            .range()
+            .into_iter()
+            .flat_map(|(first, end, most)| object.keys.range(first.clone()..end.clone()).take(most));
+        let named: BTreeSet<&Key> = query.keys.named().iter().collect();
+        let named = named.into_iter().filter_map(|key| object.keys.get_key_value(key));
+        let pairs = in_range.chain(named).map(owned).collect();
+        Ok(Found { version: Some(object.version), pairs })
+    }
+}
+
+impl MemoryObject {
+    /// The object's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes.len() as usize];
+        self.bytes.read(0, &mut bytes);
+        bytes
+    }
+
+    /// The object's keys.
+    pub fn keys(&self) -> &BTreeMap<Key, Vec<u8>> {
+        &self.keys
+    }
+}
+
+fn changed(what: &str) -> Error {
+    Error::new(Kind::Changed, format!("{what} changed since it was read"))
+}
+
+fn within(offset: u64, len: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= LIMIT => Ok(()),
+        _ => Err(Error::new(Kind::Usage, "the object would be too large")
+            .found(format!("offset {offset}, length {len}"))
+            .expected(format!("an end at or before byte {LIMIT}"))),
+    }
+}
+
+impl ObjectStore for MemoryObjects {
+    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+        batch.iter().map(|transaction| self.perform(transaction)).collect()
+    }
+
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        batch.iter_mut().map(|query| self.answer(query)).collect()
+    }
+
+    fn object_limit(&self) -> u64 {
+        LIMIT
+    }
+
+    fn has_keys(&self) -> bool {
+        self.has_keys
+    }
+
+    fn list(&self) -> Result<Vec<u64>> {
+        let shared = self.lock();
+        if let Some(id) = self.view {
+            shared.known(id)?;
+        }
+        Ok(shared.lines.keys().copied().filter(|&object| self.seen(&shared, object).is_some()).collect())
+    }
+
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.writable("make a snapshot")?;
+        let mut shared = self.lock();
+        shared.last_snapshot += 1;
+        let id = shared.last_snapshot;
+        shared.snapshots.insert(id);
+        Ok(id)
+    }
+
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.writable("remove a snapshot")?;
+        let mut shared = self.lock();
+        shared.known(id)?;
+        shared.snapshots.remove(&id);
+        for line in shared.lines.values_mut() {
+            for preserved in line.past.values_mut() {
+                preserved.snapshots.remove(&id);
+            }
+            line.past.retain(|_, preserved| !preserved.snapshots.is_empty());
+        }
+        Ok(())
+    }
+
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.writable("preserve snapshots")?;
+        *self.context.lock() = ids.iter().copied().collect();
+        Ok(())
+    }
+
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        self.writable("roll an object back")?;
+        let context = self.context.lock().clone();
+        let mut shared = self.lock();
+        shared.known(id)?;
+        let version = shared.next_version();
+        let Some(line) = shared.lines.get_mut(&object) else { return Ok(()) };
+        let past = line.at(id).cloned();
+        line.preserve(&context);
+        line.head = past.map(|object| MemoryObject { version, ..object });
+        Ok(())
+    }
+
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        self.lock().known(id)?;
+        Ok(Arc::new(Self::over(self.shared.clone(), Some(id), self.has_keys)))
+    }
+}
+
+#[cfg(test)]
+#[path = "memory_objects_tests.rs"]
+mod tests;

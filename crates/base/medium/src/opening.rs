@@ -1,0 +1,154 @@
+//! How a file or block device is opened: which kinds, by way of which names, with which lock, and what a refusal says.
+
+use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs::{File, FileType, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// How often, and how far apart, a lock that another process holds is tried again.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a medium is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading alone. Shares the medium with other readers.
+    Read,
+    /// Reading and writing. Shares the medium with nobody.
+    Write,
+}
+
+/// Whether a path may end in a symbolic link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// It may: the user names the path.
+    Followed,
+    /// It may not, nor for writing have another name: others may write to its directory, and could lead to any file.
+    Refused,
+}
+
+impl Links {
+    pub(crate) fn flags(self) -> OFlags {
+        if self == Links::Refused { OFlags::NOFOLLOW } else { OFlags::empty() }
+    }
+
+    pub(crate) fn kind(self, path: &Path) -> io::Result<FileType> {
+        let about = match self {
+            Links::Followed => std::fs::metadata(path),
+            Links::Refused => std::fs::symlink_metadata(path),
+        };
+        Ok(about?.file_type())
+    }
+}
+
+/// Refuses a file that has another name: a user who may write to its directory could have led to any file of this file system with it.
+pub(crate) fn refuse_other_names(file: &File, path: &Path) -> Result<()> {
+    let names = file.metadata().map_err(|e| open_error(path, &e))?.nlink();
+    if names <= 1 {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, format!("cannot open {} for writing", path.display()))
+        .found(format!("a file with {names} names (hard links)"))
+        .expected("a file that no other name leads to")
+        .remedy("find out who linked it; a copy of the directory without hard links can be written"))
+}
+
+/// Refuses what is neither a file nor a block device.
+pub(crate) fn check_kind(path: &Path, kind: FileType) -> Result<()> {
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::NotFound, format!("cannot open {}", path.display()))
+        .found(if kind.is_dir() {
+            "a directory"
+        } else if kind.is_symlink() {
+            "a symbolic link"
+        } else {
+            "neither a file nor a block device"
+        })
+        .expected("a file or a block device"))
+}
+
+/// Takes the lock of a file that was opened at `path`: alone for writing, with other readers for reading.
+pub(crate) fn lock(file: &File, path: &Path, access: Access) -> Result<()> {
+    let lock = || if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
+    match patiently(lock, |e| matches!(e, TryLockError::WouldBlock)) {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::new(Kind::Busy, format!("cannot open {}", path.display()))
+                .found("it is in use by another process")
+                .remedy("close it there first: unmount it, or stop its server"))
+        }
+        Err(TryLockError::Error(e)) => Err(open_error(path, &e)),
+    }
+}
+
+/// Tries again for a moment what a program prevents that only looks (`lacuna info`, a program that a server has just
+/// started).
+pub(crate) fn patiently<T, E>(
+    mut attempt: impl FnMut() -> std::result::Result<T, E>,
+    busy: impl Fn(&E) -> bool,
+) -> std::result::Result<T, E> {
+    for _ in 0..LOCK_TRIES {
+        match attempt() {
+            Err(e) if busy(&e) => std::thread::sleep(LOCK_PAUSE),
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+/// Opens a file for a look without a lock, and leaves its access time as it is where the system allows that.
+pub fn open_to_look(path: &Path, links: Links) -> io::Result<File> {
+    let kind = links.kind(path)?;
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "neither a file nor a block device"));
+    }
+    open_untouched(OpenOptions::new().read(true), path, links.flags()).map(|(file, _)| file)
+}
+
+/// Opens a file whose reads leave its access time alone, if the system allows that: it does to the owner and to root.
+/// The second value says whether it refused. `flags` are given besides.
+pub(crate) fn open_untouched(
+    options: &mut OpenOptions,
+    path: &Path,
+    flags: OFlags,
+) -> io::Result<(File, bool)> {
+    match options.custom_flags((flags | OFlags::NOATIME).bits() as i32).open(path) {
+        Err(e) if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+            options.custom_flags(flags.bits() as i32).open(path).map(|file| (file, true))
+        }
+        opened => opened.map(|file| (file, false)),
+    }
+}
+
+pub(crate) fn open_error(path: &Path, e: &io::Error) -> Error {
+    let error = Error::io(format!("cannot open {}", path.display()), e);
+    match e.kind() {
+        ErrorKind::AlreadyExists => {
+            error.with_kind(Kind::Usage).expected("a path where nothing exists").remedy(
+                Advice::from("choose another path, or overwrite what is there with ")
+                    .setting(Setting("force")),
+            )
+        }
+        ErrorKind::NotFound => error.remedy("check the path, or create a disk there first"),
+        ErrorKind::ReadOnlyFilesystem => {
+            error.remedy(Advice::from("read what is there with ").setting(Setting("read_only")))
+        }
+        ErrorKind::PermissionDenied if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => error.remedy(
+            Advice::from("it may be immutable (`lsattr` shows it): read what is there with ")
+                .setting(Setting("read_only")),
+        ),
+        ErrorKind::ResourceBusy => error
+            .with_kind(Kind::Busy)
+            .found(
+                "a block device that is in use: mounted, part of another device, or open in another program",
+            )
+            .remedy("`lsblk DEVICE` and `fuser -v DEVICE` show by what; end that first"),
+        _ => error,
+    }
+}

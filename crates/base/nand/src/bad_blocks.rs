@@ -1,0 +1,150 @@
+//! What can still be read from bad blocks under a UBI volume, through the MTD device below.
+//!
+//! UBI marks a block as bad that it cannot erase, calls that a success, and its old content stays. From then on UBI does not
+//! touch it, but the MTD device reads it as any other.
+
+use crate::flash::{Leb, Unerased};
+use crate::sysfs::number;
+use crate::ubi_calls;
+use lacuna_contracts::{Error, Kind, Result};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// The volume header of UBI: its magic number, where it has the volume, the block and its checksum, and its length.
+const MAGIC: &[u8; 4] = b"UBI!";
+const VOLUME: usize = 8;
+const BLOCK: usize = 12;
+const CHECKSUM: usize = 60;
+const HEADER: usize = 64;
+
+/// The device below a UBI volume, and what of its bad blocks was not handed out.
+pub(crate) struct BadBlocks {
+    /// In `/sys/class/ubi`: how many blocks are bad.
+    count: PathBuf,
+    mtd: PathBuf,
+    /// Bytes of a physical block, and from where on it has content.
+    block_len: u64,
+    content_at: u64,
+    volume: u32,
+    seen: BTreeSet<u64>,
+    waiting: Vec<Unerased>,
+}
+
+impl BadBlocks {
+    /// Of a volume with this number. `device` is the name of its UBI device, such as `ubi0`.
+    pub(crate) fn new(device: &str, volume: u32) -> Result<BadBlocks> {
+        let ubi = PathBuf::from("/sys/class/ubi").join(device);
+        let mtd = format!("mtd{}", number(&ubi.join("mtd_num"))?);
+        let block_len = number(&PathBuf::from("/sys/class/mtd").join(&mtd).join("erasesize"))?;
+        // What is left of a physical block are its headers, which come first.
+        let leb_len = number(&ubi.join("eraseblock_size"))?;
+        let Some(content_at) = block_len.checked_sub(leb_len) else {
+            return Err(Error::new(
+                Kind::Other,
+                format!("cannot tell where {mtd} has the blocks of {device}"),
+            )
+            .found(format!("physical blocks of {block_len} bytes for logical ones of {leb_len}"))
+            .expected("logical blocks that are shorter"));
+        };
+        Ok(BadBlocks {
+            count: ubi.join("bad_peb_count"),
+            mtd: PathBuf::from("/dev").join(mtd),
+            block_len: block_len.into(),
+            content_at: content_at.into(),
+            volume,
+            seen: BTreeSet::new(),
+            waiting: vec![],
+        })
+    }
+
+    /// Copies in bad blocks that were not handed out yet and that are wanted.
+    ///
+    /// Errors: [`Kind::PurgeIncomplete`] if there are bad blocks and the device below cannot be read.
+    pub(crate) fn take(&mut self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
+        if number(&self.count)? as usize > self.seen.len() {
+            self.look().map_err(|e| {
+                Error::new(Kind::PurgeIncomplete, "cannot tell whether everything old is erased")
+                    .found(format!("bad blocks, and no way to read them: {}: {e}", self.mtd.display()))
+                    .expected("the device below the UBI volume, to see what is left in its bad blocks")
+                    .remedy(format!("permit reading {}", self.mtd.display()))
+                    .caused_by(e)
+            })?;
+        }
+        Ok(self.waiting.extract_if(.., |copy| wanted(copy)).collect())
+    }
+
+    fn look(&mut self) -> std::io::Result<()> {
+        let device = File::open(&self.mtd)?;
+        let mut offset = 0;
+        // Beyond its end the device refuses to say.
+        while let Some(bad) = is_bad(&device, offset)? {
+            if bad && !self.seen.contains(&offset) {
+                // Seen once it was read: a failure is told again by the next call.
+                self.waiting.extend(self.copy_at(&device, offset)?);
+                self.seen.insert(offset);
+            }
+            offset += self.block_len;
+        }
+        Ok(())
+    }
+
+    /// What a bad block holds, unless it is of another volume or nothing.
+    fn copy_at(&self, device: &File, offset: u64) -> std::io::Result<Option<Unerased>> {
+        let mut block = vec![0; self.block_len as usize];
+        device.read_exact_at(&mut block, offset)?;
+        let content = block.split_off(self.content_at as usize);
+        // Erased, or as factories leave them.
+        if content.iter().all(|byte| *byte == content[0]) {
+            return Ok(None);
+        }
+        let leb = match volume_header(&block) {
+            Some((volume, _)) if volume != self.volume => return Ok(None),
+            header => header.map(|(_, leb)| leb),
+        };
+        Ok(Some(Unerased { leb, content }))
+    }
+}
+
+/// Whether the block there is bad, or nothing behind the end of the device.
+fn is_bad(device: &File, offset: u64) -> std::io::Result<Option<bool>> {
+    match ubi_calls::is_bad(device, offset) {
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// The volume and the logical block that a header among these bytes names. Where it stands depends on how the device was
+/// formatted.
+fn volume_header(headers: &[u8]) -> Option<(u32, Leb)> {
+    let word = |header: &[u8], at: usize| Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    headers.windows(HEADER).filter(|header| header.starts_with(MAGIC)).find_map(|header| {
+        // UBI's checksum is the CRC-32 that begins with ones and is not inverted at the end.
+        let whole = word(header, CHECKSUM)? == !crc32fast::hash(&header[..CHECKSUM]);
+        whole.then_some((word(header, VOLUME)?, Leb(word(header, BLOCK)?)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_header_is_found_wherever_it_stands() {
+        let mut headers = vec![0xff; 4096];
+        assert_eq!(volume_header(&headers), None);
+        for at in [64, 2048] {
+            let mut header = [0; HEADER];
+            header[..4].copy_from_slice(MAGIC);
+            header[VOLUME + 3] = 5;
+            header[BLOCK + 2] = 1;
+            let checksum = !crc32fast::hash(&header[..CHECKSUM]);
+            header[CHECKSUM..].copy_from_slice(&checksum.to_be_bytes());
+            headers[at..at + HEADER].copy_from_slice(&header);
+            assert_eq!(volume_header(&headers), Some((5, Leb(256))));
+            headers[at + BLOCK] = 1;
+            assert_eq!(volume_header(&headers), None, "a damaged one");
+        }
+    }
+}

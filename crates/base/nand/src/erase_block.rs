@@ -1,0 +1,143 @@
+//! The two headers at the start of each physical erase block, one page each, as UBI has them: how often the block was erased,
+//! and which logical erase block lies in it (docs/format/nand.md).
+
+use lacuna_contracts::{Record, RecordMut};
+use std::ops::Range;
+
+/// Pages of a block that its headers take.
+pub(crate) const HEADER_PAGES: u32 = 2;
+
+const ERASE_MAGIC: &[u8; 4] = b"LEC1";
+const VOLUME_MAGIC: &[u8; 4] = b"LVI1";
+/// More erasures and changes than any chip sees: counting on from here never overflows.
+pub(crate) const MOST: u64 = 1 << 48;
+/// Characters of a magic before its version.
+const KIND: usize = 3;
+const ERASE_LEN: usize = 32;
+const VOLUME_LEN: usize = 40;
+
+/// What a header page holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found<T> {
+    /// Nothing: the page is erased.
+    Nothing,
+    /// A header.
+    Header(T),
+    /// One of a later version: it must stay as it is.
+    Later,
+    /// Anything else.
+    Rubbish,
+}
+
+/// The first page: written after each erasure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EraseHeader {
+    /// How often the block was erased.
+    pub(crate) erasures: u64,
+    /// Logical erase blocks of the mapping that the block belongs to.
+    pub(crate) lebs: u32,
+    /// Drawn when the mapping was made: blocks with another number are not of it.
+    pub(crate) image: u64,
+}
+
+/// The second page: written when the block is taken for a logical erase block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VolumeHeader {
+    /// The logical erase block.
+    pub(crate) leb: u32,
+    /// Of two blocks for the same, the one with the higher number counts.
+    pub(crate) sequence: u64,
+    /// Of a block that replaces another: it counts only if its first `copied` bytes have this checksum.
+    pub(crate) copied: Option<(u32, u32)>,
+}
+
+impl EraseHeader {
+    pub(crate) fn page(&self, len: usize) -> Vec<u8> {
+        page_of(len, ERASE_LEN, |record| {
+            record
+                .put(0, ERASE_MAGIC)
+                .u32(4, self.lebs)
+                .u64(8, self.erasures.min(MOST - 1))
+                .u64(16, self.image);
+        })
+    }
+
+    pub(crate) fn parse(page: &[u8]) -> Found<EraseHeader> {
+        parse(page, ERASE_LEN, ERASE_MAGIC, 24..28, |record| {
+            let header = EraseHeader { lebs: record.u32(4), erasures: record.u64(8), image: record.u64(16) };
+            (header.erasures < MOST).then_some(header)
+        })
+    }
+}
+
+impl VolumeHeader {
+    pub(crate) fn page(&self, len: usize) -> Vec<u8> {
+        page_of(len, VOLUME_LEN, |record| {
+            let (bytes, checksum) = self.copied.unwrap_or_default();
+            record.put(0, VOLUME_MAGIC).u32(4, self.leb).u64(8, self.sequence);
+            record.u32(16, u32::from(self.copied.is_some())).u32(20, bytes).u32(24, checksum);
+        })
+    }
+
+    pub(crate) fn parse(page: &[u8]) -> Found<VolumeHeader> {
+        parse(page, VOLUME_LEN, VOLUME_MAGIC, 28..36, |record| {
+            let copied = match record.u32(16) {
+                0 => None,
+                1 => Some((record.u32(20), record.u32(24))),
+                _ => return None,
+            };
+            let header = VolumeHeader { leb: record.u32(4), sequence: record.u64(8), copied };
+            (header.sequence < MOST).then_some(header)
+        })
+    }
+}
+
+/// A page with a record at its start that ends with its checksum; the rest stays erased.
+fn page_of(len: usize, record_len: usize, fill: impl FnOnce(&mut RecordMut<'_>)) -> Vec<u8> {
+    let mut page = vec![0xff; len];
+    page[..record_len].fill(0);
+    fill(&mut RecordMut(&mut page[..record_len]));
+    let checksum = crc32fast::hash(&page[..record_len - 4]);
+    RecordMut(&mut page).u32(record_len - 4, checksum);
+    page
+}
+
+/// Every version has the magic and the checksum in the same place; this one has zeros in `zero`.
+fn parse<T>(
+    page: &[u8],
+    len: usize,
+    magic: &[u8; 4],
+    zero: Range<usize>,
+    read: impl FnOnce(Record<'_>) -> Option<T>,
+) -> Found<T> {
+    if page.iter().all(|byte| *byte == 0xff) {
+        return Found::Nothing;
+    }
+    let record = Record(&page[..len]);
+    if page[..KIND] != magic[..KIND] || record.u32(len - 4) != crc32fast::hash(&page[..len - 4]) {
+        return Found::Rubbish;
+    }
+    if page[KIND] != magic[KIND] || !record.is_zero(zero) {
+        return Found::Later;
+    }
+    read(record).map_or(Found::Rubbish, Found::Header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_come_back_and_a_flipped_bit_is_noticed() {
+        let erase = EraseHeader { erasures: 77, lebs: 1000, image: 0x1234_5678_9abc };
+        let volume = VolumeHeader { leb: 9, sequence: 1 << 40, copied: Some((8192, 0xdead_beef)) };
+        assert_eq!(EraseHeader::parse(&erase.page(2048)), Found::Header(erase));
+        assert_eq!(VolumeHeader::parse(&volume.page(2048)), Found::Header(volume));
+        assert_eq!(VolumeHeader::parse(&[0xff; 2048]), Found::Nothing);
+        for bit in 0..8 * ERASE_LEN {
+            let mut page = erase.page(2048);
+            page[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(EraseHeader::parse(&page), Found::Rubbish);
+        }
+    }
+}

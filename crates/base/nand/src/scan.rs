@@ -1,0 +1,189 @@
+//! Finding the mapping again: what the headers of all blocks of a chip say.
+
+use crate::chip::{Chip, Fault, Peb};
+use crate::erase_block::{EraseHeader, Found, HEADER_PAGES, VolumeHeader};
+use crate::flash::{Leb, Unerased};
+use crate::state::{Queued, State, Use};
+use lacuna_contracts::{Error, Kind, Result};
+use std::collections::{BTreeSet, VecDeque};
+
+/// As many bytes hold any header.
+const START: u32 = 64;
+/// Blocks of which the headers are fetched while those before them are looked at.
+const AHEAD: u32 = 256;
+
+/// What the headers of the blocks say.
+#[derive(Default)]
+pub(crate) struct Scan {
+    /// The header of the first block that has one.
+    pub(crate) first: Option<EraseHeader>,
+    uses: Vec<Use>,
+    erasures: Vec<Option<u64>>,
+    holders: Vec<(Peb, VolumeHeader)>,
+    queue: VecDeque<Queued>,
+    unerased: Vec<Unerased>,
+}
+
+impl Scan {
+    /// Takes in what all blocks say.
+    pub(crate) fn of(chip: &dyn Chip) -> Result<Scan> {
+        let (blocks, start) = (chip.geometry().blocks, chip.geometry().page + START);
+        let mut scan = Scan::default();
+        (0..blocks.min(AHEAD)).for_each(|peb| chip.will_read(Peb(peb), start));
+        for peb in 0..blocks {
+            if peb + AHEAD < blocks {
+                chip.will_read(Peb(peb + AHEAD), start);
+            }
+            scan.look(chip, Peb(peb))?;
+        }
+        Ok(scan)
+    }
+
+    /// Takes in what a block says.
+    fn look(&mut self, chip: &dyn Chip, peb: Peb) -> Result<()> {
+        let bad = chip.is_bad(peb).map_err(fault)?;
+        let (erase, volume) = read_headers(chip, peb)?;
+        if erase == Found::Later || volume == Found::Later {
+            return Err(Error::new(Kind::Corrupt, "this chip was divided by a later version of lacuna")
+                .found(format!("a header of block {}", peb.0))
+                .expected("headers of version 1")
+                .remedy("open it with the version of lacuna that wrote it"));
+        }
+        self.erasures.push(match erase {
+            Found::Header(header) => Some(header.erasures),
+            _ => None,
+        });
+        if bad {
+            self.uses.push(Use::Bad);
+            let leb = match volume {
+                Found::Header(header) => Some(Leb(header.leb)),
+                // The header goes first when a block is erased, and what stands behind it may stay.
+                _ => None,
+            };
+            let content = content_of(chip, peb)?;
+            if leb.is_some() || content.iter().any(|byte| *byte != content[0]) {
+                self.unerased.push(Unerased { leb, content });
+            }
+            return Ok(());
+        }
+        match erase {
+            Found::Header(header) => match self.first {
+                None => self.first = Some(header),
+                Some(first) if (first.image, first.lebs) != (header.image, header.lebs) => {
+                    return Err(Error::new(
+                        Kind::Corrupt,
+                        "the blocks of this chip belong to different disks",
+                    )
+                    .found(format!("block {} of image {:016x}", peb.0, header.image))
+                    .expected(format!("image {:016x}", first.image))
+                    .remedy("restore the chip from a backup, or create the disk anew"));
+                }
+                Some(_) => {}
+            },
+            // Power was cut between an erasure and this header, or in the erasure.
+            Found::Nothing | Found::Rubbish | Found::Later => {
+                self.uses.push(Use::Superseded);
+                self.queue.push_back(Queued { peb, held: None, failing: false });
+                return Ok(());
+            }
+        }
+        match volume {
+            Found::Nothing => self.uses.push(Use::Free),
+            Found::Header(header) => {
+                self.uses.push(Use::Superseded);
+                self.holders.push((peb, header));
+            }
+            Found::Rubbish | Found::Later => {
+                self.uses.push(Use::Superseded);
+                self.queue.push_back(Queued { peb, held: None, failing: false });
+            }
+        }
+        Ok(())
+    }
+
+    /// What is mapped where.
+    pub(crate) fn finish(mut self, chip: &dyn Chip, lebs: u32) -> Result<State> {
+        let known: Vec<u64> = self.erasures.iter().flatten().copied().collect();
+        // A block whose count is lost counts as worn as the others are on average.
+        let mean = (known.iter().map(|erasures| u128::from(*erasures)).sum::<u128>()
+            / known.len().max(1) as u128) as u64;
+        let mut state = State {
+            map: vec![None; lebs as usize],
+            erasures: self.erasures.iter().map(|erasures| erasures.unwrap_or(mean)).collect(),
+            uses: std::mem::take(&mut self.uses),
+            free: BTreeSet::new(),
+            mapped: BTreeSet::new(),
+            queue: self.queue,
+            unerased: self.unerased.into_iter().map(|copy| copy.among(lebs)).collect(),
+            sequence: self.holders.iter().map(|(_, header)| header.sequence).max().unwrap_or(0),
+            erased_since_levelling: 0,
+            moved: 0,
+        };
+        for (number, used) in state.uses.iter().enumerate() {
+            if *used == Use::Free {
+                state.free.insert((state.erasures[number], Peb(number as u32)));
+            }
+        }
+        // Ascending, so that each one that counts replaces what counted before.
+        self.holders.sort_unstable_by_key(|(_, header)| header.sequence);
+        for (peb, header) in self.holders {
+            let leb = Leb(header.leb);
+            if header.leb >= lebs || !is_complete(chip, peb, &header)? {
+                state.enqueue(peb, (header.leb < lebs).then_some(leb), false);
+            } else if let Some(old) = state.map_to(leb, Some(peb)) {
+                state.enqueue(old, Some(leb), false);
+            }
+        }
+        Ok(state)
+    }
+}
+
+/// Whether a block that replaces another has all that it was to hold.
+fn is_complete(chip: &dyn Chip, peb: Peb, header: &VolumeHeader) -> Result<bool> {
+    let Some((len, checksum)) = header.copied else { return Ok(true) };
+    let geometry = chip.geometry();
+    let start = HEADER_PAGES * geometry.page;
+    if u64::from(len) > geometry.block_len() - u64::from(start) {
+        return Ok(false);
+    }
+    let mut data = vec![0; len as usize];
+    chip.read(peb, start, &mut data).map_err(fault)?;
+    Ok(crc32fast::hash(&data) == checksum)
+}
+
+/// Both headers of a block, with one read of a block that holds them: chips have many blocks.
+pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHeader>, Found<VolumeHeader>)> {
+    let page = chip.geometry().page as usize;
+    let mut bytes = vec![0; page + START as usize];
+    chip.read(peb, 0, &mut bytes).map_err(fault)?;
+    let erase = EraseHeader::parse(&bytes[..page]);
+    let volume = match VolumeHeader::parse(&bytes[page..]) {
+        // Whether all of the page is erased decides.
+        Found::Nothing | Found::Rubbish => {
+            let mut whole = bytes[page..].to_vec();
+            whole.resize(page, 0);
+            // What was read is not read again: a chip may answer differently, and a header would appear or vanish.
+            chip.read(peb, page as u32 + START, &mut whole[START as usize..]).map_err(fault)?;
+            VolumeHeader::parse(&whole)
+        }
+        found => found,
+    };
+    Ok((erase, volume))
+}
+
+/// What lies behind the headers of a block.
+pub(crate) fn content_of(chip: &dyn Chip, peb: Peb) -> Result<Vec<u8>> {
+    let geometry = chip.geometry();
+    let mut content = vec![0; ((geometry.pages - HEADER_PAGES) * geometry.page) as usize];
+    chip.read(peb, HEADER_PAGES * geometry.page, &mut content).map_err(fault)?;
+    Ok(content)
+}
+
+/// What a fault is to the callers of a mapping.
+pub(crate) fn fault(fault: Fault) -> Error {
+    match fault {
+        Fault::Other(e) => e,
+        Fault::Program => Error::new(Kind::Io, "the chip could not program a block"),
+        Fault::Erase => Error::new(Kind::Io, "the chip could not erase a block"),
+    }
+}

@@ -1,0 +1,143 @@
+//! Many operations at once: all of them are started, then all are waited for.
+
+use super::super::error::Code;
+use super::context::IoContext;
+use super::handle::{Handle, Pairs, check};
+use super::read::ReadOp;
+use super::symbols::Api;
+use super::write::WriteOp;
+use std::ffi::{CString, c_int};
+use std::ptr;
+
+/// `LIBRADOS_OPERATION_FULL_TRY`: a full pool answers with an error instead of letting writes wait.
+const FULL_TRY: c_int = 64;
+
+/// How librados says that an operation is done.
+struct Completion {
+    api: &'static Api,
+    raw: Handle,
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        // SAFETY: the completion is ours; librados holds it itself as long as it needs it.
+        unsafe { (self.api.rados_aio_release)(self.raw) }
+    }
+}
+
+impl Completion {
+    fn new(api: &'static Api) -> Result<Completion, Code> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` outlives the call; no callback, so its argument may be null.
+        check(unsafe { (api.rados_aio_create_completion2)(ptr::null_mut(), None, &raw mut raw) })?;
+        Ok(Completion { api, raw })
+    }
+
+    /// Waits until the operation that was started with it is done, and gives the object's version.
+    fn wait(&self) -> Result<u64, Code> {
+        // SAFETY: the completion is live and its operation was started; the result is asked for once that is done.
+        unsafe {
+            (self.api.rados_aio_wait_for_complete)(self.raw);
+            check((self.api.rados_aio_get_return_value)(self.raw))?;
+            Ok((self.api.rados_aio_get_version)(self.raw))
+        }
+    }
+}
+
+/// What a read operation found beside the bytes.
+pub(in super::super) struct ReadAnswer {
+    /// The version of the object.
+    pub(in super::super) version: u64,
+    /// Keys of the range that was asked for, with their values, sorted.
+    pub(in super::super) pairs: Pairs,
+    /// The keys that were named, likewise.
+    pub(in super::super) named: Pairs,
+    /// Whether the store held back keys that were asked for.
+    pub(in super::super) more: bool,
+}
+
+/// A read operation under way, or over. Dropped, it waits, so that nothing is filled that is not borrowed any more.
+struct Reading<'a> {
+    completion: Completion,
+    op: ReadOp<'a>,
+    done: bool,
+}
+
+impl Reading<'_> {
+    fn answer(&mut self) -> Result<ReadAnswer, Code> {
+        let result = self.completion.wait();
+        self.done = true;
+        // SAFETY: it has completed with this result.
+        let found = unsafe { self.op.collect(result.map(drop)) }?;
+        Ok(ReadAnswer { version: result?, pairs: found.pairs, named: found.named, more: found.more })
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            let _whatever_it_was = self.completion.wait();
+        }
+    }
+}
+
+impl IoContext {
+    /// Performs operations side by side, each started as the iterator gives it; the versions afterwards.
+    pub(in super::super) fn write_all(
+        &self,
+        ops: impl Iterator<Item = lacuna_contracts::Result<(CString, WriteOp)>>,
+    ) -> Vec<lacuna_contracts::Result<Result<u64, Code>>> {
+        let started: Vec<_> = ops.map(|op| op.map(|(object, op)| self.start_write(&object, op))).collect();
+        started.into_iter().map(|s| s.map(|s| s.and_then(|completion| completion.wait()))).collect()
+    }
+
+    fn start_write(&self, object: &CString, mut op: WriteOp) -> Result<Completion, Code> {
+        if op.is_empty {
+            // librados refuses an operation of no steps; this one does nothing.
+            op.remove_keys(&[]);
+        }
+        let completion = Completion::new(self.api())?;
+        // SAFETY: operation, context and completion are live; the name ends in NUL; a null time means now. librados takes
+        // what it needs out of the operation before it returns.
+        check(unsafe {
+            (self.api().rados_aio_write_op_operate)(
+                op.raw,
+                self.raw(),
+                completion.raw,
+                object.as_ptr(),
+                ptr::null_mut(),
+                FULL_TRY,
+            )
+        })?;
+        Ok(completion)
+    }
+
+    /// Performs operations side by side, each started as the iterator gives it. Of an object that is not there
+    /// ([`Code::NO_ENTRY`]) the bytes are zeros; after another error they are of no meaning.
+    pub(in super::super) fn read_all<'a>(
+        &self,
+        ops: impl Iterator<Item = lacuna_contracts::Result<(CString, ReadOp<'a>)>>,
+    ) -> Vec<lacuna_contracts::Result<Result<ReadAnswer, Code>>> {
+        let started: Vec<_> = ops.map(|op| op.map(|(object, op)| self.start_read(&object, op))).collect();
+        started.into_iter().map(|s| s.map(|s| s.and_then(|mut reading| reading.answer()))).collect()
+    }
+
+    fn start_read<'a>(&self, object: &CString, mut op: ReadOp<'a>) -> Result<Reading<'a>, Code> {
+        if op.reads_nothing() {
+            op.assert_exists();
+        }
+        let completion = Completion::new(self.api())?;
+        // SAFETY: as for a write; what the operation will fill stays borrowed until the `Reading` has waited.
+        let started = check(unsafe {
+            (self.api().rados_aio_read_op_operate)(op.raw, self.raw(), completion.raw, object.as_ptr(), 0)
+        });
+        match started {
+            Ok(_) => Ok(Reading { completion, op, done: false }),
+            Err(code) => {
+                // SAFETY: it was not started, and so has completed.
+                let _same_code = unsafe { op.collect(Err(code)) };
+                Err(code)
+            }
+        }
+    }
+}

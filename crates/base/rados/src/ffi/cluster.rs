@@ -1,0 +1,137 @@
+//! The connection to a cluster.
+
+use super::super::error::Code;
+use super::handle::{Handle, check};
+use super::symbols::{Api, api};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The longest value of an option that is read back.
+const LONGEST_VALUE: usize = 256;
+
+/// Handles that are not shut down yet: as long as there is one, threads may be in librados.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether librados is in use: a process that ends in the usual way then, by returning from `main` or by `exit`, may
+/// crash, since librados takes down what its threads still use. It ends by [`exit_at_once`] instead.
+pub fn is_in_use() -> bool {
+    LIVE.load(Ordering::SeqCst) > 0
+}
+
+/// Ends the process with this exit code and nothing else: no destructor of librados or of anything else runs. What
+/// buffers hold must have been written.
+pub fn exit_at_once(code: u8) -> ! {
+    // SAFETY: that of unistd.h.
+    unsafe extern "C" {
+        safe fn _exit(status: c_int) -> !;
+    }
+    _exit(c_int::from(code))
+}
+
+/// A cluster handle that is shut down when dropped.
+struct Owned {
+    api: &'static Api,
+    raw: Handle,
+}
+
+// SAFETY: librados guards a cluster handle with locks of its own; it is made to be used from many threads.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours, is used nowhere else any more, and shutting down one that never got connected
+        // only frees it.
+        unsafe { (self.api.rados_shutdown)(self.raw) }
+        LIVE.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A cluster handle that may be configured and is not connected yet. (Much of librados crashes on such a handle, so
+/// this type offers none of it.)
+pub(in super::super) struct Draft(Owned);
+
+impl Draft {
+    /// A handle for `client`, such as `client.admin`. The outer error: librados cannot be loaded.
+    pub(in super::super) fn new(client: &CStr) -> lacuna_contracts::Result<Result<Draft, Code>> {
+        let api = api()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` outlives the call; the strings end in NUL. An empty cluster name leaves it to the
+        // configuration file.
+        let made = unsafe { (api.rados_create2)(&raw mut raw, c"".as_ptr(), client.as_ptr(), 0) };
+        Ok(check(made).map(|_| {
+            LIVE.fetch_add(1, Ordering::SeqCst);
+            Draft(Owned { api, raw })
+        }))
+    }
+
+    /// Reads a configuration file, or the first found in the usual places.
+    pub(in super::super) fn read_file(&mut self, path: Option<&CStr>) -> Result<(), Code> {
+        let path = path.map_or(ptr::null(), CStr::as_ptr);
+        // SAFETY: the handle is live; the path is null, as is allowed, or ends in NUL.
+        check(unsafe { (self.0.api.rados_conf_read_file)(self.0.raw, path) }).map(drop)
+    }
+
+    /// Sets an option.
+    pub(in super::super) fn set(&mut self, option: &CStr, value: &str) -> Result<(), Code> {
+        let value = CString::new(value).map_err(|_| Code::INVALID)?;
+        // SAFETY: the handle is live; both strings end in NUL.
+        check(unsafe { (self.0.api.rados_conf_set)(self.0.raw, option.as_ptr(), value.as_ptr()) }).map(drop)
+    }
+
+    /// The value of an option, if it is one, and short.
+    pub(in super::super) fn get(&self, option: &CStr) -> Option<String> {
+        let mut value = [0_u8; LONGEST_VALUE];
+        let at: *mut c_char = value.as_mut_ptr().cast();
+        // SAFETY: the handle is live; librados writes at most as many bytes as the buffer holds, a NUL among them.
+        check(unsafe { (self.0.api.rados_conf_get)(self.0.raw, option.as_ptr(), at, value.len()) }).ok()?;
+        CStr::from_bytes_until_nul(&value).ok()?.to_str().ok().map(str::to_owned)
+    }
+
+    /// Connects.
+    pub(in super::super) fn connect(self) -> Result<Cluster, Code> {
+        // SAFETY: the handle is live and was not connected before.
+        check(unsafe { (self.0.api.rados_connect)(self.0.raw) })?;
+        Ok(Cluster(self.0))
+    }
+}
+
+/// A connected cluster handle.
+pub(in super::super) struct Cluster(Owned);
+
+impl Cluster {
+    pub(super) fn api(&self) -> &'static Api {
+        self.0.api
+    }
+
+    pub(super) fn raw(&self) -> Handle {
+        self.0.raw
+    }
+
+    /// The number of this connection, unique in the cluster: the NNN of `client.NNN`.
+    pub(in super::super) fn instance(&self) -> u64 {
+        // SAFETY: the handle is live and connected.
+        unsafe { (self.api().rados_get_instance_id)(self.raw()) }
+    }
+
+    /// Whether there is still a pool of this number.
+    pub(in super::super) fn has_pool(&self, pool: i64) -> bool {
+        let mut name = [0_u8; LONGEST_VALUE];
+        let at: *mut c_char = name.as_mut_ptr().cast();
+        // SAFETY: the handle is live; librados writes at most as many bytes as the buffer holds.
+        let found = unsafe { (self.api().rados_pool_reverse_lookup)(self.raw(), pool, at, name.len()) };
+        check(found) != Err(Code::NO_ENTRY)
+    }
+
+    /// Keeps the client at this address from ever being answered by a storage daemon again, for so many seconds.
+    /// Returns when this client knows of it: whatever it does from now on happens after the other was shut out.
+    pub(in super::super) fn blocklist(&self, address: &CStr, seconds: u32) -> Result<(), Code> {
+        let mut address = address.to_owned().into_bytes_with_nul();
+        // SAFETY: the handle is live; the address ends in NUL, and is our copy should librados write to it.
+        check(unsafe { (self.api().rados_blocklist_add)(self.raw(), address.as_mut_ptr().cast(), seconds) })?;
+        // SAFETY: the handle is live.
+        check(unsafe { (self.api().rados_wait_for_latest_osdmap)(self.raw()) }).map(drop)
+    }
+}

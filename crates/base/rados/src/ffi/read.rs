@@ -1,0 +1,237 @@
+//! A read operation: bytes and keys of one version of one object.
+
+use super::super::error::Code;
+use super::handle::{Handle, Pairs, check};
+use super::symbols::{Api, api};
+use std::ffi::{CStr, c_char, c_int, c_uchar};
+use std::marker::PhantomData;
+use std::ptr;
+
+/// Where librados says how a read of bytes went.
+struct ReadCell {
+    len: usize,
+    result: c_int,
+}
+
+/// Where librados says how a read of keys went.
+struct KeysCell {
+    iterator: Handle,
+    more: c_uchar,
+    result: c_int,
+}
+
+impl KeysCell {
+    /// An empty cell, which the operation frees.
+    fn new() -> *mut KeysCell {
+        Box::into_raw(Box::new(KeysCell { iterator: ptr::null_mut(), more: 0, result: 0 }))
+    }
+}
+
+/// A buffer to fill, and what was filled.
+struct Extent {
+    buf: *mut u8,
+    len: usize,
+    cell: *mut ReadCell,
+}
+
+/// Keys with their values: those of the range, whether the store held more of them back, and those that were named.
+#[derive(Default)]
+pub(super) struct FoundKeys {
+    pub(super) pairs: Pairs,
+    pub(super) more: bool,
+    pub(super) named: Pairs,
+}
+
+/// A read operation being put together. It borrows the buffers that it will fill.
+pub(in super::super) struct ReadOp<'a> {
+    api: &'static Api,
+    pub(super) raw: Handle,
+    extents: Vec<Extent>,
+    /// Null, or where the answer to the one step about a range of keys goes.
+    range: *mut KeysCell,
+    /// Null, or where the answer to the one step about named keys goes.
+    named: *mut KeysCell,
+    buffers: PhantomData<&'a mut [u8]>,
+}
+
+impl Drop for ReadOp<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the operation, its cells and its iterator are ours alone: it was never started, or has completed (the
+        // batch that starts it waits for that).
+        unsafe {
+            (self.api.rados_release_read_op)(self.raw);
+            for extent in &self.extents {
+                drop(Box::from_raw(extent.cell));
+            }
+            for cell in [self.range, self.named].into_iter().filter(|cell| !cell.is_null()) {
+                let keys = Box::from_raw(cell);
+                if !keys.iterator.is_null() {
+                    (self.api.rados_omap_get_end)(keys.iterator);
+                }
+            }
+        }
+    }
+}
+
+impl<'a> ReadOp<'a> {
+    /// An operation of no steps.
+    pub(in super::super) fn new() -> lacuna_contracts::Result<ReadOp<'a>> {
+        let api = api()?;
+        // SAFETY: no arguments; librados aborts rather than give null.
+        let raw = unsafe { (api.rados_create_read_op)() };
+        Ok(ReadOp {
+            api,
+            raw,
+            extents: Vec::new(),
+            range: ptr::null_mut(),
+            named: ptr::null_mut(),
+            buffers: PhantomData,
+        })
+    }
+
+    /// Fails unless the object is there; what reads bytes or keys does so anyway.
+    pub(super) fn assert_exists(&mut self) {
+        // SAFETY: the operation is live and only ours.
+        unsafe { (self.api.rados_read_op_assert_exists)(self.raw) }
+    }
+
+    /// Fails unless the object has this version, which is not 0.
+    pub(in super::super) fn assert_version(&mut self, version: u64) {
+        // SAFETY: the operation is live and only ours.
+        unsafe { (self.api.rados_read_op_assert_version)(self.raw, version) }
+    }
+
+    /// Fills a buffer; past the end of the object with zeros.
+    pub(in super::super) fn read(&mut self, offset: u64, buf: &'a mut [u8]) {
+        if buf.is_empty() {
+            // To librados a length of 0 means everything.
+            return;
+        }
+        let cell = Box::into_raw(Box::new(ReadCell { len: 0, result: 0 }));
+        let extent = Extent { buf: buf.as_mut_ptr(), len: buf.len(), cell };
+        // SAFETY: as above; buffer and cell live, and are touched by nobody else, until the operation has completed.
+        unsafe {
+            (self.api.rados_read_op_read)(
+                self.raw,
+                offset,
+                extent.len,
+                extent.buf.cast(),
+                &raw mut (*cell).len,
+                &raw mut (*cell).result,
+            );
+        }
+        self.extents.push(extent);
+    }
+
+    /// Fetches these keys.
+    pub(in super::super) fn these_keys(&mut self, keys: &[Vec<u8>]) {
+        assert!(self.named.is_null(), "one step about named keys in an operation");
+        let cell = KeysCell::new();
+        self.named = cell;
+        let (at, lens): (Vec<*const c_char>, Vec<usize>) =
+            keys.iter().map(|key| (key.as_ptr().cast(), key.len())).unzip();
+        // SAFETY: as for reading bytes; the keys are copied.
+        unsafe {
+            (self.api.rados_read_op_omap_get_vals_by_keys2)(
+                self.raw,
+                at.as_ptr(),
+                at.len(),
+                lens.as_ptr(),
+                &raw mut (*cell).iterator,
+                &raw mut (*cell).result,
+            );
+        }
+    }
+
+    /// Fetches, in order, keys that follow `after` and begin with `prefix`, at most `most`.
+    pub(in super::super) fn keys_after(&mut self, after: &CStr, prefix: &CStr, most: u64) {
+        assert!(self.range.is_null(), "one step about a range of keys in an operation");
+        let cell = KeysCell::new();
+        self.range = cell;
+        // SAFETY: as for reading bytes; the strings are copied.
+        unsafe {
+            (self.api.rados_read_op_omap_get_vals2)(
+                self.raw,
+                after.as_ptr(),
+                prefix.as_ptr(),
+                most,
+                &raw mut (*cell).iterator,
+                &raw mut (*cell).more,
+                &raw mut (*cell).result,
+            );
+        }
+    }
+
+    /// Whether it reads neither bytes nor keys.
+    pub(super) fn reads_nothing(&self) -> bool {
+        self.extents.is_empty() && self.range.is_null() && self.named.is_null()
+    }
+
+    /// Puts zeros where nothing was read, and hands out the keys.
+    ///
+    /// # Safety
+    /// The operation must have completed with `result`.
+    pub(super) unsafe fn collect(&mut self, result: Result<(), Code>) -> Result<FoundKeys, Code> {
+        for extent in &self.extents {
+            // SAFETY: nobody else touches cell and buffer any more, and the buffer, borrowed for 'a, has `len` bytes.
+            unsafe {
+                let read = if result.is_ok() { (*extent.cell).len.min(extent.len) } else { 0 };
+                ptr::write_bytes(extent.buf.add(read), 0, extent.len - read);
+            }
+        }
+        result?;
+        for extent in &self.extents {
+            // SAFETY: as above.
+            check(unsafe { (*extent.cell).result })?;
+        }
+        let mut found = FoundKeys::default();
+        // SAFETY: as above.
+        if let Some(cell) = unsafe { self.range.as_ref() } {
+            check(cell.result)?;
+            // SAFETY: the operation succeeded, so librados has made the iterator ready.
+            found.pairs = unsafe { pairs(self.api, cell.iterator)? };
+            found.more = cell.more != 0;
+        }
+        // SAFETY: as above.
+        if let Some(cell) = unsafe { self.named.as_ref() } {
+            check(cell.result)?;
+            // SAFETY: likewise.
+            found.named = unsafe { pairs(self.api, cell.iterator)? };
+        }
+        Ok(found)
+    }
+}
+
+/// Everything that an iterator gives.
+///
+/// # Safety
+/// The iterator must be live, and of an operation that succeeded.
+unsafe fn pairs(api: &Api, iterator: Handle) -> Result<Pairs, Code> {
+    let mut pairs = Vec::new();
+    loop {
+        let (mut key, mut value) = (ptr::null_mut::<c_char>(), ptr::null_mut::<c_char>());
+        let (mut key_len, mut value_len) = (0, 0);
+        // SAFETY: the iterator is live; the four places outlive the call.
+        check(unsafe {
+            (api.rados_omap_get_next2)(
+                iterator,
+                &raw mut key,
+                &raw mut value,
+                &raw mut key_len,
+                &raw mut value_len,
+            )
+        })?;
+        if key.is_null() {
+            return Ok(pairs);
+        }
+        // SAFETY: until the iterator is closed there are `key_len` bytes at `key`.
+        let key = unsafe { std::slice::from_raw_parts(key.cast::<u8>(), key_len) };
+        let value = if value.is_null() || value_len == 0 {
+            &[]
+        } else {
+            // SAFETY: likewise.
+            unsafe { std::slice::from_raw_parts(value.cast::<u8>(), value_len) }
+        };
+        pairs.push((key.to_vec(), value.to_vec()));
+    }
+}

@@ -1,0 +1,411 @@
+//! Numbered objects of one prefix in a pool.
+
+use super::error::{self, Code};
+use super::ffi::{IoContext, ReadAnswer, ReadOp, WriteOp};
+use super::keys;
+use super::pool::RadosPool;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_medium::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
+use parking_lot::RwLock;
+use std::ffi::CString;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How often a query that needs several round trips begins again because the object changed meanwhile.
+const TRIES: u32 = 16;
+/// Objects asked about at once when a listing is checked.
+const ASKED_AT_ONCE: usize = 256;
+
+/// What librados answers: its own code, or what was asked for.
+type Answer<T> = std::result::Result<T, Code>;
+
+/// The objects of a pool whose names begin with one prefix, at present or as they were at a snapshot.
+pub struct RadosObjects {
+    pool: Arc<RadosPool>,
+    prefix: String,
+    /// Replaced whole when the snapshots to preserve change: the settings of a context in use may not.
+    context: RwLock<Arc<IoContext>>,
+    snapshot: Option<SnapshotId>,
+}
+
+impl RadosObjects {
+    pub(super) fn new(
+        pool: Arc<RadosPool>,
+        prefix: &str,
+        snapshot: Option<SnapshotId>,
+    ) -> Result<RadosObjects> {
+        let mut context = pool.context()?;
+        if let Some(id) = snapshot {
+            context.set_read_snapshot(id);
+        }
+        Ok(RadosObjects {
+            pool,
+            prefix: prefix.to_owned(),
+            context: RwLock::new(Arc::new(context)),
+            snapshot,
+        })
+    }
+
+    fn context(&self) -> Arc<IoContext> {
+        self.context.read().clone()
+    }
+
+    fn object_name(&self, object: u64) -> String {
+        format!("{}.{object:016x}", self.prefix)
+    }
+
+    fn c_name(&self, object: u64) -> CString {
+        CString::new(self.object_name(object)).expect("the prefix was found to have no NUL")
+    }
+
+    /// What was being done to an object, for an error.
+    fn doing(&self, what: &str, object: u64) -> String {
+        format!("cannot {what} object `{}` of pool `{}`", self.object_name(object), self.pool.name())
+    }
+
+    /// What was being done to the objects, for an error.
+    fn doing_to_all(&self, what: &str) -> String {
+        format!("cannot {what} objects `{}.*` of pool `{}`", self.prefix, self.pool.name())
+    }
+
+    fn refuse_if_read_only(&self, what: &str) -> Result<()> {
+        self.pool.check_fenced(|| self.doing_to_all(what))?;
+        let Some(id) = self.snapshot else { return Ok(()) };
+        Err(Error::new(Kind::ReadOnly, self.doing_to_all(what))
+            .found(format!("a view of snapshot {id}"))
+            .expected("the present objects"))
+    }
+
+    fn refuse_without_keys(&self, object: u64) -> Result<()> {
+        if self.pool.has_keys() {
+            return Ok(());
+        }
+        Err(error::failed(Code::UNSUPPORTED, self.doing("use keys of", object), self.pool.name()))
+    }
+
+    fn write_op(&self, transaction: &Transaction<'_>, target: Target) -> Result<(CString, WriteOp)> {
+        let mut op = WriteOp::new()?;
+        let (steps, epoch) = (&transaction.steps, self.pool.epoch());
+        match (epoch, target) {
+            (Some(epoch), Target::There) if !makes(steps) => epoch.assert(&mut op),
+            (Some(_), Target::NotThere) if leaves_something(steps) => op.create(true),
+            _ => {}
+        }
+        for step in steps {
+            match step {
+                Step::Create => op.create(true),
+                // No object has version 0, and librados does not take it.
+                Step::Expect(0) => op.assert_version(u64::MAX),
+                Step::Expect(version) => op.assert_version(*version),
+                Step::Compare { offset, data } => op.compare(*offset, data),
+                Step::Write { offset, data } => op.write(*offset, data),
+                Step::Zero { offset, len } => op.zero(*offset, *len),
+                Step::Truncate(len) => op.truncate(*len),
+                Step::Remove => op.remove(),
+                Step::SetKeys(_) | Step::RemoveKeys(_) | Step::RemoveKeyRange(..) => {
+                    self.refuse_without_keys(transaction.object)?;
+                    add_keys_step(&mut op, step);
+                }
+            }
+        }
+        if let Some(epoch) = epoch
+            && (target == Target::There || leaves_something(steps))
+            && !steps.iter().any(|step| matches!(step, Step::Remove))
+        {
+            epoch.stamp(&mut op);
+        }
+        Ok((self.c_name(transaction.object), op))
+    }
+
+    /// Performs transactions, each on an object that is there or is to be made, in the epoch of this client. Only objects
+    /// that are there can be asked for their epoch: who finds none begins again.
+    fn write_all(&self, batch: &[Transaction<'_>]) -> Vec<Result<Answer<u64>>> {
+        let context = self.context();
+        let mut answers = context.write_all(batch.iter().map(|t| self.write_op(t, Target::There)));
+        let mut target = Target::NotThere;
+        for _ in 0..TRIES {
+            let again = |answer: &Result<Answer<u64>>| match target {
+                Target::NotThere => matches!(answer, Ok(Err(Code::NO_ENTRY))),
+                Target::There => matches!(answer, Ok(Err(Code::EXISTS))),
+            };
+            let begun = |t: &Transaction<'_>| !makes(&t.steps);
+            let tried: Vec<usize> =
+                (0..batch.len()).filter(|&n| again(&answers[n]) && begun(&batch[n])).collect();
+            if self.pool.epoch().is_none() || tried.is_empty() || !self.pool.is_there() {
+                break;
+            }
+            let renewed = context.write_all(tried.iter().map(|&n| self.write_op(&batch[n], target)));
+            tried.into_iter().zip(renewed).for_each(|(n, answer)| answers[n] = answer);
+            target = if target == Target::There { Target::NotThere } else { Target::There };
+        }
+        answers
+    }
+
+    /// A read operation for a query.
+    fn read_op<'a>(&self, query: &'a mut Query<'_>) -> Result<(CString, ReadOp<'a>)> {
+        let name = self.c_name(query.object);
+        if !matches!(query.keys, Keys::None) {
+            self.refuse_without_keys(query.object)?;
+        }
+        let mut op = ReadOp::new()?;
+        for extent in &mut query.extents {
+            op.read(extent.offset, extent.buf);
+        }
+        if let Some((first, end, most)) = query.keys.range().filter(|(.., most)| *most > 0) {
+            op.keys_after(&text(keys::before(first)), &text(keys::shared(first, end)), most as u64);
+        }
+        if !query.keys.named().is_empty() {
+            op.these_keys(&query.keys.named().iter().map(|key| keys::written(key)).collect::<Vec<_>>());
+        }
+        Ok((name, op))
+    }
+
+    fn query_at_once(&self, batch: &mut [Query<'_>]) -> Vec<Result<Answer<ReadAnswer>>> {
+        self.context().read_all(batch.iter_mut().map(|query| self.read_op(query)))
+    }
+
+    /// What an answer means for its query; `None` if the object changed before all of it was fetched.
+    fn found(&self, query: &Query<'_>, answer: Answer<ReadAnswer>) -> Result<Option<Found>> {
+        let mut answer = match answer {
+            Ok(answer) => answer,
+            Err(Code::NO_ENTRY) if self.pool.is_there() => return Ok(Some(Found::default())),
+            Err(code) => return Err(self.pool.failed(code, self.doing("read", query.object))),
+        };
+        if let Some((first, end, most)) = query.keys.range() {
+            let unchanged = self.fetch_held_back(query.object, &(first..end), most, &mut answer)?;
+            if !unchanged {
+                return Ok(None);
+            }
+            let end = keys::written(end);
+            answer.pairs.retain(|(key, _)| *key < end);
+        }
+        answer.pairs.append(&mut answer.named);
+        let ours = |(key, value): (Vec<u8>, _)| match keys::read(&key) {
+            Some(key) => Ok((key, value)),
+            None => Err(self.strange_key(query.object, &key)),
+        };
+        let pairs = answer.pairs.into_iter().map(ours).collect::<Result<_>>()?;
+        Ok(Some(Found { version: Some(answer.version), pairs }))
+    }
+
+    /// Adds to an answer the keys of its range that the store held back because they were too many for one answer;
+    /// `false` if the object changed meanwhile.
+    fn fetch_held_back(
+        &self,
+        object: u64,
+        range: &Range<&Key>,
+        most: usize,
+        answer: &mut ReadAnswer,
+    ) -> Result<bool> {
+        let (prefix, end) = (text(keys::shared(range.start, range.end)), keys::written(range.end));
+        while answer.more && answer.pairs.len() < most {
+            let Some((last, _)) = answer.pairs.last().filter(|(last, _)| *last < end) else { break };
+            let after = CString::new(last.clone()).map_err(|_| self.strange_key(object, last))?;
+            let mut op = ReadOp::new()?;
+            op.assert_version(answer.version);
+            op.keys_after(&after, &prefix, (most - answer.pairs.len()) as u64);
+            let op = std::iter::once(Ok((self.c_name(object), op)));
+            match self.context().read_all(op).remove(0)? {
+                Ok(further) => {
+                    answer.more = further.more && !further.pairs.is_empty();
+                    answer.pairs.extend(further.pairs);
+                }
+                Err(code) if code.is_guard() || code == Code::NO_ENTRY => return Ok(false),
+                Err(code) => return Err(self.pool.failed(code, self.doing("read", object))),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The complaint about a key that nobody writes through this module.
+    fn strange_key(&self, object: u64, key: &[u8]) -> Error {
+        Error::new(Kind::Corrupt, self.doing("read keys of", object))
+            .found(format!("a key {key:02x?}"))
+            .expected("keys that lacuna wrote alone")
+            .remedy("see who else writes to this pool; roll back to a snapshot, or restore from a backup")
+    }
+
+    /// Asks again, alone, what an object that kept changing could not be asked at once.
+    fn query_again(&self, query: &mut Query<'_>) -> Result<Found> {
+        for _ in 0..TRIES {
+            let answer = self.query_at_once(std::slice::from_mut(query)).remove(0)?;
+            if let Some(found) = self.found(query, answer)? {
+                return Ok(found);
+            }
+        }
+        Err(Error::new(Kind::Changed, self.doing("read", query.object))
+            .found(format!("another version at each of {TRIES} tries"))
+            .remedy("see who else writes to it, and try again"))
+    }
+
+    /// The number in the name of an object of this prefix.
+    fn number(&self, name: &[u8]) -> Option<u64> {
+        let digits = name.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b".")?;
+        let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 16)?;
+        let number = u64::from_str_radix(digits, 16).ok()?;
+        (self.object_name(number).as_bytes() == name).then_some(number)
+    }
+}
+
+/// What a transaction is tried on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// An object that is there.
+    There,
+    /// One that is not.
+    NotThere,
+}
+
+/// Whether a transaction makes its object itself, and fails if it is there.
+fn makes(steps: &[Step<'_>]) -> bool {
+    matches!(steps.first(), Some(Step::Create))
+}
+
+/// Whether there is an object after a transaction on one that is not there.
+fn leaves_something(steps: &[Step<'_>]) -> bool {
+    steps.iter().fold(false, |there, step| match step {
+        Step::Create | Step::Write { .. } => true,
+        Step::SetKeys(pairs) => there || !pairs.is_empty(),
+        Step::Remove => false,
+        _ => there,
+    })
+}
+
+/// A step about keys, of which an empty one does nothing.
+fn add_keys_step(op: &mut WriteOp, step: &Step<'_>) {
+    match step {
+        Step::SetKeys(pairs) => {
+            let written: Vec<_> =
+                pairs.iter().map(|(key, value)| (keys::written(key), value.as_slice())).collect();
+            op.set_keys(&written);
+        }
+        Step::RemoveKeys(removed) => {
+            op.remove_keys(&removed.iter().map(|key| keys::written(key)).collect::<Vec<_>>());
+        }
+        Step::RemoveKeyRange(first, end) if first < end => {
+            op.remove_key_range(&keys::written(first), &keys::written(end));
+        }
+        _ => {}
+    }
+}
+
+fn text(key: Vec<u8>) -> CString {
+    CString::new(key).expect("keys in the store have no NUL")
+}
+
+impl ObjectStore for RadosObjects {
+    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+        if let Err(e) = self.refuse_if_read_only("write") {
+            return batch.iter().map(|_| Err(e.clone())).collect();
+        }
+        let answers = self.write_all(batch);
+        let explained = |(transaction, answer): (&Transaction<'_>, Result<Answer<u64>>)| {
+            answer?.map_err(|code| {
+                let what = self.doing("write", transaction.object);
+                match code {
+                    // The epoch of a later holder of the lock stands in the object.
+                    Code::CANCELED => {
+                        self.pool.fence();
+                        error::fenced(what)
+                    }
+                    _ if code.is_guard() => error::changed(code, what),
+                    _ => self.pool.failed(code, what),
+                }
+            })
+        };
+        batch.iter().zip(answers).map(explained).collect()
+    }
+
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        if let Err(e) = self.pool.check_fenced(|| self.doing_to_all("read")) {
+            return batch.iter().map(|_| Err(e.clone())).collect();
+        }
+        let answers = self.query_at_once(batch);
+        let explained =
+            |(query, answer): (&mut Query<'_>, Result<Answer<_>>)| match self.found(query, answer?)? {
+                Some(found) => Ok(found),
+                None => self.query_again(query),
+            };
+        batch.iter_mut().zip(answers).map(explained).collect()
+    }
+
+    fn object_limit(&self) -> u64 {
+        self.pool.object_limit()
+    }
+
+    fn has_keys(&self) -> bool {
+        self.pool.has_keys()
+    }
+
+    fn list(&self) -> Result<Vec<u64>> {
+        let mut listed = Vec::new();
+        self.context().list(&mut |name| listed.extend(self.number(name))).map_err(|code| {
+            let what = format!("cannot list objects `{}.*` of pool `{}`", self.prefix, self.pool.name());
+            self.pool.failed(code, what)
+        })?;
+        if !self.pool.is_there() {
+            return Err(self.pool.failed(Code::NO_ENTRY, self.doing_to_all("list")));
+        }
+        // A listing also names objects that are gone and kept for a snapshot alone.
+        let mut there = Vec::with_capacity(listed.len());
+        for part in listed.chunks(ASKED_AT_ONCE) {
+            let ask = |&object| Query { object, extents: Vec::new(), keys: Keys::None };
+            let mut asked: Vec<_> = part.iter().map(ask).collect();
+            for (&object, found) in part.iter().zip(self.query(&mut asked)) {
+                there.extend(found?.version.map(|_| object));
+            }
+        }
+        Ok(there)
+    }
+
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.refuse_if_read_only("make a snapshot of")?;
+        self.context().create_snapshot().map_err(|code| {
+            let error = self.pool.failed(code, self.doing_to_all("make a snapshot of"));
+            if code == Code::INVALID {
+                return error
+                    .expected("a pool without pool snapshots, with which others do not go together")
+                    .remedy("use a pool of which no pool snapshot was ever made (`ceph osd pool mksnap`)");
+            }
+            error
+        })
+    }
+
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.refuse_if_read_only("remove a snapshot of")?;
+        self.context().remove_snapshot(id).map_err(|code| {
+            let what = self.doing_to_all(&format!("remove snapshot {id} of"));
+            if code == Code::UNSUPPORTED {
+                return Error::new(Kind::NotFound, what).found("a pool in which no snapshot was ever made");
+            }
+            self.pool.failed(code, what)
+        })
+    }
+
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.refuse_if_read_only("preserve snapshots of")?;
+        let mut newest_first = ids.to_vec();
+        newest_first.sort_unstable_by(|a, b| b.cmp(a));
+        newest_first.dedup();
+        let mut context = self.pool.context()?;
+        context
+            .set_write_snapshots(&newest_first)
+            .map_err(|code| self.pool.failed(code, self.doing_to_all("preserve snapshots of")))?;
+        *self.context.write() = Arc::new(context);
+        Ok(())
+    }
+
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        self.refuse_if_read_only("roll back")?;
+        match self.context().roll_back(&self.c_name(object), id) {
+            Err(Code::NO_ENTRY) if self.pool.is_there() => Ok(()),
+            done => done.map_err(|code| {
+                self.pool.failed(code, self.doing(&format!("roll back to snapshot {id}"), object))
+            }),
+        }
+    }
+
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        Ok(Arc::new(RadosObjects::new(self.pool.clone(), &self.prefix, Some(id))?))
+    }
+}

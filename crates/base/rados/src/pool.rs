@@ -1,0 +1,184 @@
+//! One connection to one pool.
+
+use super::epoch::Epoch;
+use super::error::{self, Code};
+use super::ffi::{Cluster, IoContext, WriteOp};
+use super::objects::RadosObjects;
+use super::settings::{ClusterOptions, c_string};
+use lacuna_contracts::{Error, Kind, Result};
+use parking_lot::RwLock;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A pool of a RADOS cluster, over one connection, which is closed when the pool and everything taken from it is
+/// dropped.
+pub struct RadosPool {
+    cluster: Arc<Cluster>,
+    name: String,
+    /// With the namespace, for advice.
+    place: String,
+    pool: CString,
+    number: i64,
+    namespace: Option<CString>,
+    has_keys: bool,
+    object_limit: u64,
+    fenced: AtomicBool,
+    in_doubt: AtomicBool,
+    epoch: RwLock<Option<Epoch>>,
+}
+
+impl RadosPool {
+    /// Connects to the cluster, and finds the pool in it.
+    ///
+    /// Errors: [`Kind::NotFound`] if there is no librados, no configuration or no such pool; [`Kind::Permission`];
+    /// [`Kind::TimedOut`] if no monitor answers; [`Kind::Usage`] for a pool that cannot be written in place.
+    pub fn connect(pool: &str, options: &ClusterOptions) -> Result<Arc<RadosPool>> {
+        let c_pool = c_string(pool, "the pool")?;
+        let namespace = options.namespace.as_deref().map(|n| c_string(n, "the namespace")).transpose()?;
+        let (cluster, object_limit) = options.connect()?;
+        let cluster = Arc::new(cluster);
+        let what = || format!("cannot open pool `{pool}`");
+        let place = error::place(pool, options.namespace.as_deref());
+        let context = IoContext::open(&cluster, &c_pool).map_err(|code| match code {
+            Code::NO_ENTRY => error::no_pool(what(), pool),
+            _ => error::failed(code, what(), &place),
+        })?;
+        if context.only_appends().map_err(|code| error::failed(code, what(), &place))? {
+            return Err(Error::new(Kind::Usage, what())
+                .found("an erasure-coded pool without overwrites")
+                .expected("a pool whose objects can be changed in place")
+                .remedy(format!("allow it: `ceph osd pool set {pool} allow_ec_overwrites true`")));
+        }
+        let mut found = RadosPool {
+            number: context.pool(),
+            cluster,
+            name: pool.to_owned(),
+            place,
+            pool: c_pool,
+            namespace,
+            has_keys: true,
+            object_limit,
+            fenced: AtomicBool::new(false),
+            in_doubt: AtomicBool::new(false),
+            epoch: RwLock::new(None),
+        };
+        found.has_keys = found.find_out_about_keys()?;
+        Ok(Arc::new(found))
+    }
+
+    /// Whether objects of the pool have key-value maps; those of erasure-coded pools have none.
+    pub fn has_keys(&self) -> bool {
+        self.has_keys
+    }
+
+    /// The name of the pool.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The objects named `{prefix}.{number as 16 hexadecimal digits}`. No snapshots are preserved for until
+    /// [`lacuna_medium::ObjectStore::set_snapshots`] says so.
+    pub fn objects(self: &Arc<Self>, prefix: &str) -> Result<Arc<RadosObjects>> {
+        c_string(prefix, "the prefix of objects")?;
+        Ok(Arc::new(RadosObjects::new(self.clone(), prefix, None)?))
+    }
+
+    /// The names of all objects of the pool, in its namespace, that begin with `prefix`, in any order. Names that are no text are
+    /// left out.
+    pub fn object_names(&self, prefix: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let each = &mut |name: &[u8]| {
+            let name = std::str::from_utf8(name).into_iter().find(|name| name.starts_with(prefix));
+            names.extend(name.map(str::to_owned));
+        };
+        self.context()?.list(each).map_err(|code| {
+            self.failed(code, format!("cannot list objects `{prefix}*` of pool `{}`", self.name))
+        })?;
+        Ok(names)
+    }
+
+    /// Asks the pool: an operation that sets a key and then fails for certain, whatever the pool. One without keys
+    /// refuses the first step, the others the second, and none keeps anything. A client that may not write is not told;
+    /// to read keys that cannot be there does no harm.
+    fn find_out_about_keys(&self) -> Result<bool> {
+        let mut op = WriteOp::new()?;
+        op.set_keys(&[(b"k".to_vec(), b"v")]);
+        op.assert_version(u64::MAX);
+        let answer =
+            self.context()?.write_all(std::iter::once(Ok((c"lacuna.keys?".to_owned(), op)))).remove(0)?;
+        match answer {
+            Err(Code::UNSUPPORTED) => Ok(false),
+            Ok(_) => Ok(true),
+            Err(code) if code.is_guard() || code.is_refusal() => Ok(true),
+            Err(code) => {
+                Err(error::failed(code, format!("cannot ask pool `{}` about keys", self.name), &self.place))
+            }
+        }
+    }
+
+    /// A new I/O context.
+    pub(super) fn context(&self) -> Result<IoContext> {
+        let mut context = IoContext::open(&self.cluster, &self.pool)
+            .map_err(|code| self.failed(code, format!("cannot open pool `{}`", self.name)))?;
+        if let Some(namespace) = &self.namespace {
+            context.set_namespace(namespace);
+        }
+        Ok(context)
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The most bytes that an object may hold.
+    pub(super) fn object_limit(&self) -> u64 {
+        self.object_limit
+    }
+
+    /// Something that failed in this pool.
+    pub(super) fn failed(&self, code: Code, what: String) -> Error {
+        if code == Code::NO_ENTRY && !self.is_there() {
+            return error::no_pool(what, &self.name);
+        }
+        if code == Code::TIMED_OUT {
+            self.in_doubt.store(true, Ordering::Release);
+        }
+        error::failed(code, what, &self.place)
+    }
+
+    /// Whether something was given up that the cluster may still perform.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.load(Ordering::Acquire)
+    }
+
+    /// Whether the pool is still there.
+    pub(super) fn is_there(&self) -> bool {
+        self.cluster.has_pool(self.number)
+    }
+
+    /// From now on every write is one of this epoch. A connection holds one lock at a time.
+    pub(super) fn enter(&self, epoch: Epoch) {
+        *self.epoch.write() = Some(epoch);
+    }
+
+    /// The epoch of writes, if this client holds a lock, or has held one.
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        *self.epoch.read()
+    }
+
+    /// From now on nothing is performed any more.
+    pub(super) fn fence(&self) {
+        self.fenced.store(true, Ordering::Release);
+    }
+
+    /// An error of [`Kind::Fenced`] if another client has taken the lock over that this one held.
+    pub fn check_taken_over(&self) -> Result<()> {
+        self.check_fenced(|| format!("cannot use pool `{}` any more", self.name))
+    }
+
+    /// An error if this client was fenced.
+    pub(super) fn check_fenced(&self, what: impl FnOnce() -> String) -> Result<()> {
+        if self.fenced.load(Ordering::Acquire) { Err(error::fenced(what())) } else { Ok(()) }
+    }
+}

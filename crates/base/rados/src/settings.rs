@@ -1,0 +1,126 @@
+//! What a connection is made with.
+
+use super::error::{self, Code};
+use super::ffi::{Cluster, Draft};
+use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How to reach a cluster, and how to act there.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterOptions {
+    /// The configuration file; otherwise `$CEPH_CONF`, `/etc/ceph/ceph.conf`, `~/.ceph/config` or `./ceph.conf`.
+    pub conf: Option<PathBuf>,
+    /// The user, without or with `client.` before it; otherwise `admin`.
+    pub id: Option<String>,
+    /// The namespace in the pool; otherwise the default one.
+    pub namespace: Option<String>,
+    /// How long an operation may go without an answer, in whole seconds, rounded up; otherwise as long as it takes.
+    pub timeout: Option<Duration>,
+}
+
+/// Seconds that connecting may take, where neither the configuration nor the caller says.
+const CONNECT_SECONDS: u64 = 30;
+/// Ceph's own value for that, which is too patient for somebody who waits for a prompt.
+const CEPH_CONNECT_SECONDS: &str = "300";
+/// The most bytes that Ceph lets an object hold, if its configuration says nothing.
+const OBJECT_LIMIT: u64 = 128 << 20;
+
+/// A text that goes to librados.
+pub(super) fn c_string(text: &str, what: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| {
+        Error::new(Kind::Usage, format!("cannot use {what} {text:?}"))
+            .found("a NUL byte")
+            .remedy("give one without")
+    })
+}
+
+impl ClusterOptions {
+    /// The full name of the user.
+    pub(super) fn client(&self) -> String {
+        let id = self.id.as_deref().unwrap_or("admin");
+        if id.starts_with("client.") { id.to_owned() } else { format!("client.{id}") }
+    }
+
+    /// Connects. Also gives the most bytes that an object may hold.
+    pub(super) fn connect(&self) -> Result<(Cluster, u64)> {
+        let client = self.client();
+        let named = c_string(&client, "the user")?;
+        let mut draft = Draft::new(&named)?.map_err(|code| {
+            error::failed(code, format!("cannot act as `{client}`"), "POOL")
+                .with_kind(Kind::Usage)
+                .remedy(Advice::from("name a user, such as `admin`, with ").setting(Setting("ceph_id")))
+        })?;
+        self.read_configuration(&mut draft)?;
+        self.set_timeouts(&mut draft)
+            .map_err(|code| error::failed(code, "cannot set Ceph's timeouts".to_owned(), "POOL"))?;
+        let limit = draft.get(c"osd_max_object_size").and_then(|v| v.parse().ok()).unwrap_or(OBJECT_LIMIT);
+        let monitors = draft.get(c"mon_host").unwrap_or_default();
+        let cluster = draft.connect().map_err(|code| unreachable(code, &client, &monitors))?;
+        Ok((cluster, limit))
+    }
+
+    fn read_configuration(&self, draft: &mut Draft) -> Result<()> {
+        let path = match &self.conf {
+            Some(path) => Some(c_string(&path.to_string_lossy(), "the configuration file")?),
+            None => None,
+        };
+        draft.read_file(path.as_deref()).map_err(|code| {
+            let what = match &self.conf {
+                Some(path) => format!("cannot read Ceph's configuration {}", path.display()),
+                None => "cannot find Ceph's configuration".to_owned(),
+            };
+            let error = error::failed(code, what, "POOL");
+            match code {
+                Code::NO_ENTRY => error.remedy(
+                    Advice::from("name the file with ")
+                        .setting(Setting("ceph_conf"))
+                        .text(", or put it at /etc/ceph/ceph.conf"),
+                ),
+                _ => error.remedy("see what is wrong in the file"),
+            }
+        })
+    }
+
+    fn set_timeouts(&self, draft: &mut Draft) -> std::result::Result<(), Code> {
+        let seconds = self.timeout.map(|t| t.as_secs() + u64::from(t.subsec_nanos() > 0)).map(|s| s.max(1));
+        if let Some(seconds) = seconds {
+            for option in [c"rados_osd_op_timeout", c"rados_mon_op_timeout"] {
+                draft.set(option, &seconds.to_string())?;
+            }
+        }
+        let unset = draft.get(c"client_mount_timeout").is_none_or(|value| value == CEPH_CONNECT_SECONDS);
+        if unset || seconds.is_some() {
+            draft.set(c"client_mount_timeout", &seconds.unwrap_or(CONNECT_SECONDS).to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no connection.
+fn unreachable(code: Code, client: &str, monitors: &str) -> Error {
+    let error = error::failed(code, format!("cannot connect to the Ceph cluster as `{client}`"), "POOL");
+    let keyring =
+        Advice::from("name the key ring (`keyring`) in Ceph's configuration, or another user with ")
+            .setting(Setting("ceph_id"));
+    match code {
+        _ if code.is_refusal() => error
+            .expected(format!("the key of `{client}` in its key ring"))
+            .remedy(keyring),
+        Code::NO_ENTRY if monitors.is_empty() => error
+            .expected("the address of a monitor")
+            .remedy("name the monitors (`mon_host`) in Ceph's configuration"),
+        Code::NO_ENTRY | Code::UNSUPPORTED => error
+            .with_kind(Kind::Permission)
+            .expected(format!("a key ring that holds the key of `{client}`"))
+            .remedy(keyring),
+        Code::INVALID => error
+            .expected(format!("addresses of monitors, and not {monitors:?}"))
+            .remedy("see `mon_host` in Ceph's configuration"),
+        Code::TIMED_OUT => error.expected(format!("a monitor at {monitors}")).remedy(
+            "see whether the cluster is up and the network reaches it, and `mon_host` in Ceph's configuration",
+        ),
+        _ => error.remedy("see Ceph's configuration: the monitors (`mon_host`) and the key ring (`keyring`)"),
+    }
+}

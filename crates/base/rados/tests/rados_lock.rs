@@ -1,0 +1,273 @@
+//! One writer: the lock on an object, its holder alive and dead, and what becomes of one who lost it.
+
+mod ceph;
+
+use lacuna_contracts::Kind;
+use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
+use lacuna_rados::RadosPool;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the cluster may take to tell.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Names the object that a process started by a test is to lock until it is killed.
+const HOLD: &str = "LACUNA_TEST_HOLD";
+
+fn write(store: &dyn ObjectStore, data: &[u8]) -> lacuna_contracts::Result<u64> {
+    store.apply_one(Transaction { object: 0, steps: vec![Step::Write { offset: 0, data }] })
+}
+
+fn read(store: &dyn ObjectStore, len: usize) -> lacuna_contracts::Result<Vec<u8>> {
+    let mut buf = vec![0; len];
+    let extents = vec![ReadExtent { offset: 0, buf: &mut buf }];
+    store.query_one(Query { object: 0, extents, keys: Keys::None })?;
+    Ok(buf)
+}
+
+fn locked(pool: &Arc<RadosPool>, object: &str, steal: bool) -> Option<Kind> {
+    pool.lock_writer(object, steal).err().map(|e| e.kind())
+}
+
+/// Not a test by itself: what [`another_process`] runs.
+#[test]
+fn hold_until_killed() {
+    let Some(prefix) = std::env::var_os(HOLD) else { return };
+    let prefix = prefix.to_str().unwrap();
+    let pool = ceph::pool().unwrap();
+    let _lock = pool.lock_writer(&format!("{prefix}.{:016x}", 0), false).unwrap();
+    let store = pool.objects(prefix).unwrap();
+    println!("\nheld");
+    let wrote = loop {
+        if let Err(e) = write(&*store, b"the holder") {
+            break e;
+        }
+    };
+    println!("\nlost {:?}", wrote.kind());
+}
+
+/// Another process that holds the lock on object 0 of this prefix, and keeps writing to it.
+fn another_process(prefix: &str) -> (Child, impl Iterator<Item = String>) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "hold_until_killed", "--nocapture"])
+        .env(HOLD, prefix)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "held"));
+    (child, lines)
+}
+
+#[test]
+fn one_holder_at_a_time() {
+    let (Some(one), Some(two)) = (ceph::pool(), ceph::pool()) else { return };
+    let prefix = ceph::unique("lock");
+    let store = ceph::Swept(one.objects(&prefix).unwrap());
+    let object = format!("{prefix}.{:016x}", 0);
+    let lock = one.lock_writer(&object, false).unwrap();
+    let error = two.lock_writer(&object, false).err().unwrap();
+    assert_eq!(error.kind(), Kind::Busy);
+    assert!(error.to_string().contains("`steal`") && error.to_string().contains(&object), "{error}");
+    // A connection does not shut itself out.
+    assert_eq!(locked(&one, &object, true), Some(Kind::Busy));
+    assert_eq!(locked(&two, &format!("{prefix}.{:016x}", 1), false), None);
+    write(&*store.0, b"still writing").unwrap();
+    drop(lock);
+    let lock = two.lock_writer(&object, false).unwrap();
+    assert_eq!(locked(&one, &object, false), Some(Kind::Busy));
+    drop(lock);
+    assert_eq!(locked(&one, &object, true), None);
+}
+
+#[test]
+fn a_lock_on_what_is_not_there_makes_it() {
+    let Some(pool) = ceph::pool() else { return };
+    let prefix = ceph::unique("lock-makes");
+    let store = ceph::Swept(pool.objects(&prefix).unwrap());
+    let lock = pool.lock_writer(&format!("{prefix}.{:016x}", 4), false).unwrap();
+    assert_eq!(store.0.list().unwrap(), [4]);
+    drop(lock);
+    assert_eq!(pool.lock_writer("a\0b", false).err().unwrap().kind(), Kind::Usage);
+}
+
+#[test]
+fn one_who_was_stolen_from_is_fenced() {
+    let (Some(one), Some(two)) = (ceph::pool(), ceph::pool()) else { return };
+    let prefix = ceph::unique("steal");
+    let [of_one, of_two] = [&one, &two].map(|pool| pool.objects(&prefix).unwrap());
+    let _swept = ceph::Swept(of_two.clone());
+    let object = format!("{prefix}.{:016x}", 0);
+    let lock = one.lock_writer(&object, false).unwrap();
+    write(&*of_one, b"one").unwrap();
+    assert_eq!(locked(&two, &object, false), Some(Kind::Busy));
+
+    let stolen = two.lock_writer(&object, true).unwrap();
+    write(&*of_two, b"two").unwrap();
+    let error = write(&*of_one, b"ONE").unwrap_err();
+    assert_eq!(error.kind(), Kind::Fenced, "{error}");
+    assert!(error.to_string().contains(&prefix), "{error}");
+    assert_eq!(read(&*of_one, 3).unwrap_err().kind(), Kind::Fenced);
+    assert_eq!(of_one.list().unwrap_err().kind(), Kind::Fenced);
+    assert_eq!(of_one.create_snapshot().err().unwrap().kind(), Kind::Fenced);
+    assert_eq!(locked(&one, &object, true), Some(Kind::Fenced));
+    assert_eq!(read(&*of_two, 3).unwrap(), b"two");
+    // The loser's farewell does not take the lock from its new holder.
+    drop(lock);
+    let Some(three) = ceph::pool() else { return };
+    assert_eq!(locked(&three, &object, false), Some(Kind::Busy));
+    drop(stolen);
+    assert_eq!(locked(&three, &object, false), None);
+}
+
+/// The cluster as it is when it has forgotten whom it shut out: the lock is another's, and nobody is on the blocklist.
+#[test]
+fn one_who_was_stolen_from_long_ago_writes_to_nothing_that_was_written_since() {
+    for connect in [ceph::pool, ceph::erasure_coded_pool] {
+        let (Some(one), Some(two)) = (connect(), connect()) else { return };
+        let prefix = ceph::unique("epoch");
+        let [of_one, of_two] = [&one, &two].map(|pool| pool.objects(&prefix).unwrap());
+        let swept = ceph::Swept(of_two.clone());
+        let object = format!("{prefix}.{:016x}", 9);
+        let lost = one.lock_writer(&object, false).unwrap();
+        write(&*of_one, b"one").unwrap();
+        let conf = ceph::options().unwrap().conf.unwrap();
+        let rados = |words: &[&str]| {
+            let output =
+                Command::new("rados").arg("-c").arg(&conf).args(["-p", one.name()]).args(words).output();
+            let output = output.unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let info = rados(&["lock", "info", &object, "lacuna.writer", "--format", "json"]);
+        let field = |name: &str| {
+            let (_, lockers) = info.split_once("\"lockers\"").unwrap();
+            let (_, rest) = lockers.split_once(&format!("\"{name}\":\"")).unwrap();
+            rest.split('"').next().unwrap().to_owned()
+        };
+        let (holder, cookie) = (field("name"), field("cookie"));
+        rados(&["lock", "break", &object, "lacuna.writer", &holder, "--lock-cookie", &cookie]);
+        let held = two.lock_writer(&object, false).unwrap();
+        // What nobody has written since is not kept from it; only the blocklist does that.
+        write(&*of_one, b"one again").unwrap();
+        write(&*of_two, b"two").unwrap();
+        let error = write(&*of_one, b"one, late").unwrap_err();
+        assert_eq!(error.kind(), Kind::Fenced, "{error}");
+        assert_eq!(read(&*of_two, 9).unwrap(), b"two again");
+        assert_eq!(write(&*of_one, b"one, later").unwrap_err().kind(), Kind::Fenced);
+        drop((lost, held, swept));
+    }
+}
+
+/// Everything that may happen to objects that are there, and to such as are not, happens to the holder of a lock too.
+#[test]
+fn a_holder_writes_to_objects_that_are_there_or_not() {
+    for connect in [ceph::pool, ceph::erasure_coded_pool] {
+        let Some(pool) = connect() else { return };
+        let store = ceph::store(&pool, "held");
+        let lock = pool.lock_writer(&ceph::unique("held-lock"), false).unwrap();
+        let apply = |steps: Vec<Step<'_>>| store.0.apply_one(Transaction { object: 0, steps });
+        let kind = |answer: lacuna_contracts::Result<u64>| answer.err().map(|e| e.kind());
+        apply(vec![Step::Remove]).unwrap();
+        apply(vec![Step::Zero { offset: 0, len: 10 }, Step::Truncate(0)]).unwrap();
+        assert_eq!(store.0.list().unwrap(), []);
+        assert_eq!(
+            kind(apply(vec![Step::Expect(7), Step::Write { offset: 0, data: b"x" }])),
+            Some(Kind::Changed)
+        );
+        assert_eq!(store.0.list().unwrap(), []);
+        let first = apply(vec![Step::Truncate(0), Step::Write { offset: 0, data: b"first" }]).unwrap();
+        assert_eq!(
+            kind(apply(vec![Step::Create, Step::Write { offset: 0, data: b"x" }])),
+            Some(Kind::Exists)
+        );
+        apply(vec![Step::Expect(first), Step::Write { offset: 0, data: b"later" }]).unwrap();
+        assert_eq!(read(&*store.0, 5).unwrap(), b"later");
+        assert_eq!(kind(apply(vec![Step::Expect(first), Step::Remove])), Some(Kind::Changed));
+        apply(vec![Step::Remove]).unwrap();
+        assert_eq!(store.0.list().unwrap(), []);
+        apply(vec![Step::Create, Step::Write { offset: 0, data: b"made" }]).unwrap();
+        assert_eq!(read(&*store.0, 4).unwrap(), b"made");
+        drop(lock);
+    }
+}
+
+#[test]
+fn one_who_lives_elsewhere_is_left_alone_and_stolen_from() {
+    let Some(pool) = ceph::pool() else { return };
+    let prefix = ceph::unique("lives");
+    let store = ceph::Swept(pool.objects(&prefix).unwrap());
+    let object = format!("{prefix}.{:016x}", 0);
+    let (mut holder, mut said) = another_process(&prefix);
+    for _ in 0..3 {
+        assert_eq!(locked(&pool, &object, false), Some(Kind::Busy));
+    }
+    let lock = pool.lock_writer(&object, true).unwrap();
+    write(&*store.0, b"the thief!").unwrap();
+    assert!(said.any(|line| line == "lost Fenced"));
+    assert!(holder.wait().unwrap().success());
+    assert_eq!(read(&*store.0, 10).unwrap(), b"the thief!");
+    drop(lock);
+}
+
+#[test]
+fn the_dead_are_taken_from() {
+    let Some(pool) = ceph::pool() else { return };
+    let prefix = ceph::unique("dead");
+    let store = ceph::Swept(pool.objects(&prefix).unwrap());
+    let object = format!("{prefix}.{:016x}", 0);
+    let (mut holder, _said) = another_process(&prefix);
+    assert_eq!(locked(&pool, &object, false), Some(Kind::Busy));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let lock = pool.lock_writer(&object, false).unwrap();
+    write(&*store.0, b"the heir!!").unwrap();
+    assert_eq!(read(&*store.0, 10).unwrap(), b"the heir!!");
+    drop(lock);
+}
+
+#[test]
+fn of_many_who_want_it_each_has_it_in_turn() {
+    let Some(first) = ceph::pool() else { return };
+    let prefix = ceph::unique("turns");
+    let store = ceph::Swept(first.objects(&prefix).unwrap());
+    write(&*store.0, &[0; 4]).unwrap();
+    let object = format!("{prefix}.{:016x}", 0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let pool = ceph::pool().unwrap();
+                let store = pool.objects(&prefix).unwrap();
+                for _ in 0..5 {
+                    let _lock = loop {
+                        match pool.lock_writer(&object, false) {
+                            Ok(lock) => break lock,
+                            Err(e) => assert_eq!(e.kind(), Kind::Busy),
+                        }
+                    };
+                    let count = u32::from_le_bytes(read(&*store, 4).unwrap().try_into().unwrap());
+                    write(&*store, &(count + 1).to_le_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(read(&*store.0, 4).unwrap(), 15_u32.to_le_bytes());
+}
+
+#[test]
+fn a_lock_goes_with_its_object() {
+    let (Some(pool), Some(other)) = (ceph::pool(), ceph::pool()) else { return };
+    let prefix = ceph::unique("lock-removed");
+    let store = pool.objects(&prefix).unwrap();
+    let _swept = ceph::Swept(other.objects(&prefix).unwrap());
+    let object = format!("{prefix}.{:016x}", 1);
+    let _lock = pool.lock_writer(&object, false).unwrap();
+    store.apply_one(Transaction { object: 1, steps: vec![Step::Remove] }).unwrap();
+    let since = Instant::now();
+    while let Ok(_still) = write(&*store, b"whose?") {
+        assert!(since.elapsed() < PATIENCE, "the loss of the lock was never noticed");
+    }
+    assert_eq!(write(&*store, b"whose?").unwrap_err().kind(), Kind::Fenced);
+}

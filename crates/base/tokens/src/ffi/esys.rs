@@ -1,0 +1,466 @@
+//! libtss2: a connection to a TPM 2.0 and the few commands that are used here.
+
+use super::library::{functions, load, too_old};
+use lacuna_contracts::{Result, SecretVec};
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::OnceLock;
+use zeroize::Zeroize;
+
+const WHEREFORE: &str = "a TPM";
+const ESYS_PACKAGE: &str = "libtss2-esys-3.0.2-0";
+const TCTI_PACKAGE: &str = "libtss2-tctildr0";
+
+/// Whatever libtss2 hands out: it looks into it, we do not.
+type Handle = *mut c_void;
+/// `ESYS_TR`: an object of the TPM as libtss2 numbers it.
+type Tr = u32;
+
+/// Length of a secret: that of an HMAC-SHA-256.
+pub(crate) const SECRET_LEN: usize = 32;
+
+const NONE: Tr = 0xfff;
+const PASSWORD: Tr = 0x0ff;
+const OWNER: Tr = 0x101;
+
+const ALG_HMAC: u16 = 0x0005;
+const ALG_AES: u16 = 0x0006;
+const ALG_KEYED_HASH: u16 = 0x0008;
+const ALG_SHA256: u16 = 0x000b;
+const ALG_NULL: u16 = 0x0010;
+const ALG_ECC: u16 = 0x0023;
+const ALG_CFB: u16 = 0x0043;
+const ECC_P256: u16 = 0x0003;
+const POLICY_SESSION: u8 = 1;
+const CONTINUE_SESSION: u8 = 0x01;
+const DECRYPT_COMMAND: u8 = 0x20;
+const ENCRYPT_RESPONSE: u8 = 0x40;
+
+/// Fixed to this TPM and parent, made by the TPM, and not subject to its lockout, since it has no password.
+const OURS: u32 = 0x0002 | 0x0010 | 0x0020 | 0x0400;
+const USER_WITH_AUTH: u32 = 0x0040;
+const RESTRICTED: u32 = 0x1_0000;
+const DECRYPT: u32 = 0x2_0000;
+const SIGN: u32 = 0x4_0000;
+
+/// `TPM2B_DIGEST` and `TPM2B_NONCE`.
+#[repr(C)]
+struct Digest {
+    size: u16,
+    buffer: [u8; 64],
+}
+
+/// `TPM2B_DATA`.
+#[repr(C)]
+struct Data {
+    size: u16,
+    /// As long as a `TPMT_HA`: a digest and its algorithm.
+    buffer: [u8; 66],
+}
+
+/// `TPM2B_MAX_BUFFER`.
+#[repr(C)]
+struct MaxBuffer {
+    size: u16,
+    buffer: [u8; 1024],
+}
+
+/// `TPM2B_SENSITIVE_CREATE`.
+#[repr(C)]
+struct SensitiveCreate {
+    size: u16,
+    user_auth: Digest,
+    data_size: u16,
+    data: [u8; 256],
+}
+
+/// `TPMS_PCR_SELECTION`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PcrSelection {
+    hash: u16,
+    size: u8,
+    select: [u8; 4],
+}
+
+/// `TPML_PCR_SELECTION`.
+#[repr(C)]
+struct PcrSelections {
+    count: u32,
+    items: [PcrSelection; 16],
+}
+
+/// `TPMU_PUBLIC_PARMS`.
+#[repr(C, align(4))]
+struct Parameters([u16; 10]);
+
+/// `TPML_DIGEST`.
+#[repr(C)]
+struct Digests {
+    count: u32,
+    items: [Digest; 8],
+}
+
+/// `TPM2B_PUBLIC`.
+#[repr(C)]
+struct Public {
+    size: u16,
+    area: Template,
+}
+
+/// `TPMT_PUBLIC`.
+#[repr(C)]
+struct Template {
+    algorithm: u16,
+    name_algorithm: u16,
+    attributes: u32,
+    policy: Digest,
+    parameters: Parameters,
+    unique: Unique,
+}
+
+/// `TPMU_PUBLIC_ID`, of which a `TPM2B_DIGEST` is used.
+#[repr(C)]
+struct Unique {
+    digest: Digest,
+    rest: [u8; 448],
+}
+
+// As C has them.
+const _: () = {
+    assert!(size_of::<Digest>() == 66 && size_of::<Data>() == 68 && size_of::<MaxBuffer>() == 1026);
+    assert!(size_of::<SensitiveCreate>() == 326);
+    assert!(size_of::<PcrSelections>() == 132 && size_of::<Public>() == 616);
+    assert!(offset_of!(Public, area) == 4 && offset_of!(Template, policy) == 8);
+    assert!(offset_of!(Template, parameters) == 76 && offset_of!(Template, unique) == 96);
+};
+
+functions! { Esys:
+    Esys_Initialize(*mut Handle, Handle, *const c_void) -> u32;
+    Esys_Finalize(*mut Handle);
+    Esys_StartAuthSession(
+        Handle, Tr, Tr, Tr, Tr, Tr, *const Digest, u8, *const [u16; 3], u16, *mut Tr,
+    ) -> u32;
+    Esys_TRSess_SetAttributes(Handle, Tr, u8, u8) -> u32;
+    Esys_PCR_Read(
+        Handle, Tr, Tr, Tr, *const PcrSelections, *mut u32, *mut *mut PcrSelections, *mut *mut Digests,
+    ) -> u32;
+    Esys_PolicyPCR(Handle, Tr, Tr, Tr, Tr, *const Digest, *const PcrSelections) -> u32;
+    Esys_PolicyGetDigest(Handle, Tr, Tr, Tr, Tr, *mut *mut Digest) -> u32;
+    Esys_CreatePrimary(
+        Handle, Tr, Tr, Tr, Tr, *const SensitiveCreate, *const Public, *const Data, *const PcrSelections, *mut Tr,
+        *mut *mut c_void, *mut *mut c_void, *mut *mut c_void, *mut *mut c_void,
+    ) -> u32;
+    Esys_HMAC(Handle, Tr, Tr, Tr, Tr, *const MaxBuffer, u16, *mut *mut Digest) -> u32;
+    Esys_GetRandom(Handle, Tr, Tr, Tr, u16, *mut *mut Digest) -> u32;
+    Esys_FlushContext(Handle, Tr) -> u32;
+    Esys_Free(*mut c_void);
+}
+
+functions! { Loader:
+    Tss2_TctiLdr_Initialize(*const c_char, *mut Handle) -> u32;
+    Tss2_TctiLdr_Finalize(*mut Handle);
+}
+
+/// A code of libtss2 or of the TPM that is no success, and the step that gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) step: &'static str,
+    pub(crate) code: u32,
+}
+
+type Done<T> = std::result::Result<T, Failed>;
+
+fn check(step: &'static str, code: u32) -> Done<()> {
+    if code == 0 { Ok(()) } else { Err(Failed { step, code }) }
+}
+
+/// The functions of both libraries. Errors: one of them is not installed.
+fn libraries() -> Result<&'static (Esys, Loader)> {
+    static FOUND: OnceLock<(Esys, Loader)> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Ok(found);
+    }
+    let esys = load("libtss2-esys.so.0", ESYS_PACKAGE, WHEREFORE)?;
+    let loader = load("libtss2-tctildr.so.0", TCTI_PACKAGE, WHEREFORE)?;
+    let esys_functions = Esys::find(&esys).map_err(|e| too_old(&e, ESYS_PACKAGE, WHEREFORE))?;
+    let loader_functions = Loader::find(&loader).map_err(|e| too_old(&e, TCTI_PACKAGE, WHEREFORE))?;
+    // The functions are used for the rest of the process.
+    std::mem::forget((esys, loader));
+    Ok(FOUND.get_or_init(|| (esys_functions, loader_functions)))
+}
+
+/// A connection to a TPM.
+pub(crate) struct Tpm {
+    esys: &'static Esys,
+    raw: Handle,
+    _transport: Transport,
+}
+
+/// How the TPM is reached.
+struct Transport {
+    loader: &'static Loader,
+    raw: Handle,
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        // SAFETY: it was initialised, and the context that used it is gone: fields are dropped after their owner's `drop`.
+        unsafe { (self.loader.Tss2_TctiLdr_Finalize)(&raw mut self.raw) }
+    }
+}
+
+impl Drop for Tpm {
+    fn drop(&mut self) {
+        // SAFETY: it was initialised and is used by nobody else.
+        unsafe { (self.esys.Esys_Finalize)(&raw mut self.raw) }
+    }
+}
+
+/// An object or session in the TPM, which is removed from it when this is dropped.
+struct Loaded<'a> {
+    tpm: &'a Tpm,
+    tr: Tr,
+}
+
+impl Drop for Loaded<'_> {
+    fn drop(&mut self) {
+        // What cannot be flushed goes with the connection to a resource manager.
+        // SAFETY: the connection is live and the number is one that it gave.
+        let _ = unsafe { (self.tpm.esys.Esys_FlushContext)(self.tpm.raw, self.tr) };
+    }
+}
+
+impl Tpm {
+    /// Connects to the TPM that a configuration string of libtss2 names, such as `device:/dev/tpmrm0`. The outer error: a library is
+    /// missing.
+    pub(crate) fn connect(configuration: &CStr) -> Result<Done<Tpm>> {
+        let (esys, loader) = libraries()?;
+        let mut transport = Transport { loader, raw: ptr::null_mut() };
+        // SAFETY: the string ends in NUL; the place for the context outlives the call.
+        let code =
+            unsafe { (loader.Tss2_TctiLdr_Initialize)(configuration.as_ptr(), &raw mut transport.raw) };
+        if let Err(failed) = check("connect", code) {
+            // There is nothing to finalise.
+            std::mem::forget(transport);
+            return Ok(Err(failed));
+        }
+        let mut raw = ptr::null_mut();
+        // SAFETY: the transport is live, and is kept until after the context; no version is demanded.
+        let code = unsafe { (esys.Esys_Initialize)(&raw mut raw, transport.raw, ptr::null()) };
+        Ok(check("connect", code).map(|()| Tpm { esys, raw, _transport: transport }))
+    }
+
+    /// HMAC-SHA-256 of `message` under the key that this TPM derives from its owner's seed, `unique`, and the present values of the
+    /// PCRs. The TPM computes it only while the PCRs have these values. Nothing is left in the TPM.
+    pub(crate) fn hmac(&self, pcrs: &[u8], unique: &[u8; 32], message: &[u8]) -> Done<SecretVec> {
+        // A key for the transport alone: who listens on the bus to the TPM sees neither the message nor the answer.
+        let transport_key = self.primary(&transport_template())?;
+        let session = self.policy_session(&transport_key)?;
+        let policy = self.policy_of(&session, pcrs)?;
+        let key = self.primary(&key_template(&policy, unique))?;
+        let mut buffer = MaxBuffer { size: message.len() as u16, buffer: [0; 1024] };
+        buffer.buffer[..message.len()].copy_from_slice(message);
+        let mut answer: *mut Digest = ptr::null_mut();
+        // SAFETY: the connection, key and session are live; the buffer outlives the call.
+        let code = unsafe {
+            (self.esys.Esys_HMAC)(
+                self.raw,
+                key.tr,
+                session.tr,
+                NONE,
+                NONE,
+                &raw const buffer,
+                ALG_SHA256,
+                &raw mut answer,
+            )
+        };
+        buffer.buffer.zeroize();
+        check("compute the secret", code)?;
+        let secret = SecretVec::new(self.taken(answer));
+        self.overwrite_answer(&session);
+        Ok(secret)
+    }
+
+    /// Overwrites the last answer in the buffer of libtss2, where it was decrypted: libtss2 frees that buffer as it is, and a process that
+    /// keeps a disk open would keep the secret in its memory.
+    ///
+    /// Another answer of a digest's length takes its place if it is encrypted over the same session: then it lies where the first lay.
+    fn overwrite_answer(&self, session: &Loaded<'_>) {
+        let mut random: *mut Digest = ptr::null_mut();
+        // SAFETY: the connection and the session are live. The session does not encrypt this command, which has nothing to encrypt.
+        let code = unsafe {
+            let flags = CONTINUE_SESSION | ENCRYPT_RESPONSE;
+            (self.esys.Esys_TRSess_SetAttributes)(self.raw, session.tr, flags, 0xff);
+            (self.esys.Esys_GetRandom)(self.raw, session.tr, NONE, NONE, SECRET_LEN as u16, &raw mut random)
+        };
+        // The secret is right whatever becomes of this.
+        if code == 0 {
+            drop(self.taken(random));
+        }
+    }
+
+    /// The value of a PCR of the SHA-256 bank. None if the TPM keeps no such bank: a policy about it would bind to nothing.
+    pub(crate) fn pcr(&self, number: u8) -> Done<Option<Vec<u8>>> {
+        let wanted = selection(&[number]);
+        let mut values: *mut Digests = ptr::null_mut();
+        // SAFETY: the connection is live, the selection outlives the call; null says that an answer is not wanted.
+        let code = unsafe {
+            (self.esys.Esys_PCR_Read)(
+                self.raw,
+                NONE,
+                NONE,
+                NONE,
+                &raw const wanted,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                &raw mut values,
+            )
+        };
+        check("read the PCRs", code)?;
+        // SAFETY: the call succeeded and has set it to a list that is ours until it is freed here.
+        unsafe {
+            let first = ((*values).count > 0).then(|| &(*values).items[0]);
+            let value = first.map(|digest| digest.buffer[..usize::from(digest.size).min(64)].to_vec());
+            (self.esys.Esys_Free)(values.cast());
+            Ok(value)
+        }
+    }
+
+    /// Copies what libtss2 allocated, and zeroes and frees it.
+    fn taken(&self, digest: *mut Digest) -> Vec<u8> {
+        // SAFETY: a call that succeeded has set it to a digest that is ours until it is freed here.
+        unsafe {
+            let bytes = (&(*digest).buffer)[..usize::from((*digest).size).min(64)].to_vec();
+            (*digest).buffer.zeroize();
+            (self.esys.Esys_Free)(digest.cast());
+            bytes
+        }
+    }
+
+    /// Makes a key from the owner's seed: the same for the same template.
+    fn primary(&self, template: &Public) -> Done<Loaded<'_>> {
+        let user_auth = Digest { size: 0, buffer: [0; 64] };
+        let sensitive = SensitiveCreate { size: 0, user_auth, data_size: 0, data: [0; 256] };
+        let (outside, pcrs) = (Data { size: 0, buffer: [0; 66] }, selection(&[]));
+        let mut tr = NONE;
+        // SAFETY: the connection is live; all structures outlive the call; null says that an answer is not wanted.
+        let code = unsafe {
+            (self.esys.Esys_CreatePrimary)(
+                self.raw,
+                OWNER,
+                PASSWORD,
+                NONE,
+                NONE,
+                &raw const sensitive,
+                ptr::from_ref(template),
+                &raw const outside,
+                &raw const pcrs,
+                &raw mut tr,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        check("make the key", code).map(|()| Loaded { tpm: self, tr })
+    }
+
+    /// A policy session whose commands and answers are encrypted.
+    fn policy_session(&self, transport_key: &Loaded<'_>) -> Done<Loaded<'_>> {
+        let symmetric = [ALG_AES, 128, ALG_CFB];
+        let mut tr = NONE;
+        // SAFETY: the connection and the key are live; without a nonce the library draws one.
+        let code = unsafe {
+            (self.esys.Esys_StartAuthSession)(
+                self.raw,
+                transport_key.tr,
+                NONE,
+                NONE,
+                NONE,
+                NONE,
+                ptr::null(),
+                POLICY_SESSION,
+                &raw const symmetric,
+                ALG_SHA256,
+                &raw mut tr,
+            )
+        };
+        let session = check("begin a session", code).map(|()| Loaded { tpm: self, tr })?;
+        let flags = CONTINUE_SESSION | DECRYPT_COMMAND | ENCRYPT_RESPONSE;
+        // SAFETY: the connection and the session are live.
+        let code = unsafe { (self.esys.Esys_TRSess_SetAttributes)(self.raw, tr, flags, 0xff) };
+        check("begin a session", code).map(|()| session)
+    }
+
+    /// Binds the session to the present values of the PCRs. The digest of that policy.
+    fn policy_of(&self, session: &Loaded<'_>, pcrs: &[u8]) -> Done<Vec<u8>> {
+        let (present, pcrs) = (Digest { size: 0, buffer: [0; 64] }, selection(pcrs));
+        // SAFETY: the connection and the session are live; the structures outlive the call. An empty digest stands for the present
+        // values.
+        let code = unsafe {
+            (self.esys.Esys_PolicyPCR)(
+                self.raw,
+                session.tr,
+                NONE,
+                NONE,
+                NONE,
+                &raw const present,
+                &raw const pcrs,
+            )
+        };
+        check("read the PCRs", code)?;
+        let mut digest: *mut Digest = ptr::null_mut();
+        // SAFETY: the connection and the session are live.
+        let code = unsafe {
+            (self.esys.Esys_PolicyGetDigest)(self.raw, session.tr, NONE, NONE, NONE, &raw mut digest)
+        };
+        check("read the PCRs", code)?;
+        Ok(self.taken(digest))
+    }
+}
+
+/// PCRs of the SHA-256 bank.
+fn selection(pcrs: &[u8]) -> PcrSelections {
+    let none = PcrSelection { hash: 0, size: 0, select: [0; 4] };
+    let mut selections = PcrSelections { count: 0, items: [none; 16] };
+    if !pcrs.is_empty() {
+        let mut one = PcrSelection { hash: ALG_SHA256, size: 3, select: [0; 4] };
+        pcrs.iter().for_each(|pcr| one.select[usize::from(pcr / 8)] |= 1 << (pcr % 8));
+        (selections.count, selections.items[0]) = (1, one);
+    }
+    selections
+}
+
+fn template(algorithm: u16, attributes: u32, parameters: [u16; 10]) -> Public {
+    let empty = || Digest { size: 0, buffer: [0; 64] };
+    let area = Template {
+        algorithm,
+        name_algorithm: ALG_SHA256,
+        attributes,
+        policy: empty(),
+        parameters: Parameters(parameters),
+        unique: Unique { digest: empty(), rest: [0; 448] },
+    };
+    Public { size: 0, area }
+}
+
+/// The key that sessions are encrypted with.
+fn transport_template() -> Public {
+    let parameters = [ALG_AES, 128, ALG_CFB, ALG_NULL, 0, 0, ECC_P256, ALG_NULL, 0, 0];
+    template(ALG_ECC, OURS | USER_WITH_AUTH | RESTRICTED | DECRYPT, parameters)
+}
+
+/// The key of the secret. Changing anything in it makes enrolled tokens useless.
+fn key_template(policy: &[u8], unique: &[u8; 32]) -> Public {
+    let filled = |bytes: &[u8]| {
+        let mut digest = Digest { size: bytes.len() as u16, buffer: [0; 64] };
+        digest.buffer[..bytes.len()].copy_from_slice(bytes);
+        digest
+    };
+    let mut template = template(ALG_KEYED_HASH, OURS | SIGN, [ALG_HMAC, ALG_SHA256, 0, 0, 0, 0, 0, 0, 0, 0]);
+    template.area.policy = filled(policy);
+    template.area.unique.digest = filled(unique);
+    template
+}

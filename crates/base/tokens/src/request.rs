@@ -1,0 +1,72 @@
+//! What a token is asked: the secret for which disk and name, and who is there to type a PIN.
+
+use lacuna_contracts::{Result, SecretVec};
+use sha2::{Digest, Sha256};
+
+/// The person who uses a token.
+pub trait Person {
+    /// Asks for a PIN.
+    fn pin(&self, prompt: &str) -> Result<SecretVec>;
+
+    /// Says what is to be done with the token now.
+    fn act(&self, what: &str);
+
+    /// Is told what the token keeps from now on, whatever becomes of the rest.
+    fn keeps(&self, what: &str);
+}
+
+/// For which disk and name a secret is wanted.
+pub(crate) struct Request<'a> {
+    /// The UUID of the disk.
+    pub(crate) uuid: &'a [u8; 16],
+    /// The name that the user chose for the secret; empty if none.
+    pub(crate) name: &'a str,
+    /// Who uses the token.
+    pub(crate) person: &'a dyn Person,
+}
+
+impl Request<'_> {
+    /// The label of this secret among all that the token can give: what a token computes its answer from.
+    pub(crate) fn salt(&self) -> [u8; 32] {
+        // The UUID has a fixed length and the name comes last, so no two requests are the same text.
+        Sha256::new()
+            .chain_update(b"lacuna token v1")
+            .chain_update(self.uuid)
+            .chain_update(self.name)
+            .finalize()
+            .into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody.
+    struct Nobody;
+
+    impl Person for Nobody {
+        fn pin(&self, prompt: &str) -> Result<SecretVec> {
+            panic!("asked for {prompt}")
+        }
+
+        fn act(&self, what: &str) {
+            panic!("told to {what}")
+        }
+
+        fn keeps(&self, what: &str) {
+            panic!("told of {what}")
+        }
+    }
+
+    #[test]
+    fn the_salt_is_the_one_of_the_format_and_differs_by_disk_and_name() {
+        let salt = |uuid: u8, name| Request { uuid: &[uuid; 16], name, person: &Nobody }.salt();
+        // Of `printf 'lacuna token v1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1home' | sha256sum`. A change makes enrolled tokens useless.
+        let (high, low) =
+            (0x0f3e_2b9a_73bb_a7dc_2164_30bd_f3ca_3d0f_u128, 0xb4d9_6b77_64c9_03f0_be9d_c0d4_87e4_8851_u128);
+        assert_eq!(salt(1, "home")[..], [high.to_be_bytes(), low.to_be_bytes()].concat());
+        assert_ne!(salt(1, ""), salt(2, ""));
+        assert_ne!(salt(1, ""), salt(1, "home"));
+    }
+}

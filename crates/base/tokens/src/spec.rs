@@ -1,0 +1,245 @@
+//! How a user names a token: `fido2[:NAME]`, `tpm2[:NAME]`, `keyring:NAME`, with options after commas.
+
+use crate::fido2::Fido2;
+use crate::keyring::Keyring;
+use crate::request::{Person, Request};
+use crate::token::Token;
+use crate::tpm2::{PCR_COUNT, Tpm2};
+use lacuna_contracts::{Result, SecretVec};
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest name, in bytes.
+const LONGEST_NAME: usize = 64;
+/// The PCR of the Secure Boot policy: it stays as it is when kernels and firmware are updated.
+const USUAL_PCRS: [u8; 1] = [7];
+
+/// A token as a user names it. Two are equal if they ask the same of the same token, however they are written.
+#[derive(Clone, Debug)]
+pub struct TokenSpec {
+    text: String,
+    name: String,
+    which: Which,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Which {
+    Fido2(Fido2),
+    Tpm2(Tpm2),
+    Keyring,
+}
+
+impl PartialEq for TokenSpec {
+    fn eq(&self, other: &TokenSpec) -> bool {
+        self.name == other.name && self.which == other.which
+    }
+}
+
+impl Eq for TokenSpec {}
+
+impl TokenSpec {
+    /// The secret for a disk. `create`: the token is being enrolled, and one that has nothing yet to make a secret of is prepared first.
+    ///
+    /// Errors: [`Kind::NotFound`](lacuna_contracts::Kind::NotFound) if the token is not there,
+    /// [`Kind::Passphrase`](lacuna_contracts::Kind::Passphrase) for a wrong PIN and for a security key that was never enrolled,
+    /// [`Kind::Permission`](lacuna_contracts::Kind::Permission) if the system or the token refuses, and
+    /// [`Kind::Other`](lacuna_contracts::Kind::Other) if a library or the device fails.
+    pub fn secret(&self, uuid: &[u8; 16], person: &dyn Person, create: bool) -> Result<SecretVec> {
+        let request = Request { uuid, name: &self.name, person };
+        let token: &dyn Token = match &self.which {
+            Which::Fido2(token) => token,
+            Which::Tpm2(token) => token,
+            Which::Keyring => &Keyring,
+        };
+        token.secret(&request, create).map_err(|e| e.context(format!("token {self}")))
+    }
+
+    /// Why the secret may open nothing, to come after "the secret of the token opens nothing".
+    pub fn why_not(&self) -> String {
+        match &self.which {
+            Which::Fido2(_) => "it was not enrolled for this disk under this name, is another token, or was reset, or its PIN was set \
+                 or removed since"
+                .to_owned(),
+            Which::Tpm2(token) => {
+                let pin = if token.pin { ", the PIN is wrong" } else { "" };
+                format!(
+                    "{} changed since it was enrolled (by an update of the firmware or of what is booted){pin}, or it \
+                     was not enrolled for this disk under this name and with these options, or the TPM is another one or was \
+                     cleared",
+                    token.pcr_words()
+                )
+            }
+            Which::Keyring => "the key in the keyring is no passphrase of this disk".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for TokenSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for TokenSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let (name, which) = match kind {
+            "fido2" => {
+                let (name, options) = name_and_options(rest);
+                (name, Which::Fido2(fido2(&options)?))
+            }
+            "tpm2" => {
+                let (rest, tcti) = split_tcti(rest);
+                let (name, options) = name_and_options(rest);
+                (name, Which::Tpm2(Tpm2 { tcti: tcti.map(str::to_owned), ..tpm2(&options)? }))
+            }
+            // It has no options, so whatever stands there is a name.
+            "keyring" => match rest.split_once(',') {
+                Some((_, option)) => return Err(format!("keyring:NAME has no options, but found: {option}")),
+                None if rest.is_empty() => return Err("the name of the key, as keyring:NAME".to_owned()),
+                None => (rest, Which::Keyring),
+            },
+            _ => return Err("fido2, tpm2 or keyring:NAME".to_owned()),
+        };
+        if name.len() > LONGEST_NAME {
+            return Err(format!("the name of a token has at most {LONGEST_NAME} bytes"));
+        }
+        Ok(TokenSpec { text: text.to_owned(), name: name.to_owned(), which })
+    }
+}
+
+/// Splits what follows the colon into the name, which is first if it is there, and the options.
+fn name_and_options(rest: &str) -> (&str, Vec<&str>) {
+    let mut items: Vec<&str> = if rest.is_empty() { vec![] } else { rest.split(',').collect() };
+    let is_name = |item: &&str| !item.contains('=') && *item != "pin";
+    let name = if items.first().is_some_and(is_name) { items.remove(0) } else { "" };
+    (name, items)
+}
+
+/// Takes the option `tcti=` off the end: it has commas of its own.
+fn split_tcti(rest: &str) -> (&str, Option<&str>) {
+    match (rest.strip_prefix("tcti="), rest.split_once(",tcti=")) {
+        (Some(tcti), _) => ("", Some(tcti)),
+        (None, Some((before, tcti))) => (before, Some(tcti)),
+        (None, None) => (rest, None),
+    }
+}
+
+fn fido2(options: &[&str]) -> std::result::Result<Fido2, String> {
+    let mut device = None;
+    for option in options {
+        match option.split_once('=') {
+            Some(("device", path)) if !path.is_empty() => once(&mut device, path.to_owned(), "device=")?,
+            _ => return Err(format!("fido2 has the option device=PATH, not {option}")),
+        }
+    }
+    Ok(Fido2 { device })
+}
+
+fn tpm2(options: &[&str]) -> std::result::Result<Tpm2, String> {
+    let (mut chosen, mut pin) = (None, None);
+    for option in options {
+        match option.split_once('=') {
+            Some(("pcrs", list)) => once(&mut chosen, pcrs(list)?, "pcrs=")?,
+            None if *option == "pin" => once(&mut pin, (), "pin")?,
+            _ => return Err(format!("tpm2 has the options pcrs=N+N…, pin and tcti=CONF, not {option}")),
+        }
+    }
+    let pcrs = chosen.unwrap_or_else(|| USUAL_PCRS.to_vec());
+    Ok(Tpm2 { pcrs, pin: pin.is_some(), tcti: None })
+}
+
+/// Keeps the value of an option. One that is given twice means nothing: of two lists of PCRs only one would bind.
+fn once<T>(place: &mut Option<T>, value: T, option: &str) -> std::result::Result<(), String> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(format!("{option} once, and not twice")),
+    }
+}
+
+/// Numbers of PCRs such as `7+11`, in order and each once: an order that is typed must not make another key.
+fn pcrs(list: &str) -> std::result::Result<Vec<u8>, String> {
+    let number = |text: &str| text.parse().ok().filter(|pcr| *pcr < PCR_COUNT);
+    let numbers: Option<Vec<u8>> = list.split('+').map(number).collect();
+    let mut numbers = numbers.ok_or_else(|| format!("PCRs are numbers below {PCR_COUNT}, such as 7+11"))?;
+    numbers.sort_unstable();
+    numbers.dedup();
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> TokenSpec {
+        text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+    }
+
+    #[test]
+    fn names_and_options_are_told_apart() {
+        for (text, name) in [
+            ("fido2", ""),
+            ("fido2:blue", "blue"),
+            ("tpm2:pcrs=7,pin", ""),
+            ("keyring:home", "home"),
+            ("keyring:pin", "pin"),
+            ("keyring:a=b", "a=b"),
+            ("keyring:tcti=x", "tcti=x"),
+        ] {
+            assert_eq!((parsed(text).name.as_str(), parsed(text).to_string().as_str()), (name, text));
+        }
+        let Which::Tpm2(token) = parsed("tpm2:n,pcrs=11+7+7,pin,tcti=swtpm:host=h,port=1").which else {
+            panic!()
+        };
+        assert_eq!(
+            (token.pcrs, token.pin, token.tcti.as_deref()),
+            (vec![7, 11], true, Some("swtpm:host=h,port=1"))
+        );
+        let Which::Tpm2(token) = parsed("tpm2").which else { panic!() };
+        assert_eq!((token.pcrs, token.pin, token.tcti), (vec![7], false, None));
+        let Which::Fido2(token) = parsed("fido2:device=/dev/hidraw3").which else { panic!() };
+        assert_eq!(token.device.as_deref(), Some("/dev/hidraw3"));
+        let Which::Fido2(token) = parsed("fido2:device=/run/tcti=x").which else { panic!() };
+        assert_eq!(token.device.as_deref(), Some("/run/tcti=x"));
+        let Which::Tpm2(token) = parsed("tpm2:tcti=device:/dev/tpm0").which else { panic!() };
+        assert_eq!(token.tcti.as_deref(), Some("device:/dev/tpm0"));
+    }
+
+    #[test]
+    fn a_token_is_the_same_however_it_is_written() {
+        assert_eq!(parsed("tpm2"), parsed("tpm2:pcrs=7"));
+        assert_eq!(parsed("tpm2:a,pin,pcrs=11+7"), parsed("tpm2:a,pcrs=7+11,pin"));
+        for (one, other) in [("fido2", "fido2:a"), ("tpm2", "tpm2:pin"), ("tpm2:a", "fido2:a")] {
+            assert_ne!(parsed(one), parsed(other));
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        let long = format!("fido2:{}", "n".repeat(65));
+        for text in [
+            "",
+            "usb",
+            "keyring",
+            "keyring:",
+            "keyring:a,pin",
+            "fido2:a,pin",
+            "fido2:device=",
+            "tpm2:pcrs=",
+            "tpm2:pcrs=24",
+            "tpm2:pcrs=7,8",
+            "tpm2:a,b",
+            "fido2:tcti=x",
+            "keyring:a,tcti=x",
+            "tpm2:notcti=x",
+            "tpm2:pcrs=7,pcrs=11",
+            "tpm2:pin,pin",
+            "fido2:device=a,device=b",
+            &long,
+        ] {
+            assert!(text.parse::<TokenSpec>().is_err(), "{text}");
+        }
+    }
+}

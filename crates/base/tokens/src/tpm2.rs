@@ -1,0 +1,185 @@
+//! A TPM 2.0 as a token.
+//!
+//! The TPM derives an HMAC key from the seed of its owner hierarchy, the disk, the name and the values of PCRs, and uses the key only
+//! while the PCRs have these values. The secret is the HMAC of the salt and the PIN. Nothing is stored, so a changed PCR, another PIN and
+//! another TPM look alike: each gives another secret.
+//!
+//! The PIN is a part of the message and not the password of the key: a password does not enter the derivation of a primary
+//! key, so that everybody could make the key anew with a password of his own. For the same reason the TPM cannot count wrong PINs.
+
+use crate::ffi::esys::{Failed, SECRET_LEN, Tpm};
+use crate::request::Request;
+use crate::token::Token;
+use lacuna_contracts::{Error, Kind, Result, SecretVec};
+use sha2::{Digest, Sha256};
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use zeroize::Zeroize;
+
+/// PCRs that a TPM for a PC has at least.
+pub(crate) const PCR_COUNT: u8 = 24;
+/// PCRs that every program may set to zeros and extend to any value: for debugging, and for applications.
+const RESETTABLE: [u8; 2] = [16, 23];
+/// The TPM of this machine, behind the kernel's resource manager.
+const DEVICE: &str = "/dev/tpmrm0";
+
+/// The owner hierarchy has a password: `TPM_RC_BAD_AUTH` and `TPM_RC_AUTH_FAIL` for session 1.
+const OWNER_PASSWORD: [u32; 2] = [0x9a2, 0x98e];
+/// The owner hierarchy is switched off: `TPM_RC_HIERARCHY` for handle 1.
+const OWNER_DISABLED: u32 = 0x185;
+/// A PCR changed during the session: `TPM_RC_PCR_CHANGED`.
+const PCR_CHANGED: u32 = 0x128;
+/// The TPM is in its lockout: `TPM_RC_LOCKOUT`.
+const LOCKOUT: u32 = 0x921;
+
+/// A TPM, and what its secret depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tpm2 {
+    /// Numbers of PCRs, ascending, at least one.
+    pub(crate) pcrs: Vec<u8>,
+    /// Whether a PIN is asked for.
+    pub(crate) pin: bool,
+    /// How libtss2 reaches the TPM, if it is not that of this machine.
+    pub(crate) tcti: Option<String>,
+}
+
+impl Tpm2 {
+    /// The PCRs, for a sentence.
+    pub(crate) fn pcr_words(&self) -> String {
+        match &self.pcrs[..] {
+            [one] => format!("PCR {one}"),
+            several => {
+                let numbers: Vec<String> = several.iter().map(u8::to_string).collect();
+                format!("one of the PCRs {}", numbers.join(", "))
+            }
+        }
+    }
+
+    /// Refuses PCRs that the TPM does not have, and tells who enrols it when they bind the secret to nothing.
+    fn check_pcrs(&self, tpm: &Tpm, request: &Request<'_>, create: bool) -> Result<()> {
+        let mut measured = false;
+        for pcr in &self.pcrs {
+            let value = tpm.pcr(*pcr).map_err(|failed| refusal(&failed))?.ok_or_else(|| {
+                Error::new(Kind::Usage, format!("cannot bind a secret to PCR {pcr}"))
+                    .found("a TPM without SHA-256 PCRs")
+                    .expected("PCRs of the SHA-256 bank")
+                    .remedy("switch the bank on in the firmware")
+            })?;
+            let untouched = value.iter().all(|byte| *byte == 0) || value.iter().all(|byte| *byte == 0xff);
+            measured |= !untouched && !RESETTABLE.contains(pcr);
+        }
+        for pcr in self.pcrs.iter().filter(|pcr| create && RESETTABLE.contains(pcr)) {
+            request.person.act(&format!(
+                "PCR {pcr} binds the secret to nothing: every program can set it to any value"
+            ));
+        }
+        if create && !measured {
+            request.person.act("the firmware has measured nothing into these PCRs: any system that is booted here gets the secret");
+        }
+        Ok(())
+    }
+
+    fn connect(&self) -> Result<Tpm> {
+        let configuration = if let Some(given) = &self.tcti {
+            given.clone()
+        } else {
+            check_device()?;
+            format!("device:{DEVICE}")
+        };
+        let c = CString::new(configuration.as_str())
+            .map_err(|_| Error::new(Kind::Usage, "cannot use tcti=").found("a NUL byte in it"))?;
+        Tpm::connect(&c)?.map_err(|failed| {
+            Error::new(Kind::NotFound, "cannot reach the TPM")
+                .found(format!("code {:#x} of libtss2 for {configuration}", failed.code))
+                .expected("a TPM 2.0 that answers")
+                .remedy(
+                    "give the passphrase if there is no TPM here; else see whether another program holds it",
+                )
+        })
+    }
+}
+
+impl Token for Tpm2 {
+    fn secret(&self, request: &Request<'_>, create: bool) -> Result<SecretVec> {
+        let tpm = self.connect()?;
+        self.check_pcrs(&tpm, request, create)?;
+        let salt = request.salt();
+        let mut message = [0; 64];
+        message[..32].copy_from_slice(&salt);
+        if self.pin {
+            let pin = pin(request, create)?;
+            let digest = Sha256::new()
+                .chain_update(b"lacuna tpm2 pin v1")
+                .chain_update(salt)
+                .chain_update(pin.expose());
+            // Where it is zeroed below: who has it needs no PIN.
+            let place: &mut [u8; 32] = message.last_chunk_mut().expect("a message holds a digest");
+            digest.finalize_into(place.into());
+        }
+        let used = if self.pin { &message[..] } else { &message[..32] };
+        let answer = tpm.hmac(&self.pcrs, &salt, used).map_err(|failed| refusal(&failed));
+        message.zeroize();
+        let secret = answer?;
+        match secret.expose().len() {
+            SECRET_LEN => Ok(secret),
+            len => Err(Error::new(Kind::Other, "cannot use the answer of the TPM")
+                .found(format!("{len} bytes"))
+                .expected(format!("{SECRET_LEN}"))
+                .remedy("give the passphrase instead")),
+        }
+    }
+}
+
+/// Asks for the PIN; twice where a mistake would make a secret that nobody finds again.
+fn pin(request: &Request<'_>, create: bool) -> Result<SecretVec> {
+    let pin = request.person.pin("PIN that goes with the TPM: ")?;
+    if create && request.person.pin("The same PIN again: ")?.expose() != pin.expose() {
+        return Err(Error::new(Kind::Usage, "cannot take the PIN")
+            .found("two that differ")
+            .expected("the same twice"));
+    }
+    Ok(pin)
+}
+
+/// Says why the device cannot be used before libtss2 does, in words of its own on standard error.
+fn check_device() -> Result<()> {
+    let Err(e) = OpenOptions::new().read(true).write(true).open(DEVICE) else { return Ok(()) };
+    let error = Error::io(format!("cannot use the TPM {DEVICE}"), &e);
+    Err(match e.kind() {
+        ErrorKind::NotFound => error.expected("a TPM 2.0 that the kernel knows").remedy(
+            "switch the TPM on in the firmware (it may be called PTT or fTPM), or give the passphrase",
+        ),
+        ErrorKind::PermissionDenied => {
+            error.remedy("run this as root, or as a member of the group that owns the device (tss)")
+        }
+        ErrorKind::ResourceBusy => error.expected("a TPM that no program has for itself").remedy(
+            "end that program (`fuser /dev/tpm0 /dev/tpmrm0` finds it) and try again, or give the passphrase",
+        ),
+        _ => error.remedy("give the passphrase instead"),
+    })
+}
+
+fn refusal(failed: &Failed) -> Error {
+    let error = |kind| Error::new(kind, format!("cannot {}", failed.step));
+    // The layer stands in the upper half; the TPM itself is layer 0.
+    match failed.code {
+        code if OWNER_PASSWORD.contains(&code) => error(Kind::Permission)
+            .found("a TPM whose owner hierarchy has a password")
+            .expected("one without, as systems leave it")
+            .remedy("take that password away with `tpm2_changeauth`, or give the passphrase of the disk"),
+        OWNER_DISABLED => error(Kind::Permission)
+            .found("a TPM whose owner hierarchy is switched off until the machine starts again")
+            .expected("one that is switched on, as it is when a machine starts")
+            .remedy("start the machine again; if it stays so, look for it in the firmware, or give the passphrase of the disk"),
+        PCR_CHANGED => error(Kind::Changed).found("PCRs that change right now").remedy("try again"),
+        LOCKOUT => error(Kind::Permission)
+            .found("a TPM in its lockout after wrong passwords of other keys")
+            .remedy("wait some hours, or give the passphrase"),
+        code => error(Kind::Other)
+            .found(format!(
+                "code {code:#x} of the TPM or of libtss2 (`tpm2_rc_decode {code:#x}` has its words)"
+            ))
+            .remedy("give the passphrase instead"),
+    }
+}

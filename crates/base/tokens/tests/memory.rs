@@ -1,0 +1,136 @@
+//! What the secret of a TPM leaves in the memory of a process that goes on: nothing, once it is dropped. libtss2 keeps answers in buffers of
+//! its own, which it frees as they are.
+
+use lacuna_contracts::{Kind, Result, SecretVec};
+use lacuna_tokens::{Person, TokenSpec};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A TPM in software.
+struct SoftTpm(Child);
+
+impl SoftTpm {
+    fn start(dir: &Path) -> Option<SoftTpm> {
+        let mut command = Command::new("swtpm");
+        command.args(["socket", "--tpm2", "--tpmstate", "dir=.", "--server", "type=unixio,path=tpm.sock"]);
+        command.args(["--ctrl", "type=unixio,path=tpm.sock.ctrl", "--flags", "startup-clear"]);
+        let process = command.current_dir(dir).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+        let tpm = SoftTpm(process);
+        for _ in 0..1000 {
+            if dir.join("tpm.sock").exists() {
+                return Some(tpm);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the TPM has no socket");
+    }
+}
+
+impl Drop for SoftTpm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Nobody who could type a PIN.
+struct Nobody;
+
+impl Person for Nobody {
+    fn pin(&self, prompt: &str) -> Result<SecretVec> {
+        panic!("asked for {prompt}")
+    }
+
+    fn act(&self, _: &str) {}
+
+    fn keeps(&self, _: &str) {}
+}
+
+fn skipped(why: &str) {
+    // Past the capture of the test runner.
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}
+
+/// A search of the memory of this process. All its room is taken beforehand: what it took later might be what libtss2 has just freed, and
+/// overwrite what is looked for.
+struct Search {
+    memory: File,
+    /// The text of `/proc/self/maps`.
+    maps: Vec<u8>,
+    chunk: Vec<u8>,
+    found: Vec<u64>,
+}
+
+impl Search {
+    const CHUNK: usize = 1 << 20;
+
+    fn new() -> Search {
+        let memory = File::open("/proc/self/mem").unwrap();
+        Search {
+            memory,
+            maps: vec![0; 1 << 20],
+            chunk: vec![0; Self::CHUNK + 64],
+            found: Vec::with_capacity(1000),
+        }
+    }
+
+    /// Where bytes stand in writable memory of which `inverted` is the inverse: so the search finds nothing of itself.
+    fn places(&mut self, inverted: &[u8]) -> &[u64] {
+        self.found.clear();
+        let (mut file, mut len) = (File::open("/proc/self/maps").unwrap(), 0);
+        while let Ok(more @ 1..) = file.read(&mut self.maps[len..]) {
+            len += more;
+        }
+        for line in std::str::from_utf8(&self.maps[..len]).unwrap().lines() {
+            let (range, rest) = line.split_once(' ').unwrap();
+            if !rest.starts_with("rw") {
+                continue;
+            }
+            let (from, to) = range.split_once('-').unwrap();
+            let [from, to] = [from, to].map(|at| u64::from_str_radix(at, 16).unwrap());
+            for at in (from..to).step_by(Self::CHUNK) {
+                let want = (Self::CHUNK + inverted.len()).min((to - at) as usize);
+                // A guard page, or one that went meanwhile.
+                let Ok(len) = self.memory.read_at(&mut self.chunk[..want], at) else { continue };
+                let same =
+                    |window: &[u8]| window.iter().zip(inverted).all(|(byte, inverse)| *byte == !*inverse);
+                let hits = self.chunk[..len].windows(inverted.len()).enumerate();
+                self.found
+                    .extend(hits.filter(|(_, window)| same(window)).map(|(offset, _)| at + offset as u64));
+            }
+        }
+        // It holds copies of what was found.
+        self.chunk.fill(0);
+        &self.found
+    }
+}
+
+#[test]
+fn a_secret_of_a_tpm_is_gone_when_it_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_tpm) = SoftTpm::start(dir.path()) else { return skipped("this machine has no swtpm") };
+    let socket = dir.path().join("tpm.sock");
+    let token: TokenSpec = format!("tpm2:tcti=swtpm:path={}", socket.display()).parse().unwrap();
+    let mut search = Search::new();
+    let secret = match token.secret(&[7; 16], &Nobody, false) {
+        Err(e) if e.kind() == Kind::Other && e.to_string().contains("install") => {
+            return skipped("this machine has no libtss2");
+        }
+        secret => secret.unwrap(),
+    };
+    // Half of it at a time, since the beginning of freed memory is overwritten soon.
+    let mut inverted = [0; 32];
+    secret.expose().iter().zip(&mut inverted).for_each(|(byte, inverse)| *inverse = !*byte);
+    for half in inverted.chunks(16) {
+        // The one place is that of the secret itself.
+        assert_eq!(search.places(half).len(), 1, "{:x?}", search.found);
+    }
+    drop(secret);
+    for half in inverted.chunks(16) {
+        assert!(search.places(half).is_empty(), "{:x?}", search.found);
+    }
+}

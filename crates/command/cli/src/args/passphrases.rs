@@ -1,0 +1,162 @@
+//! Options for passphrases: those that there are, and new ones.
+
+use crate::terminal::token::TokenSpec;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use std::path::PathBuf;
+
+/// Where passphrases come from, as options.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Options for passphrases")]
+struct Options {
+    /// Read the passphrase from this file (`-`: standard input); the whole file counts, one trailing newline
+    /// excepted; may be repeated
+    #[arg(long, value_name = "PATH")]
+    key_file: Vec<PathBuf>,
+    /// Read the passphrase from this open file descriptor; may be repeated
+    #[arg(long, value_name = "N")]
+    key_fd: Vec<u32>,
+    /// Take the secret of this token as the passphrase: fido2[:NAME], tpm2[:NAME][,pcrs=7+11][,pin] or keyring:NAME;
+    /// may be repeated
+    #[arg(long, value_name = "TOKEN")]
+    token: Vec<TokenSpec>,
+    /// Run this program, with the prompt as its only argument, and take what it prints as the passphrase or PIN
+    #[arg(long, value_name = "CMD")]
+    askpass: Option<PathBuf>,
+}
+
+/// Where one passphrase comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A file, or standard input.
+    File(PathBuf),
+    /// An open descriptor.
+    Descriptor(u32),
+    /// The secret of a token.
+    Token(TokenSpec),
+}
+
+impl Source {
+    /// That of three options which exclude each other.
+    pub(crate) fn one_of(
+        file: Option<&PathBuf>,
+        number: Option<u32>,
+        token: Option<&TokenSpec>,
+    ) -> Option<Source> {
+        let file = file.map(|path| Source::File(path.clone()));
+        file.or(number.map(Source::Descriptor)).or(token.map(|token| Source::Token(token.clone())))
+    }
+
+    /// Whether it is a token.
+    pub(crate) fn is_token(&self) -> bool {
+        matches!(self, Source::Token(_))
+    }
+}
+
+/// Where passphrases come from.
+#[derive(Clone)]
+pub(crate) struct PassphraseArgs {
+    /// In the order of the command line.
+    pub sources: Vec<Source>,
+    /// A program that asks for what is typed otherwise.
+    pub askpass: Option<PathBuf>,
+}
+
+impl PassphraseArgs {
+    /// Whether it says where a passphrase comes from.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.sources.is_empty() || self.askpass.is_some()
+    }
+
+    /// The tokens among the sources.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = &TokenSpec> {
+        self.sources.iter().filter_map(|source| match source {
+            Source::Token(token) => Some(token),
+            Source::File(_) | Source::Descriptor(_) => None,
+        })
+    }
+}
+
+impl FromArgMatches for PassphraseArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let Options { key_file, key_fd, token, askpass } = Options::from_arg_matches(matches)?;
+        let indices = |name: &str| matches.indices_of(name).into_iter().flatten().collect::<Vec<_>>();
+        let files = indices("key_file").into_iter().zip(key_file.into_iter().map(Source::File));
+        let descriptors = indices("key_fd").into_iter().zip(key_fd.into_iter().map(Source::Descriptor));
+        let tokens = indices("token").into_iter().zip(token.into_iter().map(Source::Token));
+        let mut sources: Vec<(usize, Source)> = files.chain(descriptors).chain(tokens).collect();
+        sources.sort_by_key(|(at, _)| *at);
+        Ok(PassphraseArgs { sources: sources.into_iter().map(|(_, source)| source).collect(), askpass })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for PassphraseArgs {
+    fn augment_args(command: Command) -> Command {
+        Options::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Options::augment_args_for_update(command)
+    }
+}
+
+/// Where a new passphrase comes from.
+#[derive(Args)]
+#[command(next_help_heading = "Options for passphrases")]
+// An option is named by its field.
+#[allow(clippy::struct_field_names)]
+pub(crate) struct NewPassphraseArgs {
+    /// Read the new passphrase from this file (`-`: standard input)
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["new_key_fd", "new_token"])]
+    pub new_key_file: Option<PathBuf>,
+    /// Read the new passphrase from this open file descriptor
+    #[arg(long, value_name = "N", conflicts_with = "new_token")]
+    pub new_key_fd: Option<u32>,
+    /// Enrol this token: its secret is the new passphrase
+    #[arg(long, value_name = "TOKEN")]
+    pub new_token: Option<TokenSpec>,
+}
+
+impl NewPassphraseArgs {
+    /// Where the new passphrase comes from, if it says so.
+    pub(crate) fn source(&self) -> Option<Source> {
+        let NewPassphraseArgs { new_key_file, new_key_fd, new_token } = self;
+        Source::one_of(new_key_file.as_ref(), *new_key_fd, new_token.as_ref())
+    }
+}
+
+/// Whether a token may be all there is.
+#[derive(Args, Clone, Copy)]
+#[command(next_help_heading = "Options for passphrases")]
+pub(crate) struct RecoveryArgs {
+    /// Do without a recovery passphrase: if the token is lost, reset or answers differently, the data is lost
+    #[arg(long)]
+    pub no_recovery: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        passphrase: PassphraseArgs,
+    }
+
+    #[test]
+    fn passphrases_count_in_the_order_of_the_command_line() {
+        let line = "x --key-fd 3 --key-file a --key-fd=4 --key-file=b";
+        let words = Words::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{e}"));
+        let file = |name: &str| Source::File(name.into());
+        assert_eq!(
+            words.passphrase.sources,
+            [Source::Descriptor(3), file("a"), Source::Descriptor(4), file("b")]
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! The words of `rescue`.
+
+use super::{ExpectArgs, HolderArgs, PassphraseArgs, location};
+use crate::args::size::Size;
+use clap::Args;
+use lacuna_storage::Location;
+use std::path::PathBuf;
+
+/// `rescue`.
+#[derive(Args)]
+pub(crate) struct RescueArgs {
+    /// The disk, which must not be open. Nothing is written to it
+    #[arg(value_parser = location())]
+    pub location: Location,
+    /// The image to write: a sparse file as long as the disk, decrypted. What could be had of it stands in TARGET.map, in the form of
+    /// the map files of GNU ddrescue. If both are there, of this disk, what is missing is read once more, and nothing else
+    pub target: PathBuf,
+    /// Of a disk with levels, the level to rescue; the passphrase has to open it
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=7))]
+    pub level: u8,
+    /// Begin anew, and overwrite TARGET and TARGET.map if they are files
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Which disk it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
+    /// Memory for all caches
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    pub cache: Size,
+    /// Where the cluster is, and what becomes of another client.
+    #[command(flatten)]
+    pub holder: HolderArgs,
+    /// The passphrase.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}

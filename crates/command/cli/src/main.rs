@@ -1,0 +1,175 @@
+//! `lacuna`: the command line. Its one job is to turn words into calls of the crates below, and results into
+//! text, JSON and exit codes.
+//!
+//! Invariants kept here:
+//! - A passphrase comes from a terminal, a file, a descriptor or a helper program, never from an argument or
+//!   the environment, and no core dump of the process can hold one.
+//! - Everything that can be refused is refused before anything is written.
+//! - An error is one line on standard error that begins with `lacuna: ` and names settings by their options; its kind decides
+//!   the exit code. Errors of disks with levels are told in full on a terminal only: everything else may be a log.
+//! - A process that goes to the background unlocks first and starts its threads, its random source, its disk
+//!   and its connection to a cluster afterwards.
+#![warn(missing_docs)]
+// What only `open` uses.
+#![cfg_attr(not(feature = "fuse"), allow(dead_code))]
+
+mod allocator;
+mod args;
+mod man;
+mod mount_helper;
+mod terminal;
+mod verbs;
+
+use args::{Cli, HeaderVerb, KeyVerb, SnapshotVerb, VaultVerb, Verb};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
+use lacuna_storage::{Error, Kind, Result};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{getegid, geteuid, getgid, getuid};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use terminal::console::Console;
+use terminal::{console, exit_code, settings, token};
+use verbs::{
+    bench, check, close, create, doctor, erase, header, info, key, list, mounted_disk, purge, rescue, resize,
+    serve, snapshot, status, vault,
+};
+
+/// The most descriptors that are asked for.
+const MOST_DESCRIPTORS: u64 = 1 << 19;
+
+fn main() -> ExitCode {
+    // A core dump would hold keys. A program that collects dumps through a pipe is not held by the limit, hence
+    // both. If the system refuses even this, it makes no dumps of ours either.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    allocator::keep_small();
+    lacuna_daemon::note_inherited_descriptors();
+    lacuna_daemon::ignore_file_size_signal();
+    raise_descriptor_limit();
+    lacuna_daemon::find_programs_of_the_system();
+    let words = match refuse_borrowed_rights().and_then(|()| words()) {
+        Ok(Some(words)) => words,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(e) => {
+            console::error(&e);
+            return ExitCode::from(console::exit_code(&e));
+        }
+    };
+    let matches = match Cli::command().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(e) => return usage(&e),
+    };
+    settings::remember(&Cli::command(), &matches);
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e.format(&mut Cli::command())),
+    };
+    let console = Console::new(cli.quiet, cli.verbose);
+    let code = match run(cli.verb, console) {
+        Ok(()) => 0,
+        Err(e) => {
+            console::error(&e);
+            token::kept().iter().for_each(|left| console::now(left));
+            console::exit_code(&e)
+        }
+    };
+    console::leave(code)
+}
+
+/// Lets this process have as many files open as the system allows it. Servers need some for every client, and vaults for files in use;
+/// where the limit is met all the same, the error names it.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Programs that are started later may walk through all numbers up to the limit.
+    let most = limit.maximum.unwrap_or(u64::MAX).min(MOST_DESCRIPTORS);
+    if limit.current.is_some_and(|current| current < most) {
+        // It stays as it was where the system refuses that.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit });
+    }
+}
+
+/// The words of the command, which a helper of mount(8) is given in another form. None if there is nothing to do.
+fn words() -> Result<Option<Vec<OsString>>> {
+    let mut given = std::env::args_os();
+    match mount_helper::called_as(std::env::args_os().next().as_deref()) {
+        None => Ok(Some(given.collect())),
+        Some(helper) => {
+            exit_code::speak_to_mount();
+            helper.words(given.by_ref().skip(1))
+        }
+    }
+}
+
+/// Refuses to run with more rights than the person has who started it, as an installation with the set-user-ID bit would:
+/// the paths, programs and environment that they name would then be used with the rights of another.
+fn refuse_borrowed_rights() -> Result<()> {
+    if getuid() == geteuid() && getgid() == getegid() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Permission, "cannot run with the rights of another user or group")
+        .found("a program file with the set-user-ID or set-group-ID bit")
+        .expected("the rights of the person who starts it")
+        .remedy("remove the bit (`chmod ug-s`), and use sudo or doas where root is needed"))
+}
+
+fn run(mut verb: Verb, console: Console) -> Result<()> {
+    mounted_disk::name(&mut verb)?;
+    verbs::vault::refused::check(&verb)?;
+    match verb {
+        Verb::Create(args) => create::run(&args, console),
+        #[cfg(feature = "fuse")]
+        Verb::Open(args) => match verbs::open::vault::directory(&args.location) {
+            Some(dir) => verbs::open::vault::open(&dir, &args, console),
+            None => verbs::open::disk::open(args, console),
+        },
+        #[cfg(not(feature = "fuse"))]
+        Verb::Open(_) => verbs::lacks::mounting(),
+        Verb::Close(args) => close::close(&args, console),
+        Verb::Serve(args) => serve::run(args, console),
+        Verb::Info(args) => info::run(&args, console),
+        Verb::List(args) => list::run(&args, console),
+        Verb::Status(args) => status::run(&args, console),
+        Verb::Doctor(args) => doctor::run(&args, console),
+        Verb::Erase(args) => erase::run(&args, console),
+        Verb::Check(args) => check::run(&args, console),
+        Verb::Rescue(args) => rescue::run(&args, console),
+        Verb::Key(KeyVerb::Add(args)) => key::add(&args, console),
+        Verb::Key(KeyVerb::Change(args)) => key::change(&args, console),
+        Verb::Key(KeyVerb::Remove(args)) => key::remove(&args, console),
+        Verb::Key(KeyVerb::Refresh(args)) => key::refresh(&args, console),
+        Verb::Header(HeaderVerb::Backup(args)) => header::backup(&args, console),
+        Verb::Header(HeaderVerb::Restore(args)) => header::restore(&args, console),
+        Verb::Header(HeaderVerb::Repair(args)) => header::repair(&args, console),
+        Verb::Purge(args) => purge::run(&args, console),
+        Verb::Resize(args) => resize::run(&args, console),
+        Verb::Snapshot(SnapshotVerb::Create(args)) => snapshot::create(&args, console),
+        Verb::Snapshot(SnapshotVerb::List(args)) => snapshot::list(&args),
+        Verb::Snapshot(SnapshotVerb::Remove(args)) => snapshot::remove(&args, console),
+        Verb::Snapshot(SnapshotVerb::Rollback(args)) => snapshot::rollback(&args, console),
+        Verb::Vault(VaultVerb::Init(args)) => vault::init(&args, console),
+        Verb::Vault(VaultVerb::Check(args)) => vault::check(&args, console),
+        Verb::Vault(VaultVerb::Accept(args)) => vault::accept(&args, console),
+        Verb::Vault(VaultVerb::Rescue(args)) => verbs::vault::rescue::run(&args, console),
+        Verb::Vault(VaultVerb::Stat(args)) => vault::stat(&args, console),
+        Verb::Delete(args) => create::delete(&args, console),
+        Verb::Bench(args) => bench::run(&args, console),
+        Verb::Completions(args) => man::completions(&args),
+        Verb::Man(args) => man::pages(&args),
+    }
+}
+
+/// What clap has to say: help and version are answers, everything else is a wrong use.
+fn usage(e: &clap::Error) -> ExitCode {
+    match e.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // The reader that closed the pipe has read enough.
+            let _ = e.print();
+            ExitCode::SUCCESS
+        }
+        _ => {
+            console::usage_error(e);
+            ExitCode::from(exit_code::of(Kind::Usage))
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What a manual page says because of the options and places that its command takes: signals, exit codes, environment and
+//! files. A new command gets these sections by itself.
+
+use crate::man::text::{Entry, entries, shared};
+use clap::Command;
+
+/// What a command has or does that a line of its manual page depends on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// Every command.
+    Nothing,
+    /// It is about a place: a disk, a vault, a mount point or a file.
+    Place,
+    /// It finds servers, or is one.
+    Servers,
+    /// It takes a passphrase.
+    Passphrase,
+    /// It looks at what a disk or vault holds.
+    Looking,
+    /// It remembers vaults.
+    Anchor,
+    /// It notices older states.
+    Older,
+    /// It speaks to a Ceph cluster.
+    Cluster,
+    /// It mounts or unmounts.
+    Mounting,
+    /// It listens for clients.
+    Listening,
+    /// It purges flash.
+    Purging,
+    /// It writes hidden data, or waits for that.
+    Cover,
+}
+
+impl Need {
+    /// Whether the command has what this asks for. The page of `lacuna` itself tells everything.
+    fn of(self, command: &Command) -> bool {
+        let has = |name: &str| command.get_arguments().any(|arg| arg.get_id() == name);
+        let takes = |names: &[&str]| names.iter().any(|name| has(name));
+        let place = ["location", "mountpoints", "targets", "target", "file", "passphrase", "key_file"];
+        let mounting = takes(&["mountpoints", "targets"]);
+        command.get_name() == "lacuna"
+            || match self {
+                Need::Nothing => true,
+                Need::Place => takes(&place),
+                Need::Servers => takes(&["location", "mountpoints", "targets", "target"]),
+                Need::Passphrase => has("key_file"),
+                Need::Looking => {
+                    has("key_file") || ["doctor", "info", "backup"].contains(&command.get_name())
+                }
+                Need::Anchor => has("anchor"),
+                Need::Older => takes(&["anchor", "older"]),
+                Need::Cluster => has("ceph_conf"),
+                Need::Mounting => mounting,
+                Need::Listening => takes(&["listen"]),
+                Need::Purging => has("purge_period") || ["purge", "erase"].contains(&command.get_name()),
+                Need::Cover => takes(&["cover_timeout"]) || mounting,
+            }
+    }
+}
+
+/// What makes a command end with an exit code.
+fn need_of_code(code: &str) -> Need {
+    match code {
+        "2" | "4" | "5" => Need::Place,
+        "3" => Need::Passphrase,
+        "10" => Need::Looking,
+        "11" => Need::Older,
+        "12" => Need::Purging,
+        "14" => Need::Cover,
+        _ => Need::Nothing,
+    }
+}
+
+/// What makes a command read a variable.
+fn need_of_variable(name: &str) -> Need {
+    match name {
+        "XDG_RUNTIME_DIR" => Need::Servers,
+        "XDG_STATE_HOME" | "HOME" => Need::Anchor,
+        "CEPH_CONF" => Need::Cluster,
+        "PATH" => Need::Mounting,
+        "LISTEN_FDS, LISTEN_PID" => Need::Listening,
+        _ => Need::Nothing,
+    }
+}
+
+/// The exit codes of a command.
+pub(crate) fn exit_codes(command: &Command) -> Vec<Entry> {
+    let mut codes = entries("exit-status", "EXIT STATUS");
+    codes.retain(|(code, _)| need_of_code(code).of(command));
+    codes
+}
+
+/// The variables that a command reads.
+pub(crate) fn environment(command: &Command) -> Vec<Entry> {
+    let mut variables = entries("environment", "ENVIRONMENT");
+    variables.retain(|(name, _)| need_of_variable(name).of(command));
+    variables
+}
+
+/// The files of a command: its own, then those that come with its options.
+pub(crate) fn files(command: &Command, own: Vec<Entry>) -> Vec<Entry> {
+    let mut files = own;
+    for (need, name) in [(Need::Servers, "run"), (Need::Anchor, "anchors"), (Need::Cluster, "ceph-conf")] {
+        let entry = shared(name);
+        if need.of(command) && !files.contains(&entry) {
+            files.push(entry);
+        }
+    }
+    files
+}
+
+/// The signals of a command: its own if it handles any, otherwise what becomes of a disk when the command is ended early.
+pub(crate) fn signals(command: &Command, own: Vec<Entry>) -> Vec<Entry> {
+    if !own.is_empty() || command.get_name() == "lacuna" || !Need::Passphrase.of(command) {
+        return own;
+    }
+    vec![shared(if command.get_name() == "create" { "creation-interrupted" } else { "interrupted" })]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variable_is_read_for_a_reason() {
+        for (name, _) in entries("environment", "ENVIRONMENT") {
+            assert!(need_of_variable(name) != Need::Nothing, "{name}");
+        }
+    }
+}

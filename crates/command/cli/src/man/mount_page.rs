@@ -1,0 +1,62 @@
+//! The manual page of `mount.lacuna` and `umount.lacuna`, which are no verbs of the command line.
+
+use crate::man::text::{self, entries, paragraphs};
+use clap_mangen::roff::{Roff, bold, italic, roman};
+
+/// The name of the file of the page.
+pub(crate) const FILE: &str = "mount.lacuna.8";
+
+/// The name of the text of the page.
+const TEXT: &str = "mount.lacuna";
+
+/// The page.
+pub(crate) fn page() -> String {
+    let mut roff = Roff::new();
+    roff.control("TH", ["mount.lacuna", "8", "", &format!("lacuna {}", env!("CARGO_PKG_VERSION")), ""]);
+    write_paragraphs(&mut roff, "NAME");
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text([
+        bold("mount.lacuna"),
+        italic(" LOCATION DIRECTORY"),
+        roman(" [-sfnvrw] [-o "),
+        italic("OPTIONS"),
+        roman("]"),
+    ]);
+    roff.control("br", []);
+    roff.text([bold("umount.lacuna"), italic(" DIRECTORY"), roman(" [-flnrv]")]);
+    write_paragraphs(&mut roff, "DESCRIPTION");
+    for title in ["OPTIONS", "FLAGS", "EXIT STATUS", "FILES", "EXAMPLES"] {
+        text::write_list(&mut roff, title, entries(TEXT, title));
+    }
+    write_paragraphs(&mut roff, "SEE ALSO");
+    roff.render()
+}
+
+fn write_paragraphs(page: &mut Roff, title: &str) {
+    page.control("SH", [title]);
+    for (at, paragraph) in paragraphs(TEXT, title).into_iter().enumerate() {
+        if at > 0 {
+            page.control("PP", []);
+        }
+        page.text([roman(paragraph)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount_helper::options::Options;
+
+    #[test]
+    fn options_of_the_page_are_taken() {
+        // What needs a unit, and what is refused.
+        let apart = ["credential=NAME", "remount", "any other"];
+        let entries = entries(TEXT, "OPTIONS");
+        assert!(entries.len() > 10, "{entries:?}");
+        for (names, _) in entries.iter().filter(|(names, _)| !apart.contains(names)) {
+            let options = Options::parse([names.replace(", ", ",").as_str()].into_iter()).unwrap();
+            assert!(options.passed.is_empty(), "{names}: {:?}", options.passed);
+        }
+        assert!(page().contains(".SH EXAMPLES"));
+    }
+}

@@ -1,0 +1,301 @@
+//! `mount.lacuna` and `umount.lacuna`: what mount(8) and umount(8) run for file systems of the type `lacuna`, and so what fstab
+//! and systemd run. Both are this program under another name. Their words become those of `open` and `close`.
+
+pub(crate) mod options;
+
+use crate::args::ExpectArgs;
+use crate::mount_helper::options::Options;
+use crate::terminal::passphrase;
+use crate::verbs::online;
+use crate::verbs::status;
+use lacuna_daemon::Registry;
+use lacuna_storage::{Error, Kind, Location, Result};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where mount(8) and umount(8) look for helpers.
+const UNMOUNTING: &str = "/sbin/umount.lacuna";
+/// What is there where systemd runs.
+const SYSTEMD: &str = "/run/systemd/system";
+/// How a unit of systemd asks a person, who may sit at the console or log in over a network.
+const ASKING: &str = "/usr/bin/systemd-ask-password";
+
+/// What is said of a path that leads nowhere.
+const NOT_THERE: [io::ErrorKind; 3] =
+    [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory, io::ErrorKind::NotConnected];
+
+/// Under which name the program was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Helper {
+    /// By mount(8): `mount.lacuna SPEC DIR [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+    Mount,
+    /// By umount(8): `umount.lacuna DIR [-flnrv] [-N NAMESPACE] [-t TYPE]`.
+    Unmount,
+}
+
+/// Which helper the program is called as, if its first word says so.
+pub(crate) fn called_as(first: Option<&OsStr>) -> Option<Helper> {
+    match Path::new(first?).file_name()?.to_str()? {
+        "mount.lacuna" => Some(Helper::Mount),
+        "umount.lacuna" => Some(Helper::Unmount),
+        _ => None,
+    }
+}
+
+impl Helper {
+    /// The words of `lacuna` that do what the helper is to do, or nothing if there is nothing to do.
+    ///
+    /// Errors: [`Kind::Usage`].
+    pub(crate) fn words(self, given: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>> {
+        let given = Given::parse(self, given)?;
+        match self {
+            Helper::Mount => given.to_open(),
+            Helper::Unmount => given.to_close(),
+        }
+    }
+}
+
+/// What the helper was given.
+#[derive(Default)]
+struct Given {
+    names: Vec<OsString>,
+    options: Vec<String>,
+    /// Flags as letters.
+    flags: String,
+}
+
+impl Given {
+    fn parse(helper: Helper, mut words: impl Iterator<Item = OsString>) -> Result<Given> {
+        let mut given = Given::default();
+        let what = match helper {
+            Helper::Mount => "cannot mount",
+            Helper::Unmount => "cannot unmount",
+        };
+        let usage = |found: String| {
+            let expected = match helper {
+                Helper::Mount => "mount.lacuna LOCATION DIRECTORY [-sfnvrw] [-o OPTIONS]",
+                Helper::Unmount => "umount.lacuna DIRECTORY [-flnrv]",
+            };
+            Error::new(Kind::Usage, what)
+                .found(found)
+                .expected(expected)
+                .remedy("`man mount.lacuna` explains them")
+        };
+        while let Some(word) = words.next() {
+            let Some(letters) = word.to_str().and_then(|word| word.strip_prefix('-')) else {
+                given.names.push(word);
+                continue;
+            };
+            for (at, letter) in letters.char_indices() {
+                if !"oNt".contains(letter) {
+                    given.flags.push(letter);
+                    continue;
+                }
+                // The value is the rest of the word, or the next one.
+                let rest = &letters[at + 1..];
+                let value = if rest.is_empty() { words.next() } else { Some(rest.into()) };
+                let value = value.and_then(|value| value.into_string().ok());
+                let value = value.ok_or_else(|| usage(format!("-{letter} without a value")))?;
+                match letter {
+                    'o' => given.options.push(value),
+                    'N' => return Err(usage("a mount namespace to change to, which cannot be done".into())),
+                    // The type is that of the helper.
+                    _ => {}
+                }
+                break;
+            }
+        }
+        let known = match helper {
+            Helper::Mount => "sfnvrw",
+            Helper::Unmount => "flnrvc",
+        };
+        if let Some(unknown) = given.flags.chars().find(|letter| !known.contains(*letter)) {
+            return Err(usage(format!("-{unknown}")));
+        }
+        let wanted = if helper == Helper::Mount { 2 } else { 1 };
+        if given.names.len() != wanted {
+            return Err(usage(format!("{} names", given.names.len())));
+        }
+        Ok(given)
+    }
+
+    fn has(&self, flag: char) -> bool {
+        self.flags.contains(flag)
+    }
+
+    fn to_open(&self) -> Result<Option<Vec<OsString>>> {
+        let mut options = Options::parse(self.options.iter().map(String::as_str))?;
+        options.read_only = (options.read_only || self.has('r')) && !self.has('w');
+        // A rehearsal, or what `mount -a` does not know: to mount(8) the location of an open disk is its loop device.
+        if self.has('f') || self.is_there(options.expected())? {
+            return Ok(None);
+        }
+        let asks = !options.names_key && passphrase::credential_path().is_none();
+        // Where systemd does not run, nobody would answer.
+        let can_ask = || Path::new(SYSTEMD).exists() && Path::new(ASKING).exists();
+        if asks && !has_terminal() && can_ask() {
+            options.words.push(format!("--askpass={ASKING}"));
+        }
+        let is_vault = Path::new(&self.names[0]).is_dir();
+        if !is_vault && !options.raw && Path::new(UNMOUNTING).exists() {
+            // So umount(8) calls the helper, which returns when everything is on the medium.
+            options.passed.push("helper=lacuna".to_owned());
+        }
+        let said = if self.has('v') { "--verbose" } else { "--quiet" };
+        let mut words: Vec<OsString> = ["lacuna", said, "open"].map(OsString::from).into();
+        words.extend(options.words.iter().map(OsString::from));
+        if options.read_only {
+            words.push("--read-only".into());
+        }
+        if !options.passed.is_empty() {
+            words.push(format!("--mount-options={}", options.passed.join(",")).into());
+        }
+        words.push("--".into());
+        words.extend(self.names.iter().cloned());
+        words.extend(options.levels.into_iter().map(OsString::from));
+        Ok(Some(words))
+    }
+
+    /// Whether a server has this location open at this directory. Errors: it is another disk than the `expected` one.
+    fn is_there(&self, expected: Option<&str>) -> Result<bool> {
+        let Ok(location) = Location::of_word(&self.names[0]) else { return Ok(false) };
+        let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1]))?);
+        for peer in Registry::open(None)?.all()? {
+            let is_meant = peer.alive && peer.record.location == location;
+            let Some(mount) = peer.mount().filter(|_| is_meant) else { continue };
+            // Not one that ends just now, or that an automount waits for.
+            if at.contains(&mount.mountpoint)
+                && lacuna_mount::is_mounted(&mount.mountpoint)
+                && !lacuna_mount::is_automount(&mount.mountpoint)?
+            {
+                return expected.map_or(Ok(()), |id| check_there(&mount.mountpoint, id)).map(|()| true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn to_close(&self) -> Result<Option<Vec<OsString>>> {
+        let at = PathBuf::from(&self.names[0]);
+        if self.has('l') || !is_open(&at)? {
+            return Err(unmount_without_help(&at, self.has('l')));
+        }
+        if lacuna_mount::has_automount(&at)? {
+            return close_automounted(&at).map(|()| None);
+        }
+        let said = if self.has('v') { "--verbose" } else { "--quiet" };
+        let words = ["lacuna", said, "close", "--"].map(OsString::from);
+        Ok(Some(words.into_iter().chain([at.into_os_string()]).collect()))
+    }
+}
+
+/// Refuses what is open at a mount point if it is another disk or vault than the expected one.
+fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
+    let naming = |e: Error| e.context(format!("cannot mount at {}", mountpoint.display()));
+    let status = status::at_mountpoint(mountpoint)?;
+    let expect = ExpectArgs { expect: Some(expected.parse()?) };
+    online::check_account(&status, expect).map_err(naming)
+}
+
+/// Whether lacuna has something open there, or left it when a server died.
+fn is_open(at: &Path) -> Result<bool> {
+    let at = paths(at)?;
+    let known = Registry::open(None)?.all()?;
+    Ok(known.iter().any(|peer| peer.mount().is_some_and(|mount| at.contains(&mount.mountpoint))))
+}
+
+/// The paths under which a mount point may be known. It is not looked at itself, which may hang.
+fn paths(at: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e: &io::Error| Error::io(format!("cannot find {}", at.display()), e);
+    let absolute = std::path::absolute(at).map_err(|e| failed(&e))?;
+    let Some((dir, name)) = absolute.parent().zip(absolute.file_name()) else { return Ok(vec![absolute]) };
+    let canonical = match dir.canonicalize() {
+        Ok(dir) => Some(dir.join(name)),
+        // Nothing is there, or a server died on the way there.
+        Err(e) if NOT_THERE.contains(&e.kind()) => None,
+        Err(e) => return Err(failed(&e)),
+    };
+    Ok(std::iter::once(absolute).chain(canonical).collect())
+}
+
+/// `umount(8)` as it is without helpers.
+fn umount() -> Command {
+    let mut umount = Command::new("umount");
+    umount.arg("--internal-only").env("PATH", lacuna_mount::search_path());
+    umount
+}
+
+/// Unmounts what an automount of systemd mounted, and waits for its server. While the automount expires, the kernel lets nobody
+/// come near but those of systemd's process group, to which this helper belongs and the server does not.
+fn close_automounted(at: &Path) -> Result<()> {
+    if !umount().arg("--").arg(at).status().map_err(|e| Error::io("cannot run umount", &e))?.success() {
+        return Err(Error::new(Kind::Busy, format!("cannot unmount {}", at.display())));
+    }
+    match lacuna_daemon::close(at, None) {
+        // It noticed, and is gone.
+        Err(e) if e.kind() == Kind::NotFound => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Becomes umount(8) as it is without helpers. Gives why it could not.
+fn unmount_without_help(at: &Path, lazily: bool) -> Error {
+    let mut umount = umount();
+    umount.args(lazily.then_some("--lazy")).arg("--").arg(at);
+    Error::io("cannot run umount", &umount.exec())
+}
+
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(helper: Helper, given: &[&str]) -> Result<Option<Vec<String>>> {
+        let words = helper.words(given.iter().map(OsString::from))?;
+        Ok(words.map(|words| words.into_iter().map(|word| word.into_string().unwrap()).collect()))
+    }
+
+    #[test]
+    fn the_name_decides() {
+        let named = |name: &str| called_as(Some(OsStr::new(name)));
+        assert_eq!(named("/sbin/mount.lacuna"), Some(Helper::Mount));
+        assert_eq!(named("umount.lacuna"), Some(Helper::Unmount));
+        assert_eq!((named("/usr/bin/lacuna"), called_as(None)), (None, None));
+    }
+
+    #[test]
+    fn words_of_mount_become_words_of_open() {
+        // As mount(8) calls it.
+        let given = ["d.img", "/mnt", "-o", "rw,noatime,keyfile=/k", "-v"];
+        let words = words(Helper::Mount, &given).unwrap().unwrap();
+        assert_eq!(words[..4], ["lacuna", "--verbose", "open", "--key-file=/k"]);
+        assert!(words[4].starts_with("--mount-options=noatime"), "{words:?}");
+        assert_eq!(words[5..], ["--", "d.img", "/mnt"]);
+    }
+
+    #[test]
+    fn flags_may_stand_anywhere_and_together() {
+        let given = ["-nr", "d.img", "-okeyfile=/k,raw", "/mnt", "-t", "lacuna.ext4", "-s"];
+        let words = words(Helper::Mount, &given).unwrap().unwrap();
+        assert_eq!(
+            words,
+            ["lacuna", "--quiet", "open", "--key-file=/k", "--raw", "--read-only", "--", "d.img", "/mnt"]
+        );
+        assert_eq!(super::tests::words(Helper::Mount, &["d.img", "/mnt", "-f"]).unwrap(), None);
+    }
+
+    #[test]
+    fn what_it_cannot_do_is_refused() {
+        for given in
+            [&["d.img"][..], &["a", "b", "c"], &["a", "b", "-x"], &["a", "b", "-N", "1"], &["a", "b", "-o"]]
+        {
+            assert_eq!(words(Helper::Mount, given).unwrap_err().kind(), Kind::Usage, "{given:?}");
+        }
+        assert_eq!(words(Helper::Unmount, &["-n"]).unwrap_err().kind(), Kind::Usage);
+    }
+}

@@ -1,0 +1,219 @@
+//! The options of `mount -t lacuna -o …`: options of `open`, those of the file system that is mounted, and those that mean
+//! something to mount(8), fstab and systemd alone.
+
+use crate::args::Cli;
+use clap::{Arg, CommandFactory};
+use lacuna_storage::{Error, Kind, Result};
+use std::path::Path;
+
+/// Options of `open` that have no place in a list of mount options: they would make a file system, or are said otherwise.
+const UNFIT: [&str; 6] = ["mkfs", "force", "mount-options", "key-fd", "help", "json"];
+
+/// What mount(8), libmount and systemd say to each other, and helpers are to leave alone.
+const IGNORED: [&str; 15] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "comment",
+    "helper",
+    "uhelper",
+    "loop",
+    // What every mount does that is told nothing else; libmount adds it for users.
+    "symfollow",
+];
+
+/// A list of mount options, taken apart.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Options of `open`.
+    pub words: Vec<String>,
+    /// Where hidden levels are mounted, from level 1 on.
+    pub levels: Vec<String>,
+    /// What the file system gets.
+    pub passed: Vec<String>,
+    /// Whether nothing may be written.
+    pub read_only: bool,
+    /// Whether the disk is mounted as a file.
+    pub raw: bool,
+    /// Whether they say where the passphrase comes from.
+    pub names_key: bool,
+}
+
+impl Options {
+    /// Takes lists apart. Commas within double quotes do not separate.
+    ///
+    /// Errors: [`Kind::Usage`] for an option that cannot be obeyed.
+    pub(crate) fn parse<'l>(lists: impl Iterator<Item = &'l str>) -> Result<Options> {
+        let known = open_options();
+        let mut options = Options::default();
+        for option in lists.flat_map(split) {
+            let (name, value) = option.split_once('=').map_or((&option[..], None), |(n, v)| (n, Some(v)));
+            options.take(name, value, &known)?;
+        }
+        Ok(options)
+    }
+
+    fn take(&mut self, name: &str, value: Option<&str>, known: &[(String, bool)]) -> Result<()> {
+        if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {
+            return Ok(());
+        }
+        let long = match name {
+            "ro" => "read-only".to_owned(),
+            "keyfile" => "key-file".to_owned(),
+            other => other.replace('_', "-"),
+        };
+        match (name, value) {
+            ("remount", _) => return Err(no_remount()),
+            ("rw", None) => {
+                self.read_only = false;
+                return Ok(());
+            }
+            ("level1" | "level2" | "level3", Some(at)) => return self.level(name, at),
+            ("credential", Some(name)) => {
+                self.names_key = true;
+                self.words.push(format!("--key-file={}", credential(name)?));
+                return Ok(());
+            }
+            _ => {}
+        }
+        if UNFIT.contains(&&long[..]) {
+            return Err(refused(name)
+                .expected("options that mount what is there")
+                .remedy(format!("leave it out; `lacuna open` has it as --{long}")));
+        }
+        let Some((_, takes)) = known.iter().find(|(option, _)| *option == long) else {
+            self.passed.push(match value {
+                // The kernel's own list is taken apart at commas too.
+                Some(value) if value.contains(',') => format!("{name}=\"{value}\""),
+                Some(value) => format!("{name}={value}"),
+                None => name.to_owned(),
+            });
+            return Ok(());
+        };
+        if *takes != value.is_some() {
+            return Err(refused(name).expected(if *takes { "a value after =" } else { "no value" }));
+        }
+        self.read_only |= long == "read-only";
+        self.raw |= long == "raw";
+        self.names_key |= ["key-file", "askpass"].contains(&&long[..]);
+        if long != "read-only" {
+            self.words.push(match value {
+                Some(value) => format!("--{long}={value}"),
+                None => format!("--{long}"),
+            });
+        }
+        Ok(())
+    }
+
+    /// The ID that the disk or vault has to have, if one is named.
+    pub(crate) fn expected(&self) -> Option<&str> {
+        self.words.iter().find_map(|word| word.strip_prefix("--expect="))
+    }
+
+    fn level(&mut self, name: &str, at: &str) -> Result<()> {
+        self.levels.push(at.to_owned());
+        if name == format!("level{}", self.levels.len()) {
+            return Ok(());
+        }
+        Err(refused(name).expected(format!("the options level1 to {name}, in this order")))
+    }
+}
+
+fn refused(name: &str) -> Error {
+    Error::new(Kind::Usage, "cannot mount").found(format!("the option {name}"))
+}
+
+fn no_remount() -> Error {
+    Error::new(Kind::Other, "cannot remount a disk of lacuna")
+        .expected("options that can be changed while it is open")
+        .remedy(
+            "unmount it and mount it again; options of the file system itself change with `mount -i -o remount,OPTIONS \
+             DIRECTORY`",
+        )
+}
+
+/// The path of a credential that systemd hands to the unit.
+fn credential(name: &str) -> Result<String> {
+    let plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+    match std::env::var("CREDENTIALS_DIRECTORY") {
+        Ok(dir) if plain => Ok(Path::new(&dir).join(name).display().to_string()),
+        Ok(_) => Err(refused("credential").expected("the name of a credential, without slashes")),
+        Err(_) => Err(refused("credential")
+            .expected("to be run by a unit of systemd that has credentials, which sets CREDENTIALS_DIRECTORY")
+            .remedy("give LoadCredentialEncrypted= in the unit, or mount with keyfile=PATH")),
+    }
+}
+
+/// The long options of `open` that fit, and whether they take a value.
+fn open_options() -> Vec<(String, bool)> {
+    let cli = Cli::command();
+    let open = cli.find_subcommand("open").map(|open| open.get_arguments().collect::<Vec<&Arg>>());
+    let fit =
+        open.into_iter().flatten().filter_map(|arg| Some((arg.get_long()?, arg.get_action().takes_values())));
+    fit.filter(|(long, _)| !UNFIT.contains(long)).map(|(long, takes)| (long.to_owned(), takes)).collect()
+}
+
+/// The options of a list, without the quotes around values.
+fn split(list: &str) -> Vec<String> {
+    let (mut options, mut option, mut quoted) = (Vec::new(), String::new(), false);
+    for letter in list.chars() {
+        match letter {
+            '"' => quoted = !quoted,
+            ',' if !quoted => options.push(std::mem::take(&mut option)),
+            other => option.push(other),
+        }
+    }
+    options.push(option);
+    options.retain(|option| !option.is_empty());
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options> {
+        Options::parse([list].into_iter())
+    }
+
+    #[test]
+    fn every_option_goes_where_it_belongs() {
+        let list = "rw,noauto,nofail,_netdev,user,x-systemd.automount,X-mount.mkdir,keyfile=/a,cache=1M,write_through,\
+                    noatime,commit=30,ceph_conf=\"/a,b\",level1=/b,level2=/c";
+        let options = parse(list).unwrap();
+        assert_eq!(options.words, ["--key-file=/a", "--cache=1M", "--write-through", "--ceph-conf=/a,b"]);
+        assert_eq!(options.passed, ["noatime", "commit=30"]);
+        assert_eq!(options.levels, ["/b", "/c"]);
+        assert!(options.names_key && !options.read_only && !options.raw);
+        let options = parse("ro,raw,foreground").unwrap();
+        assert!(options.read_only && options.raw && !options.names_key);
+        assert_eq!(options.words, ["--raw", "--foreground"]);
+        assert_eq!(parse(",").unwrap(), Options::default());
+        let options = parse("cache=1M,expect=9564c49adcf33557307745630aa5f7ce").unwrap();
+        assert_eq!(options.expected(), Some("9564c49adcf33557307745630aa5f7ce"));
+        assert!(options.passed.is_empty() && parse("ro").unwrap().expected().is_none());
+        let quoted = "context=\"system_u:object_r:tmp_t:s0:c1,c2\"";
+        assert_eq!(parse(&format!("{quoted},symfollow,noexec")).unwrap().passed, [quoted, "noexec"]);
+        assert!(parse("rw,ro").unwrap().read_only && !parse("ro,rw").unwrap().read_only);
+    }
+
+    #[test]
+    fn what_cannot_be_obeyed_is_refused() {
+        for list in ["keyfile", "raw=1", "level2=/c", "level1=/a,level3=/b", "credential=x"] {
+            assert_eq!(parse(list).unwrap_err().kind(), Kind::Usage, "{list}");
+        }
+        let e = parse("remount,ro").unwrap_err().to_string();
+        assert!(e.contains("cannot remount") && e.contains("unmount it and mount it again"), "{e}");
+        for list in ["mkfs=ext4", "force", "key_fd=3", "json", "mount_options=noatime"] {
+            let e = parse(list).unwrap_err();
+            assert!(e.kind() == Kind::Usage && e.to_string().contains("leave it out"), "{list}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The exit code that each kind of error has. `lacuna --help` says the same.
+
+use lacuna_storage::Kind;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether whoever started this process knows the exit codes of mount(8).
+static FOR_MOUNT: AtomicBool = AtomicBool::new(false);
+
+/// From now on the codes are those of mount(8), which runs this program as a helper.
+pub(crate) fn speak_to_mount() {
+    FOR_MOUNT.store(true, Ordering::Relaxed);
+}
+
+/// The exit code for this kind, as the one who started the process knows it.
+pub(crate) fn of(kind: Kind) -> u8 {
+    if FOR_MOUNT.load(Ordering::Relaxed) { for_mount(kind) } else { of_command(kind) }
+}
+
+/// In mount(8): 1 for a wrong use or a lack of permissions, 2 for an error of the system, 32 for all that kept it from mounting.
+fn for_mount(kind: Kind) -> u8 {
+    match kind {
+        Kind::Usage | Kind::Permission => 1,
+        Kind::Memory => 2,
+        _ => 32,
+    }
+}
+
+fn of_command(kind: Kind) -> u8 {
+    match kind {
+        Kind::Usage => 1,
+        Kind::Passphrase | Kind::Permission => 2,
+        Kind::Memory => 3,
+        Kind::NotFound => 4,
+        Kind::Busy | Kind::Exists | Kind::Changed | Kind::Fenced => 5,
+        Kind::Corrupt => 10,
+        Kind::RolledBack => 11,
+        Kind::PurgeIncomplete => 12,
+        Kind::NoSpace => 13,
+        Kind::NoCover => 14,
+        Kind::Io | Kind::FailStop | Kind::ReadOnly | Kind::TimedOut | Kind::Other => 20,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_that_tell_failures_apart_go_on_working() {
+        let codes = [
+            (Kind::Usage, 1),
+            (Kind::Passphrase, 2),
+            (Kind::Permission, 2),
+            (Kind::Memory, 3),
+            (Kind::NotFound, 4),
+            (Kind::Busy, 5),
+            (Kind::Exists, 5),
+            (Kind::Changed, 5),
+            (Kind::Fenced, 5),
+            (Kind::Corrupt, 10),
+            (Kind::RolledBack, 11),
+            (Kind::PurgeIncomplete, 12),
+            (Kind::NoSpace, 13),
+            (Kind::NoCover, 14),
+            (Kind::Io, 20),
+            (Kind::FailStop, 20),
+            (Kind::ReadOnly, 20),
+            (Kind::TimedOut, 20),
+            (Kind::Other, 20),
+        ];
+        for (kind, code) in codes {
+            assert_eq!(of_command(kind), code, "{kind:?}");
+        }
+        let codes_of_mount =
+            [Kind::Usage, Kind::Permission, Kind::Memory, Kind::Busy, Kind::Passphrase, Kind::Other]
+                .map(for_mount);
+        assert_eq!(codes_of_mount, [1, 1, 2, 32, 32, 32]);
+        // `--help` names every code.
+        let help = crate::args::EXIT_CODES;
+        assert!(codes.iter().all(|(_, code)| help.contains(&format!(" {code} "))), "{help}");
+    }
+}

@@ -1,0 +1,452 @@
+//! Where passphrases come from: files, descriptors, tokens, a helper program, or the terminal.
+
+use crate::args::{PassphraseArgs, RecoveryArgs, Source};
+use crate::terminal::descriptor;
+use crate::terminal::token;
+use lacuna_storage::keys::same;
+use lacuna_storage::{
+    Error, KEY_SLOTS, Kind, NewDisk, Opened, Opener, Passphrase, Result, Unlocked, Uuid, shell_word,
+};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Longest passphrase or key file.
+const LIMIT: usize = 1 << 20;
+/// The credential of systemd that is taken for the passphrase where no option names one.
+const CREDENTIAL: &str = "lacuna.passphrase";
+/// How often a passphrase is asked for that opens nothing, or a new one that was not repeated alike.
+const ATTEMPTS: u32 = 3;
+
+/// Opens a header with the passphrases that the options give, or with one that is asked for, three times if need be.
+pub(crate) fn to_open(args: &PassphraseArgs, location: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
+    opened_by(args, &format!("Passphrase for {location}: "), disk, open)
+}
+
+/// [`to_open`] with a prompt of its own.
+pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
+    let mut given = given(args, disk)?;
+    if given.is_empty() && args.askpass.is_none() {
+        given.extend(credential()?);
+    }
+    if !given.is_empty() {
+        return Ok((open(&given).map_err(|e| about_tokens(args, e))?, given));
+    }
+    let (unlocked, passphrase) = tried(prompt, open, |prompt| ask(args, prompt))?;
+    Ok((unlocked, vec![passphrase]))
+}
+
+/// [`opened_by`] for a key operation that loses what is not given: where a person types, one passphrase after another is asked
+/// for, and each is tried before the next.
+pub(crate) fn to_keep(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
+    let (mut unlocked, mut passphrases) = opened_by(args, prompt, disk, open)?;
+    let mut already = "";
+    while !args.is_given() {
+        let number = passphrases.len() + 1;
+        let prompt =
+            format!("{already}Passphrase {number} that is to keep working (just Enter if there is none): ");
+        let typed = typed_in(&prompt)?;
+        if typed.expose().is_empty() {
+            break;
+        }
+        already = "";
+        if passphrases.iter().any(|known| same(known, &typed)) {
+            already = "You gave that one already. ";
+            continue;
+        }
+        // Enter after a mistake is no answer: a person who gives up on a passphrase does not mean to lose it.
+        let (further, passphrase) = tried_from(typed, open)?;
+        unlocked.join(further)?;
+        passphrases.push(passphrase);
+    }
+    Ok((unlocked, passphrases))
+}
+
+/// [`tried`], beginning with a passphrase that was typed already.
+fn tried_from(typed: Passphrase, open: Opener<'_>) -> Result<(Unlocked, Passphrase)> {
+    let typed = RefCell::new(Some(typed));
+    let prompt = "Type the passphrase to keep again (Ctrl-C: nothing is changed): ";
+    tried(prompt, open, |prompt| match typed.take() {
+        Some(typed) => Ok(typed),
+        None => checked(typed_in(prompt)?, "the terminal"),
+    })
+}
+
+/// Asks for a passphrase until it opens the header, but not for ever.
+fn tried(
+    prompt: &str,
+    open: Opener<'_>,
+    ask: impl Fn(&str) -> Result<Passphrase>,
+) -> Result<(Unlocked, Passphrase)> {
+    let again = format!("That passphrase opens nothing. {prompt}");
+    for attempt in 1.. {
+        let passphrases = [ask(if attempt == 1 { prompt } else { &again })?];
+        match open(&passphrases) {
+            Err(e) if e.kind() == Kind::Passphrase && attempt < ATTEMPTS => {}
+            opened => {
+                let [passphrase] = passphrases;
+                return opened.map(|unlocked| (unlocked, passphrase));
+            }
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+/// Says of a refused passphrase that is the secret of a token why that may be, and what to do.
+///
+/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was.
+fn about_tokens(args: &PassphraseArgs, e: Error) -> Error {
+    let Some(token) = args.tokens().next().filter(|_| e.kind() == Kind::Passphrase) else { return e };
+    let e = match args.sources.len() {
+        1 => e.found(format!("a secret of the token {token} that opens nothing")),
+        _ => e,
+    };
+    e.remedy(format!(
+        "if it is that of the token: {}. Give the recovery passphrase instead, and enrol the token anew with `lacuna key add LOCATION \
+         --token {}`",
+        token::why_not(token),
+        shell_word(token.to_string())
+    ))
+}
+
+/// Says of a refused passphrase to remove that is the secret of a token why that may be, and how to be rid of its slot all the same.
+///
+/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was.
+pub(crate) fn about_removed(source: Option<&Source>, e: Error) -> Error {
+    let Some(Source::Token(token)) = source.filter(|_| e.kind() == Kind::Passphrase) else { return e };
+    e.found(format!("a secret of the token {token} that opens nothing")).remedy(format!(
+        "{}. `lacuna key refresh` with every passphrase that is to keep working drops what the token was enrolled with",
+        token::why_not(token)
+    ))
+}
+
+/// The first passphrase of something without levels, which is no token.
+pub(crate) fn first(args: &PassphraseArgs, location: &str) -> Result<Vec<Passphrase>> {
+    Ok(chosen(args, location, 1)?.into_iter().flatten().collect())
+}
+
+/// The passphrases for a new disk. Each level has one, or a token and a recovery passphrase.
+pub(crate) fn to_create(
+    args: &PassphraseArgs,
+    recovery: RecoveryArgs,
+    location: &str,
+    new: NewDisk,
+) -> Result<Vec<Vec<Passphrase>>> {
+    if args.tokens().next().is_none() {
+        return chosen(args, location, new.levels);
+    }
+    check_tokens(args, recovery, location, new.levels)?;
+    let mut all: Vec<Vec<Passphrase>> = Vec::new();
+    for (level, source) in (0..new.levels).zip(&args.sources) {
+        let mut of_level = Vec::new();
+        match source {
+            Source::Token(_) if recovery.no_recovery => {}
+            Source::Token(_) => {
+                let prompt = match new.levels {
+                    1 => format!("New recovery passphrase for {location}: "),
+                    _ => format!("New recovery passphrase for level {level} of {location}: "),
+                };
+                of_level.push(one_more(args, &prompt, &all)?);
+            }
+            source if is_typed_source(source) => {
+                of_level.push(one_more(args, &new_prompt(location, new.levels, level), &all)?);
+            }
+            source => of_level.push(from_source(source, args, new.uuid, false)?),
+        }
+        all.push(of_level);
+    }
+    // Last, since a token keeps what is made in it, also if a person gives up at a prompt.
+    for (of_level, source) in all.iter_mut().zip(&args.sources).filter(|(_, source)| source.is_token()) {
+        of_level.insert(0, from_source(source, args, new.uuid, true)?);
+    }
+    Ok(all)
+}
+
+/// Refuses tokens that cannot be those of a new disk, before anything is made in one of them.
+fn check_tokens(args: &PassphraseArgs, recovery: RecoveryArgs, location: &str, levels: u8) -> Result<()> {
+    let refused = || Error::new(Kind::Usage, format!("cannot create {location}"));
+    let sources = &args.sources;
+    if sources.len() != usize::from(levels) {
+        return Err(refused()
+            .found(format!("{} passphrases and tokens", sources.len()))
+            .expected(format!("{levels}: one for each level"))
+            .remedy("add others with `lacuna key add` afterwards"));
+    }
+    let tokens: Vec<_> = args.tokens().collect();
+    if let Some((_, twice)) = tokens.iter().enumerate().find(|(at, token)| tokens[..*at].contains(*token)) {
+        return Err(refused()
+            .found(format!("the token {twice} for two levels"))
+            .expected("another secret for each level")
+            .remedy("give the second another NAME"));
+    }
+    if recovery.no_recovery {
+        return Ok(());
+    }
+    if sources.len() + tokens.len() > KEY_SLOTS {
+        return Err(refused()
+            .found(format!("{} passphrases, recovery passphrases among them", sources.len() + tokens.len()))
+            .expected(format!("at most {KEY_SLOTS}"))
+            .remedy("enrol fewer tokens, or give --no-recovery"));
+    }
+    if nobody_to_ask(args) {
+        return Err(refused()
+            .found("a token, and nobody to ask for a recovery passphrase")
+            .expected("a terminal, or a program that asks")
+            .remedy(
+                "give --askpass CMD, which is asked for a recovery passphrase; or create the disk with a passphrase and enrol \
+                 the token with `lacuna key add`; or give --no-recovery",
+            ));
+    }
+    Ok(())
+}
+
+/// Passphrases that are no tokens for something new, one for each level; asked for twice where a person types.
+fn chosen(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<Vec<Passphrase>>> {
+    if !args.sources.is_empty() && !args.sources.iter().any(is_typed_source) {
+        // None is a token, so the disk does not matter.
+        let given = args.sources.iter().map(|source| from_source(source, args, Uuid([0; 16]), false));
+        return given.map(|passphrase| Ok(vec![passphrase?])).collect();
+    }
+    let mut passphrases: Vec<Vec<Passphrase>> = Vec::new();
+    for level in 0..levels {
+        let new = one_more(args, &new_prompt(location, levels, level), &passphrases)?;
+        passphrases.push(vec![new]);
+    }
+    Ok(passphrases)
+}
+
+fn new_prompt(location: &str, levels: u8, level: u8) -> String {
+    match levels {
+        1 => format!("New passphrase for {location}: "),
+        _ => format!("New passphrase for level {level} of {location}: "),
+    }
+}
+
+/// A new passphrase that differs from those before it: of two levels with the same one, only the deeper could be opened.
+fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Vec<Passphrase>]) -> Result<Passphrase> {
+    let mut prompt = prompt.to_owned();
+    for attempt in 0..ATTEMPTS {
+        let new = twice(args, &prompt)?;
+        if before.iter().flatten().all(|known| !same(known, &new)) {
+            return Ok(new);
+        }
+        if attempt == 0 {
+            prompt.insert_str(0, "Another level has this passphrase already. ");
+        }
+    }
+    Err(Error::new(Kind::Usage, "cannot take a new passphrase")
+        .found(format!("one that another level has, {ATTEMPTS} times"))
+        .expected("a different passphrase for each level"))
+}
+
+/// One more passphrase, for `key add` and `key change`.
+pub(crate) fn another(
+    source: Option<&Source>,
+    args: &PassphraseArgs,
+    location: &str,
+    disk: Uuid,
+) -> Result<Passphrase> {
+    match source {
+        Some(source) if !is_typed_source(source) => from_source(source, args, disk, true),
+        _ => twice(args, &format!("New passphrase for {location}: "))
+            .map_err(|e| e.remedy("give the new passphrase with --new-key-file PATH or --new-key-fd N")),
+    }
+}
+
+/// One passphrase from where it is said to come from, or from a question.
+pub(crate) fn one(
+    source: Option<&Source>,
+    args: &PassphraseArgs,
+    disk: Uuid,
+    prompt: &str,
+) -> Result<Passphrase> {
+    source.map_or_else(|| ask(args, prompt), |source| from_source(source, args, disk, false))
+}
+
+fn given(args: &PassphraseArgs, disk: Uuid) -> Result<Vec<Passphrase>> {
+    args.sources.iter().map(|source| from_source(source, args, disk, false)).collect()
+}
+
+/// `create`: a token is being enrolled.
+fn from_source(source: &Source, args: &PassphraseArgs, disk: Uuid, create: bool) -> Result<Passphrase> {
+    match source {
+        Source::File(path) => from_path(path),
+        Source::Descriptor(number) => from_descriptor(*number),
+        Source::Token(token) => {
+            let ask_pin = |prompt: &str| if nobody_to_ask(args) { Err(no_pin()) } else { ask(args, prompt) };
+            let secret = token::secret(token, disk, &ask_pin, create)?;
+            checked(secret, &format!("the token {token}"))
+        }
+    }
+}
+
+/// A key file is no PIN, so the advice of a passphrase that cannot be asked for would not help.
+fn no_pin() -> Error {
+    Error::new(Kind::Usage, "cannot ask for the PIN")
+        .found("no terminal")
+        .expected("a terminal, or a program that asks")
+        .remedy("give --askpass CMD, which is asked for the PIN")
+}
+
+/// The passphrase that a unit of systemd was given under the name `lacuna.passphrase`, if it was.
+fn credential() -> Result<Option<Passphrase>> {
+    credential_path().map(|path| from_path(&path)).transpose()
+}
+
+/// Where that credential is. systemd names a directory also to units that were given none.
+pub(crate) fn credential_path() -> Option<PathBuf> {
+    let dir = std::env::var_os("CREDENTIALS_DIRECTORY")?;
+    let path = Path::new(&dir).join(CREDENTIAL);
+    // One that is there and cannot be read is an error where it is read.
+    let is_missing = std::fs::symlink_metadata(&path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+    (!is_missing).then_some(path)
+}
+
+/// Asks until the same was given twice in a row, but not for ever.
+fn twice(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
+    let mut prompt = prompt.to_owned();
+    for attempt in 0..ATTEMPTS {
+        let first = ask(args, &prompt)?;
+        let second = ask(args, "The same again: ")?;
+        if same(&first, &second) {
+            return Ok(first);
+        }
+        if attempt == 0 {
+            prompt.insert_str(0, "The two differ. ");
+        }
+    }
+    Err(Error::new(Kind::Usage, "cannot take a new passphrase")
+        .found(format!("two that differ, {ATTEMPTS} times"))
+        .expected("the same twice"))
+}
+
+fn ask(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
+    if let Some(program) = &args.askpass {
+        return from_program(program, prompt);
+    }
+    checked(typed_in(prompt)?, "the terminal")
+}
+
+fn typed_in(prompt: &str) -> Result<Passphrase> {
+    let typed = rpassword::prompt_password(prompt).map_err(|e| {
+        Error::new(Kind::Usage, "cannot ask for a passphrase")
+            .found(e.to_string())
+            .expected("a terminal")
+            .remedy("give --key-file PATH, --key-fd N or --askpass CMD")
+    })?;
+    Ok(Passphrase::new(typed.into_bytes()))
+}
+
+/// Whether neither a program nor a terminal is there that could be asked.
+fn nobody_to_ask(args: &PassphraseArgs) -> bool {
+    args.askpass.is_none() && File::options().read(true).write(true).open("/dev/tty").is_err()
+}
+
+/// Whether standard input is meant, and a person types there: read like a file, it would be seen by everybody who looks at the
+/// screen, and a new passphrase would not be asked for twice.
+fn is_typed(path: &Path) -> bool {
+    path == Path::new("-") && io::stdin().is_terminal()
+}
+
+/// Whether a person types the passphrase, so that there is one to ask.
+pub(crate) fn is_asked_for(args: &PassphraseArgs) -> bool {
+    !args.is_given() || args.sources.iter().any(is_typed_source)
+}
+
+fn is_typed_source(source: &Source) -> bool {
+    matches!(source, Source::File(path) if is_typed(path))
+}
+
+fn from_path(path: &Path) -> Result<Passphrase> {
+    if path == Path::new("-") {
+        if is_typed(path) {
+            return checked(typed_in("Passphrase: ")?, "the terminal");
+        }
+        return read(descriptor::stdin()?, "standard input");
+    }
+    let shown = path.display().to_string();
+    let file = File::open(path).map_err(|e| {
+        let error = Error::io(format!("cannot read the passphrase from {shown}"), &e);
+        // Exit code 4 would say that the disk is not there.
+        if error.kind() == Kind::NotFound { error.with_kind(Kind::Usage) } else { error }
+    })?;
+    read(file, &shown)
+}
+
+fn from_descriptor(number: u32) -> Result<Passphrase> {
+    read(descriptor::take(number)?, &format!("file descriptor {number}"))
+}
+
+fn from_program(program: &Path, prompt: &str) -> Result<Passphrase> {
+    let shown = program.display().to_string();
+    let failed = |e: &std::io::Error| {
+        Error::new(Kind::Usage, format!("cannot ask {shown} for a passphrase"))
+            .found(e.to_string())
+            .expected("a program that prints the passphrase")
+    };
+    let mut child = Command::new(program)
+        .arg(prompt)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| failed(&e))?;
+    let passphrase = match child.stdout.take() {
+        Some(out) => read(out, &shown),
+        None => Err(Error::new(Kind::Other, "no output to read")),
+    };
+    let status = child.wait().map_err(|e| failed(&e))?;
+    if !status.success() {
+        return Err(failed(&std::io::Error::other(status.to_string())));
+    }
+    passphrase
+}
+
+fn read(from: impl Read, name: &str) -> Result<Passphrase> {
+    // All the room at once: a buffer that grows leaves copies behind.
+    let mut bytes = Vec::with_capacity(LIMIT + 1);
+    let outcome = from.take(LIMIT as u64 + 1).read_to_end(&mut bytes);
+    let too_long = bytes.len() > LIMIT;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    let secret = Passphrase::new(bytes);
+    outcome.map_err(|e| {
+        Error::io(format!("cannot read the passphrase from {name}"), &e).with_kind(Kind::Usage)
+    })?;
+    if too_long {
+        return Err(Error::new(Kind::Usage, format!("cannot use the passphrase from {name}"))
+            .found(format!("more than {LIMIT} bytes"))
+            .expected("a key file of at most 1 MiB"));
+    }
+    checked(secret, name)
+}
+
+fn checked(secret: Passphrase, name: &str) -> Result<Passphrase> {
+    if secret.expose().is_empty() {
+        return Err(Error::new(Kind::Usage, format!("cannot use the passphrase from {name}"))
+            .found("an empty one")
+            .expected("at least one character"));
+    }
+    Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_trailing_newline_is_not_part_of_it() {
+        for (given, kept) in
+            [("word", "word"), ("word\n", "word"), ("word\n\n", "word\n"), ("two\nlines\n", "two\nlines")]
+        {
+            assert_eq!(read(given.as_bytes(), "x").unwrap().expose(), kept.as_bytes());
+        }
+        for empty in ["", "\n"] {
+            assert_eq!(read(empty.as_bytes(), "x").err().unwrap().kind(), Kind::Usage);
+        }
+        assert!(read(&vec![7; LIMIT][..], "x").is_ok());
+        assert!(read(&vec![7; LIMIT + 1][..], "x").is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! A token must not be all that opens something, unless that is what the user wants: tokens get lost, and a TPM answers differently
+//! after an update.
+
+use crate::args::RecoveryArgs;
+use crate::terminal::console;
+use lacuna_storage::{Error, Kind, Result};
+
+/// A passphrase that works after a key operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Works {
+    /// The level that it opens.
+    pub level: u8,
+    /// Whether it is the secret of a token.
+    pub token: bool,
+}
+
+/// Refuses a key operation on a disk with levels of which only [`check`] can tell whether it leaves a token alone, unless a person looks
+/// at a terminal.
+///
+/// Deniability contract: that depends on the level of each passphrase, so a log that keeps the refusal, or only the exit code, would tell
+/// of a level. It hears the same whatever the passphrases open, and before any is tried.
+pub(crate) fn refuse_unwatched(args: RecoveryArgs) -> Result<()> {
+    if args.no_recovery || console::is_watched() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "nothing was changed")
+        .found("a token among the passphrases of a disk with levels, and no terminal")
+        .expected("a terminal: whether a passphrase opens as much as the token is told there alone, whatever there is")
+        .remedy(
+            "run the same command with standard error on a terminal; or give --no-recovery, if you know that a passphrase opens as much, \
+             or do without",
+        ))
+}
+
+/// Refuses a key operation after which only tokens are known to open something.
+pub(crate) fn check(works: &[Works], args: RecoveryArgs) -> Result<()> {
+    let recovers = |lost: &Works| works.iter().any(|other| !other.token && other.level >= lost.level);
+    if args.no_recovery || works.iter().filter(|one| one.token).all(recovers) {
+        return Ok(());
+    }
+    let e = Error::new(Kind::Usage, "nothing was changed")
+        .found("no passphrase given that would still open what the token opens if the token were lost")
+        .expected("a recovery passphrase, which is no secret of a token")
+        .remedy(
+            "give one with --key-file, or add one first with `lacuna key add LOCATION --token TOKEN --new-key-file PATH` (`-` asks for \
+             it); or give --no-recovery",
+        );
+    // Deniability contract: another level than that of a passphrase which was given is spoken of.
+    Err(if works.iter().any(|one| !one.token) { e.private() } else { e })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passphrase_recovers_what_lies_above_it_and_nothing_deeper() {
+        let (token, passphrase) =
+            (|level| Works { level, token: true }, |level| Works { level, token: false });
+        let refusal = |works: &[Works]| check(works, RecoveryArgs { no_recovery: false }).err();
+        assert!(refusal(&[passphrase(0)]).is_none());
+        assert!(refusal(&[token(0), passphrase(0)]).is_none());
+        assert!(refusal(&[token(0), passphrase(2)]).is_none());
+        assert!(refusal(&[token(0)]).is_some_and(|e| !e.is_private()));
+        assert!(refusal(&[token(1), passphrase(0)]).is_some_and(|e| e.is_private()));
+        assert!(check(&[token(1)], RecoveryArgs { no_recovery: true }).is_ok());
+    }
+}

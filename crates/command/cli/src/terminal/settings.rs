@@ -1,0 +1,141 @@
+//! What the command line calls the settings and actions that errors of the library speak of.
+
+use clap::{Arg, ArgMatches, Command};
+use lacuna_storage::{Action, Error, Setting, Term};
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+/// The option for each setting, and a command that has it.
+const OPTION_OF: &[(&str, &str, &str)] = &[
+    ("ceph_conf", "--ceph-conf", "open"),
+    ("ceph_id", "--ceph-id", "open"),
+    ("cost", "--kdf-memory", "key refresh"),
+    ("cover_timeout", "--cover-timeout", "open"),
+    ("force", "--force", "create"),
+    ("geometry", "--geometry", "create"),
+    ("layout", "--layout", "create"),
+    ("mkfs", "--mkfs", "open"),
+    ("mount_options", "--mount-options", "open"),
+    ("namespace", "--namespace", "open"),
+    ("older", "--older", "header restore"),
+    ("overwrite", "--force", "open"),
+    ("raw", "--raw", "open"),
+    ("read_only", "--read-only", "open"),
+    ("replace", "--replace", "header restore"),
+    ("size", "--size", "create"),
+    ("steal", "--steal", "open"),
+    ("timeout", "--timeout", "open"),
+    ("via", "--via", "open"),
+];
+
+/// The command for each action, with its arguments.
+const COMMAND_OF: &[(&str, &str)] = &[
+    ("close", "close"),
+    ("examine", "doctor"),
+    ("header::restore", "header restore DISK BACKUP"),
+    ("rescue", "rescue"),
+    ("status", "status"),
+    ("vault::accept", "vault accept DIR"),
+    ("vault::rescue", "vault rescue DIR TARGET"),
+];
+
+/// The long options of the command that was given.
+static OPTIONS: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Remembers which of the commands of `cli` was given.
+pub(crate) fn remember(cli: &Command, matches: &ArgMatches) {
+    let (mut command, mut given) = (cli, matches);
+    while let Some((name, below)) = given.subcommand()
+        && let Some(found) = command.find_subcommand(name)
+    {
+        (command, given) = (found, below);
+    }
+    let options = command.get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect();
+    // A process is given one command.
+    let _ = OPTIONS.set(options);
+}
+
+/// An error in the words of the command line.
+pub(crate) fn words(e: &Error) -> String {
+    e.named(name)
+}
+
+/// The option or the command for a term. An option that the given command lacks is named with a command that has it.
+pub(crate) fn name(term: Term) -> Cow<'static, str> {
+    let Term::Setting(setting) = term else { return full_name(term) };
+    let Some((option, _)) = option(setting) else { return full_name(term) };
+    // The commands that take the cost and refuse it need the name of the command where it belongs.
+    let known = setting != Setting("cost")
+        && OPTIONS.get().is_none_or(|options| options.iter().any(|known| known == &option[2..]));
+    if known { option.into() } else { full_name(term) }
+}
+
+/// The option for a setting with a command that has it, or the command for an action: for readers of the output of another command.
+pub(crate) fn full_name(term: Term) -> Cow<'static, str> {
+    let words = match term {
+        Term::Setting(setting) => {
+            option(setting).map(|(option, command)| format!("{option} of `lacuna {command}`"))
+        }
+        Term::Action(action) => command(action).map(|command| format!("`lacuna {command}`")),
+    };
+    words.map_or_else(|| term.quoted(), Cow::Owned)
+}
+
+/// The option for a setting, and a command that has it.
+fn option(setting: Setting) -> Option<(&'static str, &'static str)> {
+    let found = OPTION_OF.iter().find(|(name, ..)| *name == setting.0);
+    found.map(|(_, option, command)| (*option, *command))
+}
+
+/// The command for an action, with its arguments.
+fn command(action: Action) -> Option<&'static str> {
+    COMMAND_OF.iter().find(|(name, _)| *name == action.0).map(|(_, command)| *command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+    use clap::CommandFactory;
+    use lacuna_storage::{Advice, Kind};
+
+    #[test]
+    fn options_are_those_of_the_commands_that_are_named() {
+        for (name, option, command) in OPTION_OF {
+            let cli = Cli::command();
+            let found = command.split(' ').try_fold(&cli, |found, name| found.find_subcommand(name)).unwrap();
+            assert!(found.get_arguments().any(|arg| arg.get_long() == Some(&option[2..])), "{name}");
+        }
+    }
+
+    #[test]
+    fn commands_take_the_arguments_that_are_named() {
+        for (name, words) in COMMAND_OF {
+            let cli = Cli::command();
+            let (mut found, mut arguments) = (&cli, 0);
+            for word in words.split(' ') {
+                if word.chars().all(|letter| letter.is_ascii_lowercase()) {
+                    found = found.find_subcommand(word).unwrap_or_else(|| panic!("{name}: {word}"));
+                } else {
+                    arguments += 1;
+                }
+            }
+            assert!(found.get_positionals().count() >= arguments, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_option_of_another_command_is_named_with_it() {
+        let given = Cli::command().try_get_matches_from(["lacuna", "status"]).unwrap();
+        remember(&Cli::command(), &given);
+        let e =
+            Error::new(Kind::ReadOnly, "refused").remedy(Advice::from("give ").setting(Setting("read_only")));
+        assert_eq!(words(&e), "refused; give --read-only of `lacuna open`");
+    }
+
+    #[test]
+    fn an_action_is_named_by_its_command() {
+        let e = Error::new(Kind::NotFound, "no answer").remedy(Advice::from("see ").action(Action("status")));
+        assert_eq!(words(&e), "no answer; see `lacuna status`");
+    }
+}

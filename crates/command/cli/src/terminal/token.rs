@@ -1,0 +1,84 @@
+//! Tokens as the options name them, and what they want of the person at the terminal.
+
+#[cfg(feature = "tokens")]
+use crate::terminal::console;
+use lacuna_storage::{Passphrase, Result, Uuid};
+use std::sync::{Mutex, PoisonError};
+
+#[cfg(feature = "tokens")]
+pub(crate) use lacuna_tokens::TokenSpec;
+
+/// How a PIN is asked for.
+pub(crate) type Ask<'a> = &'a dyn Fn(&str) -> Result<Passphrase>;
+
+/// What tokens keep since this process made it.
+static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// What tokens keep since this process made it: to be told when the command fails, of which people believe that it left nothing.
+pub(crate) fn kept() -> Vec<String> {
+    std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The secret of a token for a disk. `create`: the token is being enrolled.
+#[cfg(feature = "tokens")]
+pub(crate) fn secret(token: &TokenSpec, disk: Uuid, ask: Ask<'_>, create: bool) -> Result<Passphrase> {
+    struct Person<'a>(Ask<'a>);
+
+    impl lacuna_tokens::Person for Person<'_> {
+        fn pin(&self, prompt: &str) -> Result<Passphrase> {
+            (self.0)(prompt)
+        }
+
+        fn act(&self, what: &str) {
+            console::now(what);
+        }
+
+        fn keeps(&self, what: &str) {
+            KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(what.to_owned());
+        }
+    }
+
+    token.secret(&disk.0, &Person(ask), create)
+}
+
+/// Why the secret of a token may open nothing.
+#[cfg(feature = "tokens")]
+pub(crate) fn why_not(token: &TokenSpec) -> String {
+    token.why_not()
+}
+
+/// A build without tokens has none.
+#[cfg(not(feature = "tokens"))]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TokenSpec {}
+
+#[cfg(not(feature = "tokens"))]
+mod without {
+    use super::{Ask, Passphrase, Result, TokenSpec, Uuid};
+    use std::fmt;
+    use std::str::FromStr;
+
+    impl FromStr for TokenSpec {
+        type Err = String;
+
+        fn from_str(_: &str) -> std::result::Result<Self, String> {
+            Err("this build of lacuna has no tokens; use a build with the feature `tokens`".to_owned())
+        }
+    }
+
+    impl fmt::Display for TokenSpec {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match *self {}
+        }
+    }
+
+    pub(crate) fn secret(token: &TokenSpec, _: Uuid, _: Ask<'_>, _: bool) -> Result<Passphrase> {
+        match *token {}
+    }
+
+    pub(crate) fn why_not(token: &TokenSpec) -> String {
+        match *token {}
+    }
+}
+#[cfg(not(feature = "tokens"))]
+pub(crate) use without::{secret, why_not};

@@ -1,0 +1,273 @@
+//! A word on the terminal while something takes longer than a moment: what it is, for how long, and what is left of it.
+//!
+//! Nothing is said with `--quiet`, nor where standard error is no terminal. Deniability contract: what is being waited for may be
+//! hidden, and a log stays.
+
+use crate::terminal::console::Console;
+use lacuna_daemon::Counters;
+use lacuna_storage::{ByteDisk, Disk, human};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What takes less needs no word.
+const MOMENT: Duration = Duration::from_secs(1);
+/// How often the line is drawn.
+const REDRAW: Duration = Duration::from_millis(250);
+/// How often it is looked how much is left.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What is being done, which may change while it is.
+#[derive(Clone, Default)]
+pub(crate) struct Working(Arc<Mutex<Work>>);
+
+#[derive(Default)]
+struct Work {
+    stage: Stage,
+    left: Option<Left>,
+}
+
+/// A part of the work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stage {
+    /// What is being done.
+    pub what: String,
+    /// How many bytes are left of it, if that is known.
+    pub left: Option<u64>,
+    /// What it is done to, and what a person can do about it; may be empty.
+    pub aside: String,
+}
+
+impl Stage {
+    /// Something of which nobody knows how much it is.
+    pub(crate) fn of(what: impl Into<String>) -> Self {
+        Stage { what: what.into(), ..Stage::default() }
+    }
+
+    /// The same, as a part of something larger that is done to `object`. Its name comes last: it may be long, and a line ends
+    /// with the screen.
+    pub(crate) fn within(self, whole: &str, object: &str) -> Self {
+        let what = if self.what.is_empty() { whole.to_owned() } else { format!("{whole}: {}", self.what) };
+        let aside =
+            if self.aside.is_empty() { object.to_owned() } else { format!("{}; {object}", self.aside) };
+        Stage { what, aside, ..self }
+    }
+}
+
+/// How much is left, and how much it was when that was first known.
+struct Left {
+    first: (Instant, u64),
+    now: (Instant, u64),
+}
+
+impl Working {
+    /// Says what is being done now.
+    pub(crate) fn tell(&self, stage: Stage) {
+        self.tell_at(stage, Instant::now());
+    }
+
+    fn tell_at(&self, stage: Stage, now: Instant) {
+        let mut work = self.0.lock();
+        let before = work.left.take().filter(|_| work.stage.what == stage.what).map(|before| before.first);
+        work.left = stage.left.map(|left| {
+            // More than ever before: what was learned of the speed is of something else.
+            let first = before.filter(|(_, first)| *first >= left).unwrap_or((now, left));
+            Left { first, now: (now, left) }
+        });
+        work.stage = stage;
+    }
+
+    fn words(&self) -> String {
+        let work = self.0.lock();
+        let mut words = work.stage.what.clone();
+        if let Some(left) = work.left.as_ref().filter(|left| left.now.1 > 0) {
+            let _ = write!(words, ", {} left", human(left.now.1));
+            if let Some(seconds) = left.seconds() {
+                let _ = write!(words, ", about {}", duration(seconds));
+            }
+        }
+        if !work.stage.aside.is_empty() {
+            let _ = write!(words, " ({})", work.stage.aside);
+        }
+        words
+    }
+}
+
+impl Left {
+    /// How long the rest takes if it goes on as until now.
+    fn seconds(&self) -> Option<u64> {
+        let took = self.now.0.saturating_duration_since(self.first.0).as_secs_f64();
+        let done = self.first.1.checked_sub(self.now.1).filter(|done| *done > 0)?;
+        Some((took * self.now.1 as f64 / done as f64).ceil() as u64)
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..=99 => format!("{seconds} s"),
+        100..=5999 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h", seconds.div_ceil(3600)),
+    }
+}
+
+/// Does `work`, and from a moment on says on a terminal that it is being done.
+pub(crate) fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) -> R) -> R {
+    let working = Working::default();
+    working.tell(Stage::of(what));
+    if !console.draws() {
+        return work(&working);
+    }
+    thread::scope(|scope| {
+        let (done, waiting) = channel::<()>();
+        let line = working.clone();
+        // A system that has no thread to give has other worries than a line on a screen.
+        let _ = thread::Builder::new().spawn_scoped(scope, move || {
+            if waiting.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let spinner = console.spinner().with_elapsed(MOMENT);
+            if spinner.is_hidden() {
+                // A terminal on which nothing can be drawn.
+                return console.note(&format!("still at it: {}", line.words()));
+            }
+            loop {
+                spinner.set_message(line.words());
+                spinner.tick();
+                if waiting.recv_timeout(REDRAW) != Err(RecvTimeoutError::Timeout) {
+                    return spinner.finish_and_clear();
+                }
+            }
+        });
+        let result = work(&working);
+        drop(done);
+        result
+    })
+}
+
+/// Does something every second, in a thread of its own, until it is dropped. Nobody waits for the thread: what it looks at
+/// may be stuck.
+pub(crate) struct Looking(Option<(Sender<()>, JoinHandle<()>)>);
+
+impl Looking {
+    /// Begins with the first look.
+    pub(crate) fn start(mut look: impl FnMut() + Send + 'static) -> Self {
+        let (end, ended) = channel();
+        let looks = move || {
+            loop {
+                look();
+                if ended.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        let started = thread::Builder::new().name("lacuna-progress".into()).spawn(looks);
+        Looking(started.ok().map(|thread| (end, thread)))
+    }
+}
+
+impl Drop for Looking {
+    /// Waits for the last look: it may hold what is about to be closed.
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.0.take() {
+            drop(end);
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// What a disk with these counters, or its levels, has still to do before everything is on the medium.
+pub(crate) fn unfinished<'a>(items: &(impl Iterator<Item = (&'a str, u64)> + Clone)) -> Stage {
+    let sum = |name: &str| {
+        let found = items.clone().filter(|(item, _)| *item == name).map(|(_, value)| value);
+        found.reduce(u64::saturating_add)
+    };
+    let paced = sum("cover_interval").is_some_and(|interval| interval > 0);
+    match sum("waiting_for_cover").filter(|bytes| *bytes > 0) {
+        Some(hidden) => Stage {
+            what: "waiting for cover".to_owned(),
+            left: Some(hidden),
+            aside: if paced { "more comes from writing to level 0" } else { "write to level 0" }.to_owned(),
+        },
+        None => Stage { left: sum("dirty"), ..Stage::of("making what was written durable") },
+    }
+}
+
+/// Whether the disk with these levels writes no cover by itself.
+pub(crate) fn is_uncovered(levels: &[Arc<dyn Disk>]) -> bool {
+    let items = levels.first().map(|level| level.status().items).unwrap_or_default();
+    items.iter().any(|item| item.name == "cover_interval" && item.value == 0)
+}
+
+/// The same of a disk that is open here, by its levels.
+pub(crate) fn unfinished_in(levels: &[Arc<dyn Disk>]) -> Stage {
+    let items: Vec<_> = levels.iter().flat_map(|level| level.status().items).collect();
+    unfinished(&items.iter().map(|item| (item.name, item.value)))
+}
+
+/// A look at how many bytes have still to go to the medium of a disk, for a place where it may not be told that something is
+/// hidden. It does not wait for a disk that is stuck.
+pub(crate) fn left(levels: Vec<Arc<dyn Disk>>, secret: bool) -> impl FnMut() -> Option<u64> {
+    let counters = Counters::of(levels.into_iter().map(ByteDisk::new).collect());
+    move || {
+        let items = if secret { Vec::new() } else { counters.now() };
+        unfinished(&items.iter().map(|item| (item.name, item.value))).left
+    }
+}
+
+/// The counters in the answer of a server.
+pub(crate) fn counters(items: &Value) -> impl Iterator<Item = (&str, u64)> + Clone {
+    let items = items.as_array().map_or(&[][..], Vec::as_slice);
+    items.iter().filter_map(|item| Some((item["name"].as_str()?, item["value"].as_u64()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_estimate_follows_from_what_is_done() {
+        let (working, start) = (Working::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for (mib, seconds, words) in [
+            (8, 0, "closing, 8 MiB left (hint)"),
+            (6, 10, "closing, 6 MiB left, about 30 s (hint)"),
+            (1, 700, "closing, 1 MiB left, about 2 min (hint)"),
+            (9, 701, "closing, 9 MiB left (hint)"),
+            (0, 702, "closing (hint)"),
+        ] {
+            let stage = Stage { left: Some(mib << 20), aside: "hint".into(), ..Stage::of("closing") };
+            working.tell_at(stage, at(seconds));
+            assert_eq!(working.words(), words);
+        }
+        working.tell_at(Stage::of("making ext4").within("opening", "d.img"), at(703));
+        assert_eq!(working.words(), "opening: making ext4 (d.img)");
+        assert_eq!(
+            (duration(99), duration(101), duration(7201)),
+            ("99 s".into(), "2 min".into(), "3 h".into())
+        );
+    }
+
+    #[test]
+    fn only_what_is_hidden_waits_for_cover() {
+        let telling = ["hidden", "level", "cover"];
+        let sealed = [("segments", 5), ("dirty", 4096)];
+        // As on every disk with levels of which level 0 alone is open, or nothing waits.
+        let public = [("level", 0), ("cover_interval", 1000), ("data", 7)];
+        let idle = [("level", 1), ("cover_interval", 1000), ("waiting_for_cover", 0)];
+        for items in [&sealed[..], &public, &idle, &[]] {
+            let stage = unfinished(&items.iter().copied());
+            let words = format!("{} {}", stage.what, stage.aside);
+            assert!(!telling.iter().any(|word| words.contains(word)), "{words}");
+            assert_eq!(stage.left, (items == sealed).then_some(4096));
+        }
+        let hidden = |interval| [("cover_interval", interval), ("waiting_for_cover", 8192)];
+        let paced = unfinished(&hidden(1000).into_iter());
+        assert!(paced.what.contains("cover") && paced.aside.contains("more") && paced.left == Some(8192));
+        assert!(unfinished(&hidden(0).into_iter()).aside.contains("write to level 0"));
+    }
+}

@@ -1,0 +1,241 @@
+//! `check`: reads and verifies everything.
+
+use crate::args::CheckArgs;
+use crate::args::size::budget;
+use crate::terminal::bad_runs::{BadRuns, blocks};
+use crate::terminal::console::{self, Console};
+use crate::terminal::settings;
+use crate::verbs::online;
+use crate::verbs::unlock;
+use indicatif::ProgressBar;
+use lacuna_daemon::{Conversation, Heard, Op};
+use lacuna_storage::{
+    BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Error, Kind, OVERWRITTEN, Opening, Result,
+    is_of_version_table,
+};
+use serde::Serialize;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Bad blocks named in a JSON answer. The count beside them is always whole.
+const NAMED: usize = 65536;
+
+#[derive(Serialize)]
+struct Named {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<u8>,
+    block: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<String>,
+    error: String,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    location: String,
+    good: u64,
+    unwritten: u64,
+    bad: u64,
+    /// Whether the cipher lets altered data be noticed.
+    verified: bool,
+    bad_blocks: Vec<Named>,
+    bad_blocks_truncated: bool,
+}
+
+/// `lacuna check`.
+pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
+    match online::begin(&args.location, &args.holder, args.expect, |disk| Op::Check { disk })? {
+        Some(begun) => of_server(args, begun.talk, console),
+        None => of_closed(args, console),
+    }
+}
+
+/// Opens the disk to check it.
+fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
+    let budget = budget(args.cache)?;
+    // What is written while a deeper level is not open overwrites some of it, and a check need not cost that.
+    let read_only =
+        args.read_only || lacuna_storage::peek(&args.location)?.is_some_and(|disk| disk.has_levels());
+    let access = unlock::access(read_only);
+    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let volume = unlock::unlock_expected(place, access, given, console)?;
+    let verified = volume.parameters.describe().verifies;
+    // Another disk may have come there meanwhile.
+    let read_only = read_only || volume.parameters.has_levels();
+    let opening =
+        Opening { read_only, budget, cover_timeout: Duration::ZERO, purging: None, ..Opening::default() };
+    let disk = unlock::open(volume.into_key(false)?, opening)?;
+    let bar = console.progress(disk.all_blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
+    let mut findings = Findings::of(args, &bar);
+    let report = disk.check(
+        |done| {
+            bar.set_position(done * BLOCK_SIZE as u64);
+            Ok(())
+        },
+        |level, bad| {
+            let object = disk.object_of(bad.block);
+            let (words, uncounted) = (settings::words(&bad.error), is_of_version_table(&bad.error));
+            findings.take(Finding { level, object, words, uncounted, bad });
+        },
+    );
+    bar.finish_and_clear();
+    let unsaid = findings.end();
+    let closed = disk.close();
+    let told = report.and_then(|report| findings.conclude(&report, verified)).and(unsaid);
+    console::both(told.and_then(|()| findings.verdict()), closed)
+}
+
+/// Has the server check the disk that it has open.
+fn of_server(args: &CheckArgs, mut talk: Conversation, console: Console) -> Result<()> {
+    if args.passphrase.is_given() {
+        console.note("the disk is open: its server checks it, and the passphrase was not looked at");
+    }
+    let bar = console.progress(0, "{binary_bytes_per_sec}");
+    let mut findings = Findings::of(args, &bar);
+    let bytes = |blocks: &Value| blocks.as_u64().map(|blocks| blocks.saturating_mul(BLOCK_SIZE as u64));
+    let done = loop {
+        match talk.hear() {
+            Ok(Heard::Message(message)) => {
+                bytes(&message["blocks"]).into_iter().for_each(|all| bar.set_length(all));
+                bytes(&message["done"]).into_iter().for_each(|done| bar.set_position(done));
+                Finding::heard(&message["bad"]).into_iter().for_each(|finding| findings.take(finding));
+            }
+            Ok(Heard::Done(done)) => break Ok(done),
+            Err(e) => break Err(e.context(format!("cannot check {}", args.location))),
+        }
+    };
+    bar.finish_and_clear();
+    let unsaid = findings.end();
+    let done = done?;
+    let count = |name: &str| {
+        done[name].as_u64().ok_or_else(|| {
+            Error::new(Kind::Other, format!("cannot tell what came of the check of {}", args.location))
+                .found(format!("an answer of the server without the count {name:?}"))
+                .remedy("close the disk and give the command then")
+        })
+    };
+    let report = CheckReport { good: count("good")?, unwritten: count("unwritten")?, bad: count("bad")? };
+    findings.conclude(&report, done["verified"] == true)?;
+    unsaid?;
+    findings.verdict()
+}
+
+/// A bad block, and what is said of it.
+struct Finding {
+    level: Option<u8>,
+    object: Option<String>,
+    /// The whole error.
+    words: String,
+    /// Whether it is bad because of what counts its versions.
+    uncounted: bool,
+    bad: BadBlock,
+}
+
+impl Finding {
+    /// What a server says of one.
+    fn heard(bad: &Value) -> Option<Finding> {
+        let block = BlockAddr(bad["block"].as_u64()?);
+        let text = |name: &str| bad[name].as_str().map(str::to_owned);
+        let kind = serde_json::from_value(bad["kind"].clone()).unwrap_or(Kind::Corrupt);
+        let error = Error::new(kind, text("finding").unwrap_or_default());
+        Some(Finding {
+            level: bad["level"].as_u64().and_then(|level| u8::try_from(level).ok()),
+            object: text("object"),
+            words: text("error").unwrap_or_default(),
+            uncounted: bad["of_version_table"] == true,
+            bad: BadBlock { block, error },
+        })
+    }
+}
+
+/// What a check finds, and how it is told.
+struct Findings<'a> {
+    args: &'a CheckArgs,
+    bar: &'a ProgressBar,
+    named: Vec<Named>,
+    runs: BadRuns,
+    /// Whether standard output took it all.
+    unsaid: Result<()>,
+    /// Whether some are on levels above 0.
+    hidden: bool,
+    /// Whether some are bad because of what counts their versions.
+    uncounted: bool,
+    bad: u64,
+}
+
+impl<'a> Findings<'a> {
+    fn of(args: &'a CheckArgs, bar: &'a ProgressBar) -> Self {
+        let (named, runs) = (Vec::new(), BadRuns::default());
+        Findings { args, bar, named, runs, unsaid: Ok(()), hidden: false, uncounted: false, bad: 0 }
+    }
+
+    fn take(&mut self, Finding { level, object, words, uncounted, bad }: Finding) {
+        self.hidden |= level.is_some_and(|level| level > 0);
+        self.uncounted |= uncounted;
+        if !self.args.json {
+            let place = object.or_else(|| level.map(|level| format!("level {level}")));
+            let line = self.runs.push(bad, place);
+            let said = line.map_or(Ok(()), |line| self.bar.suspend(|| console::line(&line)));
+            if self.unsaid.is_ok() {
+                self.unsaid = said;
+            }
+        } else if self.named.len() < NAMED {
+            self.named.push(Named { level, block: bad.block.0, object, error: words });
+        }
+    }
+
+    /// Says the last of it. What standard output did not take.
+    fn end(&mut self) -> Result<()> {
+        let last = std::mem::take(&mut self.runs).finish();
+        let unsaid = std::mem::replace(&mut self.unsaid, Ok(()));
+        unsaid.and(last.map_or(Ok(()), |line| console::line(&line)))
+    }
+
+    /// Says what came of it.
+    fn conclude(&mut self, report: &CheckReport, verified: bool) -> Result<()> {
+        self.bad = report.bad;
+        if !self.args.json {
+            return console::line(&summary(report, verified));
+        }
+        let bad_blocks = std::mem::take(&mut self.named);
+        console::json(&Answer {
+            location: self.args.location.to_string(),
+            good: report.good,
+            unwritten: report.unwritten,
+            bad: report.bad,
+            verified,
+            bad_blocks_truncated: report.bad > bad_blocks.len() as u64,
+            bad_blocks,
+        })
+    }
+
+    /// Whether all is well. Errors: [`Kind::Corrupt`] with what to do about bad blocks.
+    fn verdict(&self) -> Result<()> {
+        if self.bad == 0 {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Corrupt, format!("{} has bad blocks", self.args.location))
+            .found(format!("{} that cannot be read", blocks(self.bad)))
+            .remedy(remedy(self.hidden, self.uncounted)))
+    }
+}
+
+/// What to do about bad blocks; `hidden`: some are on levels above 0; `uncounted`: for some, their version table is bad.
+fn remedy(hidden: bool, uncounted: bool) -> String {
+    if uncounted {
+        return "put the objects of the book that are named above back as they were, or roll the disk back to a snapshot: \
+            until then the blocks that they count can neither be read nor written; any other bad block is good again once \
+            it is written anew"
+            .to_owned();
+    }
+    let restore = "restore what lies there from a backup: a block that is written anew is good again; all other blocks \
+        can be read, and `lacuna rescue` copies them to an image";
+    // Elsewhere it would tell a log that there are hidden levels (deniability contract).
+    if hidden && console::is_watched() { format!("{restore}; {OVERWRITTEN}") } else { restore.to_owned() }
+}
+
+fn summary(report: &CheckReport, verified: bool) -> String {
+    let good = if verified { "verified" } else { "readable" };
+    let hint = if verified { "" } else { "; the cipher of this disk cannot tell altered data" };
+    format!("{} {good}, {} never written, {} bad{hint}", blocks(report.good), report.unwritten, report.bad)
+}

@@ -1,0 +1,118 @@
+//! `create` and `delete`: what the options ask for, and what was done, in words.
+
+use crate::args::cost;
+use crate::args::{CreateArgs, DeleteArgs, HidingArg, ShapeArgs};
+use crate::terminal::console::{self, Console};
+use crate::terminal::observer::Removing;
+use crate::terminal::passphrase;
+use lacuna_storage::{
+    Cipher, CreateOptions, Error, FORMATS, Hiding, Kind, Location, Result, Shape, create_with, human,
+};
+
+/// `lacuna create`.
+pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
+    let shape = shape(args);
+    check_format(args, &shape)?;
+    let options = CreateOptions {
+        location: args.location.clone(),
+        shape,
+        size: args.size.map(|size| size.0),
+        cost: cost::from_args(&args.cost)?.unwrap_or_default(),
+        force: args.force,
+        preallocate: args.preallocate,
+        holder: args.holder.of(&args.location)?,
+    };
+    // A script that gives the passphrase means what it says.
+    let observer = Removing::new(console, passphrase::is_asked_for(&args.passphrase));
+    let location = args.location.to_string();
+    let passphrases = |new| passphrase::to_create(&args.passphrase, args.recovery, &location, new);
+    let created = create_with(&options, &observer, passphrases).map_err(|e| match e.kind() {
+        // To be there already is a wrong use of `create`, as in all its refusals.
+        Kind::Exists => e.with_kind(Kind::Usage),
+        _ => e,
+    })?;
+    drop(observer);
+    let disk = created.parameters.describe();
+    let shares = if disk.hidden_sizes.is_some() {
+        // The same words whatever was created (deniability contract).
+        format!(" for level 0, for hidden levels {}", disk.hidden_words())
+    } else {
+        String::new()
+    };
+    let layout = disk.layout.map(|layout| format!(", {layout}")).unwrap_or_default();
+    console.done(&format!(
+        "created {location}: {}{shares}, {}{layout}, UUID {}\nID {}\ntrying a passphrase costs {}",
+        human(disk.size),
+        disk.cipher,
+        created.header.uuid,
+        created.id,
+        cost::words(&created.header.cost)
+    ))
+}
+
+fn shape(args: &CreateArgs) -> Shape {
+    let ShapeArgs { levels, cover, geometry, spare, hiding, cells_per_write } = args.shape;
+    Shape {
+        format: args.format(),
+        cipher: args.cipher,
+        layout: args.layout,
+        levels,
+        cover_millis: cover,
+        geometry,
+        spare_permille: spare,
+        hiding: hiding.map(|hiding| match hiding {
+            HidingArg::Plausible => Hiding::Plausible,
+            HidingArg::Opportunistic => Hiding::Opportunistic,
+        }),
+        cells_per_write,
+        key_bits: args.flash.key_bits.as_deref().and_then(|bits| bits.parse().ok()),
+        chip: args.flash.chip,
+    }
+}
+
+/// Refuses options of one format for another.
+fn check_format(args: &CreateArgs, shape: &Shape) -> Result<()> {
+    let refused = |found: &str, expected: &str| {
+        Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
+            .found(found)
+            .expected(expected)
+            .remedy("leave the option away, or choose another --format"))
+    };
+    let format = shape.format.info();
+    if let Some(option) = shape.given().find(|option| !format.settings.contains(option)) {
+        let others = FORMATS.iter().map(|format| format.info()).filter(|of| of.settings.contains(&option));
+        let others: Vec<&str> = others.map(|of| of.name).collect();
+        return refused(&format!("--{option}"), &format!("--format {} with it", others.join(" or ")));
+    }
+    if shape.chip.is_some() && !matches!(args.location, Location::Nand(_)) {
+        return refused("--chip", "a location nand:PATH, for which a simulated chip is made");
+    }
+    match (format.one_cipher, format.one_layout) {
+        (Some(one), _) if shape.cipher.is_some_and(|cipher| cipher != Cipher::Gcm) => {
+            refused("--cipher", one)
+        }
+        (_, Some(one)) if shape.layout.is_some() => refused("--layout", one),
+        _ => Ok(()),
+    }
+}
+
+/// `lacuna delete`.
+pub(crate) fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
+    if !args.yes && args.location.path().is_none() && !console::can_ask() {
+        return Err(Error::new(Kind::Usage, format!("cannot delete {}", args.location))
+            .found("no terminal to ask whether to go on")
+            .remedy("to remove all its data and its snapshots, give --yes"));
+    }
+    let namespace = args.holder.cluster.namespace.as_ref();
+    let place = namespace.map(|namespace| format!(" in the namespace {namespace}")).unwrap_or_default();
+    let observer = Removing::new(console, false);
+    lacuna_storage::delete(&args.location, &args.holder.of(&args.location)?, &observer, |uuid| {
+        console.note(&format!(
+            "all data of {}{place} (UUID {uuid}) and its snapshots will be gone",
+            args.location
+        ));
+        if args.yes { Ok(()) } else { console::confirm() }
+    })?;
+    drop(observer);
+    console.done(&format!("deleted {}{place}", args.location))
+}

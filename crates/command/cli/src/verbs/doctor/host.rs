@@ -1,0 +1,159 @@
+//! The part of `doctor` that looks at this machine: who has the disk open, and whether it can be mounted here.
+
+use crate::terminal::console::Console;
+use crate::verbs::doctor::findings::Findings;
+use crate::verbs::in_pool;
+use crate::verbs::status;
+use crate::verbs::status::account::{changed_file, go_on, holder, is_deleted, no_answer, place};
+use lacuna_storage::{ClusterOptions, Kind, Location, PublicHeader, shell_word};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::process::geteuid;
+use serde_json::Value;
+use std::path::Path;
+
+/// Looks at who has it open, and at what mounting takes.
+pub(crate) fn look(
+    location: (&Location, &ClusterOptions),
+    header: Option<&PublicHeader>,
+    console: Console,
+    findings: &mut Findings,
+) {
+    open_by(location, header, console, findings);
+    if cfg!(feature = "fuse") {
+        mounting(findings);
+    }
+}
+
+fn open_by(
+    (location, cluster): (&Location, &ClusterOptions),
+    header: Option<&PublicHeader>,
+    console: Console,
+    findings: &mut Findings,
+) {
+    let mut servers = match status::servers_of(location, cluster, console) {
+        Ok(servers) => servers,
+        Err(e) => return findings.failed("open", &e),
+    };
+    // A header that cannot be read may be of a format with levels.
+    let discreet = header.is_none_or(|header| header.format.has_levels());
+    if discreet {
+        // Deniability contract: neither how many levels are mounted, nor where, nor what failed on one of them.
+        servers.sort_by_key(|server| (server["died"] != true, server["silent"] != true));
+        servers.truncate(1);
+    }
+    servers.iter().for_each(|server| {
+        let shown = if discreet { String::new() } else { format!(" at {}", place(server)) };
+        open_in(server, &shown, &in_pool::named(location, cluster), discreet, findings);
+    });
+    if !servers.is_empty() {
+        return;
+    }
+    // Who else has it open can be told by its header alone.
+    let Some(header) = header else { return };
+    match lacuna_storage::process_of(header.uuid) {
+        Some(pid) => match status::of_process(pid, console) {
+            Ok(Some(open)) => findings.note(
+                "open",
+                format!("this user has the same disk open as {open}"),
+                format!(
+                    "one of the two is a copy: `lacuna close {}` before you open this one",
+                    shell_word(&open)
+                ),
+            ),
+            Ok(None) => findings.note(
+                "open",
+                format!("open for writing in process {pid}, which is no server of this user"),
+                format!("`ps -p {pid}` shows what it is; wait for its end, or end it"),
+            ),
+            Err(e) => findings.failed("open", &e),
+        },
+        None => findings.fine("open", "open nowhere on this machine"),
+    }
+}
+
+/// What a server says; `at` is where clients find it, or empty. `named` is the disk in a command.
+fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut Findings) {
+    let pid = &server["pid"];
+    if server["died"] == true {
+        let close = format!("`lacuna close {named}` clears that away; then open it again");
+        findings.wrong("open", Kind::Busy, format!("its server died and left it mounted{at}"), close);
+    } else if server["silent"] == true {
+        findings.wrong(
+            "open",
+            Kind::TimedOut,
+            format!("open{at}, and its server {}", no_answer(server)),
+            go_on(server),
+        );
+    } else if is_deleted(server) {
+        let remedy = if server["vault"] == true {
+            "close it, and restore the directory from a backup"
+        } else {
+            "copy what you need before you close it: what is on it is gone then"
+        };
+        findings.wrong(
+            "open",
+            Kind::NotFound,
+            format!("open{at} (process {pid}), and its {} was deleted", holder(server)),
+            remedy,
+        );
+    } else {
+        let open = format!("open{at} (process {pid})");
+        let error = server["last_error"].as_str().filter(|_| !discreet);
+        let changed = changed_file(server);
+        if let Some(error) = error {
+            findings.wrong(
+                "open",
+                Kind::Io,
+                format!("{open}; the last request that failed: {error}"),
+                "`lacuna check` of a disk, or `lacuna vault check` of a closed vault, lists what is bad; if the medium failed, see to it, close it, and open it again",
+            );
+        }
+        match changed {
+            Some(changed) => findings.note("open", format!("{open}; {changed}"), ""),
+            None if error.is_none() => findings.fine("open", open),
+            None => {}
+        }
+    }
+}
+
+/// What `open` needs. What is lacking is no fault of the disk.
+fn mounting(findings: &mut Findings) {
+    let may = |path: &str| accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+    let there = |path: &str| Path::new(path).exists();
+    match (there("/dev/fuse"), may("/dev/fuse")) {
+        (true, true) => findings.fine("fuse", "/dev/fuse can be used"),
+        (true, false) => findings.note(
+            "fuse",
+            "this user may not use /dev/fuse",
+            "`chmod 666 /dev/fuse`, as root; `serve` does without",
+        ),
+        (false, _) => {
+            findings.note("fuse", "there is no /dev/fuse", "`modprobe fuse`, as root; `serve` does without");
+        }
+    }
+    if geteuid().is_root() {
+        if there("/dev/loop-control") {
+            findings.fine("loop", "loop devices can be made");
+        } else {
+            findings.note(
+                "loop",
+                "there is no /dev/loop-control",
+                "`modprobe loop`; `open --raw` and `serve` do without",
+            );
+        }
+    } else if tool("fusermount3") {
+        findings.fine("fusermount3", "there, so users other than root can mount");
+    } else {
+        findings.note(
+            "fusermount3",
+            "not found, so users other than root cannot mount",
+            "install the package fuse3",
+        );
+    }
+}
+
+/// Whether a program is in one of the directories for programs.
+fn tool(name: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|dir| dir.join(name).is_file())
+}

@@ -1,0 +1,344 @@
+//! The part of `doctor` that looks at where a disk or vault rests: the place, the copies of its header, its length, its files, and
+//! the space of the host.
+
+use crate::verbs::doctor::findings::Findings;
+use lacuna_storage::vault::{self, is_vault, lacks_header};
+use lacuna_storage::{
+    ClusterOptions, CopyReport, CopyState, Diagnosis, Error, Examination, Kind, Location, PublicHeader,
+    Result, examine, human, shell_word,
+};
+use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
+use rustix::process::geteuid;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// Free space of a file system below which nothing works well.
+const LITTLE: u64 = 64 << 20;
+
+/// Looks, and gives the header if a copy of it is whole.
+pub(crate) fn look(
+    location: &Location,
+    cluster: &ClusterOptions,
+    findings: &mut Findings,
+) -> Option<PublicHeader> {
+    if let Some(path) = location.path() {
+        if !place(path, findings) {
+            return None;
+        }
+        if !permissions(path, findings) {
+            return None;
+        }
+    }
+    let examined = match examine(location, cluster) {
+        Ok(examined) => examined,
+        Err(e) => {
+            findings.failed("medium", &e);
+            return None;
+        }
+    };
+    // A medium that was cut short lacks the last copy of its header, which nothing can write before the disk is whole.
+    let whole = length(&examined, location, findings);
+    copies(&examined.header, location, whole, findings);
+    if let Some(path) = location.path() {
+        space(path, &examined, findings);
+        if path.is_dir() {
+            vault_files(path, findings);
+        }
+    }
+    examined.header.header
+}
+
+/// What is at the path. False if there is nothing to go on with.
+fn place(path: &Path, findings: &mut Findings) -> bool {
+    let shown = path.display();
+    let kind = match fs::metadata(path) {
+        Ok(meta) => meta.file_type(),
+        Err(e) if e.kind() == ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
+            findings.wrong(
+                "location",
+                Kind::NotFound,
+                format!("{shown} is a link to what is not there"),
+                "attach or mount what holds it, or correct the link",
+            );
+            return false;
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            findings.wrong(
+                "location",
+                Kind::NotFound,
+                format!("{shown} does not exist"),
+                "check the path, and that the file system or device that holds it is there",
+            );
+            return false;
+        }
+        Err(e) => {
+            let kind = if e.kind() == ErrorKind::PermissionDenied { Kind::Permission } else { Kind::Io };
+            findings.wrong(
+                "location",
+                kind,
+                format!("{shown} cannot be looked at ({e})"),
+                "check the directories on the way to it",
+            );
+            return false;
+        }
+    };
+    if kind.is_dir() && !is_vault(path) {
+        let (found, remedy) = if lacks_header(path) {
+            (
+                "has the files of a vault, and its header, the file lacuna.vault, is missing",
+                "`lacuna header restore` brings it back from a backup; without one the vault is lost",
+            )
+        } else {
+            ("is a directory and no vault", "check the path")
+        };
+        findings.wrong("location", Kind::NotFound, format!("{shown} {found}"), remedy);
+        return false;
+    }
+    let what = if kind.is_dir() {
+        "the directory of a vault"
+    } else if kind.is_file() {
+        "a file"
+    } else if kind.is_block_device() {
+        "a block device"
+    } else if kind.is_char_device() {
+        "a character device"
+    } else {
+        findings.wrong(
+            "location",
+            Kind::Usage,
+            format!("{shown} is neither a file nor a block device"),
+            "check the path",
+        );
+        return false;
+    };
+    findings.fine("location", format!("{shown}, {what}"));
+    true
+}
+
+/// What this user may do with it. False if nothing.
+fn permissions(path: &Path, findings: &mut Findings) -> bool {
+    let may = |access| accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
+    let read_only = statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
+    if !may(Access::READ_OK) {
+        findings.wrong("permissions", Kind::Permission, "this user may not read it", permit(path, "u+rw"));
+        return false;
+    }
+    if may(Access::WRITE_OK) {
+        findings.fine("permissions", "this user may read and write it");
+    } else if read_only {
+        findings.note(
+            "permissions",
+            "the file system that holds it is mounted read-only",
+            "open it with --read-only, or mount that file system for writing",
+        );
+    } else {
+        findings.note(
+            "permissions",
+            "this user may read it and not write it",
+            format!("open it with --read-only, or {}", permit(path, "u+w")),
+        );
+    }
+    true
+}
+
+/// What lets this user do what the mode says.
+fn permit(path: &Path, mode: &str) -> String {
+    let is_owner = fs::metadata(path).is_ok_and(|meta| meta.uid() == geteuid().as_raw());
+    if is_owner {
+        format!("`chmod {mode} {}`", shell_word(path))
+    } else {
+        "be its owner or root, or a user whom one of them permits it".to_owned()
+    }
+}
+
+fn copies(header: &Diagnosis, location: &Location, medium_whole: bool, findings: &mut Findings) {
+    let Some(public) = &header.header else {
+        let found: Vec<String> = header.copies.iter().map(words).collect();
+        let (kind, remedy) = if header.is_of_ours() {
+            let newer = header.copies.iter().any(|copy| matches!(copy.state, CopyState::UnknownVersion(_)));
+            let remedy = if newer {
+                "use a newer lacuna"
+            } else {
+                "`lacuna header restore` brings it back from a backup; without one the disk is lost"
+            };
+            (if newer { Kind::Other } else { Kind::Corrupt }, remedy)
+        } else {
+            (
+                Kind::NotFound,
+                "check that it is the right place; if a disk was there and something wrote over it, `lacuna header restore` brings its header back from a backup",
+            )
+        };
+        findings.wrong("header", kind, format!("no whole copy: {}", found.join("; ")), remedy);
+        return;
+    };
+    let whole = header.copies.iter().filter(|copy| copy.state == CopyState::Whole).count();
+    let all = header.copies.len();
+    let about = format!(
+        "format {}, header version {}, generation {}, UUID {}",
+        public.format, public.version, public.generation, public.uuid
+    );
+    if whole == all {
+        findings.fine("header", format!("all {all} copies are whole and equal; {about}"));
+        return;
+    }
+    let bad = header.copies.iter().filter(|copy| copy.state != CopyState::Whole).map(words);
+    let found = format!(
+        "{whole} of {all} copies {} whole; {}; {about}",
+        if whole == 1 { "is" } else { "are" },
+        bad.collect::<Vec<_>>().join("; ")
+    );
+    let mut remedy =
+        format!("`lacuna header repair {}` writes all copies anew", shell_word(location.to_string()));
+    if !medium_whole {
+        remedy.push_str(", once the medium is as long as it was");
+    }
+    findings.wrong("header", Kind::Corrupt, found, remedy);
+}
+
+fn words(copy: &CopyReport) -> String {
+    let at = copy.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
+    let state = match &copy.state {
+        CopyState::Whole => "is whole".to_owned(),
+        CopyState::Older => format!("is older (generation {})", copy.generation.unwrap_or(0)),
+        CopyState::Differs => "differs though it has the same generation".to_owned(),
+        CopyState::Missing => "is missing".to_owned(),
+        CopyState::Damaged(how) => format!("is damaged ({how})"),
+        CopyState::UnknownVersion(version) => format!("has the unknown version {version}"),
+        CopyState::Unreadable(why) => format!("cannot be read ({why})"),
+    };
+    format!("{}{at} {state}", copy.copy)
+}
+
+/// Whether the medium is as long as its disk needs. False if part of the disk was cut off.
+fn length(examined: &Examination, location: &Location, findings: &mut Findings) -> bool {
+    let parameters = match &examined.parameters {
+        Some(Ok(parameters)) => parameters,
+        Some(Err(e)) => {
+            findings.failed("parameters", e);
+            return true;
+        }
+        None => return true,
+    };
+    if !parameters.has_data_beside_header() {
+        return true;
+    }
+    let (len, needed) = (examined.len, parameters.medium_len());
+    if let Err(e) = parameters.check_length(len, location) {
+        findings.failed("length", &e);
+        return false;
+    }
+    if len < needed {
+        findings.wrong(
+            "length",
+            Kind::Corrupt,
+            format!(
+                "{len} bytes of the {needed} that the disk and its header take. The disk is whole; the place of the last copy of its \
+                 header is gone"
+            ),
+            if location.is_block_device() {
+                "make the device as long as it was, then `lacuna header repair` it".to_owned()
+            } else {
+                format!(
+                    "`lacuna header repair {}` makes the file as long as it was",
+                    shell_word(location.to_string())
+                )
+            },
+        );
+        return true;
+    }
+    let words = format!("{} (the disk needs {})", human(len), human(needed));
+    if examined.is_longer() {
+        findings.note(
+            "length",
+            format!("{words}: the header may be one from before the disk grew, or the file a copy of a longer device"),
+            "if the disk has grown, `lacuna resize` it to the size that it had; opening it is refused where that would lose something, \
+             but for the rest of the 4 MiB in which the old size ends",
+        );
+    } else {
+        findings.fine("length", words);
+    }
+    true
+}
+
+/// The space of the file system that holds a file or a vault.
+fn space(path: &Path, examined: &Examination, findings: &mut Findings) {
+    if !path.is_dir() && !path.is_file() {
+        return;
+    }
+    let found = match statvfs(path) {
+        Ok(found) => found,
+        Err(e) => {
+            let what = format!("cannot ask for the space of {}", path.display());
+            return findings.failed("space", &Error::io(what, &e.into()));
+        }
+    };
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let may_take = examined.used.filter(|_| path.is_file()).map(|used| examined.len.saturating_sub(used));
+    let words = format!("{} free on the file system that holds it", human(free));
+    match may_take {
+        Some(0) => findings.fine("space", format!("{words}; the file has all the space that it needs")),
+        _ if free < LITTLE => findings.wrong(
+            "space",
+            Kind::NoSpace,
+            words,
+            "free space there; on the disk, delete and trim (`fstrim`)",
+        ),
+        Some(more) if more > free => findings.note(
+            "space",
+            format!("{words}, and the file may come to take {} more", human(more)),
+            "keep an eye on it, or make disks with --preallocate",
+        ),
+        _ => findings.fine("space", words),
+    }
+}
+
+/// Those of the files of a vault that are not there. Errors: one that cannot be looked at.
+fn missing_files(dir: &Path) -> Result<Vec<&'static str>> {
+    let mut missing = Vec::new();
+    for file in vault::FILES {
+        match fs::metadata(dir.join(file)) {
+            Ok(about) if about.is_file() => {}
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(Error::io(format!("cannot look at {}", dir.join(file).display()), &e));
+            }
+            _ => missing.push(file),
+        }
+    }
+    Ok(missing)
+}
+
+/// The files of a vault, and what this machine remembers of it.
+fn vault_files(dir: &Path, findings: &mut Findings) {
+    match missing_files(dir) {
+        Ok(missing) if missing.is_empty() => {
+            findings.fine("files", "the superblocks and both journal files are there");
+        }
+        Ok(missing) => {
+            let found = format!("missing in the directory: {}", missing.join(", "));
+            let remedy = "`lacuna vault check DIR --repair` makes one of two superblocks anew; if it refuses, restore the directory from a backup, whole";
+            findings.wrong("files", Kind::Corrupt, found, remedy);
+        }
+        Err(e) => findings.failed("files", &e),
+    }
+    match vault::about(dir, None) {
+        Ok(about) => match about.remembered {
+            Some(state) => findings.fine(
+                "anchor",
+                format!(
+                    "this machine remembers state {}, in {}; opening compares it with the vault",
+                    state.number,
+                    about.anchor.display()
+                ),
+            ),
+            None => findings.note(
+                "anchor",
+                format!("this machine remembers no state (it would be in {})", about.anchor.display()),
+                "the next opening takes the state that is there, whether or not it is the newest",
+            ),
+        },
+        Err(e) if e.kind() == Kind::NotFound => {}
+        Err(e) => findings.failed("anchor", &e),
+    }
+}

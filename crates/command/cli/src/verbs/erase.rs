@@ -1,0 +1,125 @@
+//! `erase`: the end of a disk or vault. What is asked and said around [`lacuna_storage::erase`].
+
+use crate::args::EraseArgs;
+use crate::terminal::console::{self, Console};
+use crate::terminal::observer::Removing;
+use crate::verbs::in_pool;
+use crate::verbs::status;
+use lacuna_storage::vault::is_vault;
+use lacuna_storage::{ClusterOptions, Doomed, Erased, Error, Kind, Location, Result};
+
+/// `lacuna erase`.
+pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
+    let location = &args.location;
+    // Nobody is shut out before it is sure that somebody means it.
+    if args.holder.steal {
+        refuse_unasked(args)?;
+    }
+    refuse_open(location, &args.holder.cluster.of(location)?, console)?;
+    let observer = Removing::new(console, false);
+    let erased = lacuna_storage::erase(location, &args.holder.of(location)?, &observer, |doomed| {
+        if doomed.last_copy_alone && args.yes {
+            return Err(refuse_last_alone(location));
+        }
+        refuse_unasked(args)?;
+        console.note(&doom(location, doomed));
+        if args.yes { Ok(()) } else { console::confirm() }
+    })?;
+    drop(observer);
+    console.done(&format!("erased {location}: all copies of its header are overwritten{}", more(&erased)))?;
+    worth(location, &erased).iter().for_each(|sentence| console.note(sentence));
+    Ok(())
+}
+
+/// Refuses to go on where nobody can be asked and nothing was said.
+fn refuse_unasked(args: &EraseArgs) -> Result<()> {
+    if args.yes || console::can_ask() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("cannot erase {}", args.location))
+        .found("no terminal to ask whether to go on")
+        .remedy("to make it unreadable for good, give --yes"))
+}
+
+/// Refuses what a server of this user has open, in words that say how to close it.
+fn refuse_open(location: &Location, cluster: &ClusterOptions, console: Console) -> Result<()> {
+    let servers = status::servers_of(location, cluster, console)?;
+    let Some(server) = servers.first() else { return Ok(()) };
+    // Deniability contract: not where it is mounted, which may be a hidden level's place.
+    Err(Error::new(Kind::Busy, format!("cannot erase {location}"))
+        .found(format!("a server that has it open, or left it mounted (process {})", server["pid"]))
+        .expected("a disk that is closed")
+        .remedy(format!("`lacuna close {}` first", in_pool::named(location, cluster))))
+}
+
+fn doom(location: &Location, doomed: &Doomed<'_>) -> String {
+    let what = doomed.header.map_or_else(
+        || "its header is damaged already".to_owned(),
+        |header| format!("format {}, UUID {}", header.format, header.uuid),
+    );
+    let doom = format!("{location} ({what}) will be unreadable for good, whatever passphrases are known");
+    if doomed.last_copy_alone {
+        return format!(
+            "{doom}. Only the last copy of its header is there, and something else lies in the place of the first: it may belong to the last \
+             partition of {location}. Its 64 KiB at the end are overwritten, and the beginning is left as it is"
+        );
+    }
+    doom
+}
+
+/// A program that gives `--yes` cannot see whose copy it is.
+fn refuse_last_alone(location: &Location) -> Error {
+    Error::new(Kind::Usage, format!("cannot erase {location} without a question"))
+        .found("a copy of a header at its end alone, and something else where the first should be")
+        .expected("a disk of lacuna, and not one whose last partition is such a disk")
+        .remedy("name the partition; if this is what is left of a disk that was overwritten, run it on a terminal without --yes")
+}
+
+fn more(erased: &Erased) -> String {
+    match erased.former_copies {
+        0 => String::new(),
+        1 => ", with one where its medium ended before it grew".to_owned(),
+        count => format!(", with {count} where its medium ended before it grew"),
+    }
+}
+
+/// What that is worth.
+fn worth(location: &Location, erased: &Erased) -> Vec<String> {
+    let mut told = Vec::new();
+    match location {
+        Location::Path(path) if is_vault(path) => told.push(
+            "a program that synchronises the directory, or a snapshot of it, may keep earlier versions of the file lacuna.vault: delete \
+             them there"
+                .to_owned(),
+        ),
+        Location::Path(_) => {
+            let trimmed = if erased.discarded { "was asked to forget them, and need not obey" } else { "cannot be told to forget them" };
+            let medium = if location.is_block_device() { "a solid-state device" } else { "a file system on a solid-state device, or one that copies on write," };
+            told.push(format!(
+                "{medium} may keep the overwritten pages for a while (it {trimmed}); if that matters, use the erase command of the device \
+                 (`nvme format`, `hdparm --security-erase`), or destroy it"
+            ));
+        }
+        Location::Nand(_) | Location::Ubi(_) => {
+            told.push("every old copy on the flash is erased, in blocks that went bad as well as it can be told".to_owned());
+        }
+        Location::Rados { .. } => {
+            told.push("snapshots of the pool itself, and backups of it, are not reached from here".to_owned());
+            if erased.header.is_none() {
+                told.push("its data objects stay in the pool: the header did not say which they are".to_owned());
+            }
+        }
+    }
+    if !erased.searched_all {
+        told.push(
+            "a copy of an older header may lie where the medium ended before it grew: not all of it could be searched"
+                .to_owned(),
+        );
+    }
+    told.push(
+        "backups of the header (`lacuna header backup`) and copies of the disk, or of what held it, still open with their \
+         passphrases: destroy them as well"
+            .to_owned(),
+    );
+    told
+}

@@ -1,0 +1,57 @@
+//! Which disk the options mean: where its cluster is, and what becomes of another client that holds it.
+
+use crate::args::{ClusterArgs, HolderArgs};
+use crate::verbs::status::canonical_path;
+use lacuna_storage::{ClusterOptions, Error, Holder, Kind, Location, Result};
+use std::path::PathBuf;
+use std::time::Duration;
+
+impl ClusterArgs {
+    /// The configuration file that the option names, or `$CEPH_CONF`.
+    fn named_conf(&self) -> Option<PathBuf> {
+        let variable = || std::env::var_os("CEPH_CONF").filter(|value| !value.is_empty()).map(PathBuf::from);
+        self.ceph_conf.clone().or_else(variable).as_deref().map(canonical_path)
+    }
+
+    /// What the options say of the cluster of a location. Errors: options that mean nothing for a path.
+    pub(crate) fn of(&self, location: &Location) -> Result<ClusterOptions> {
+        let given = [
+            ("--ceph-conf", self.ceph_conf.is_some()),
+            ("--ceph-id", self.ceph_id.is_some()),
+            ("--namespace", self.namespace.is_some()),
+            ("--timeout", self.timeout.is_some()),
+        ];
+        given.iter().try_for_each(|(option, is)| not_for_paths(location, option, *is))?;
+        Ok(ClusterOptions {
+            conf: self.named_conf().filter(|_| location.path().is_none()),
+            id: self.ceph_id.clone(),
+            namespace: self.namespace.clone().filter(|namespace| !namespace.is_empty()),
+            timeout: self.timeout.map(|seconds| Duration::from_secs(seconds.into())),
+        })
+    }
+}
+
+impl HolderArgs {
+    /// The same for a verb that one client at a time may do.
+    pub(crate) fn of(&self, location: &Location) -> Result<Holder> {
+        let cluster = self.cluster.of(location)?;
+        not_for_paths(location, "--steal", self.steal)?;
+        if location.snapshot().is_some() && self.steal {
+            return Err(Error::new(Kind::Usage, "cannot use --steal here")
+                .found(format!("the snapshot {location}, which no client holds"))
+                .remedy("leave it out"));
+        }
+        Ok(Holder { cluster, steal: self.steal })
+    }
+}
+
+/// Refuses an option that means nothing for a path.
+fn not_for_paths(location: &Location, option: &str, given: bool) -> Result<()> {
+    if !given || location.path().is_none() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("cannot use {option} here"))
+        .found(format!("the location {location}, a path"))
+        .expected("a location rados:POOL/NAME")
+        .remedy("leave it out"))
+}

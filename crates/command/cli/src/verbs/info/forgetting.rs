@@ -1,0 +1,132 @@
+//! What `info` says of a disk on flash: what was deleted and can still be recovered, since when, and when it is purged.
+
+use crate::verbs::info::opened::Told;
+use lacuna_storage::{BLOCK_SIZE, human};
+use serde_json::{Value, json};
+
+/// What is recoverable.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Forgetting {
+    /// Versions of blocks that were deleted or overwritten since the last purge, at most.
+    recoverable: u64,
+    /// Of these, those that are known.
+    known: u64,
+    /// Seconds since the first of them was.
+    since: Option<u64>,
+    /// Seconds until the next purge is due.
+    purge_in: Option<u64>,
+    /// A purge has begun and is not finished.
+    purge_wanted: bool,
+    /// Purges since the disk was made.
+    epoch: u64,
+}
+
+impl Forgetting {
+    /// What a server tells of the disk, or a passphrase opened.
+    pub(crate) fn told(told: &Told) -> Option<Forgetting> {
+        let found = of(&told.items)?;
+        // Nobody counts the time of a disk that is not open, and nothing purges it.
+        Some(if told.served { found } else { Forgetting { since: None, purge_in: None, ..found } })
+    }
+
+    /// For programs.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "recoverable": self.recoverable * BLOCK_SIZE as u64,
+            "recoverable_known": self.known * BLOCK_SIZE as u64,
+            "since": self.since,
+            "purge_in": self.purge_in,
+            "purge_wanted": self.purge_wanted,
+            "epoch": self.epoch,
+        })
+    }
+
+    /// For people.
+    pub(crate) fn words(&self) -> String {
+        if self.recoverable == 0 {
+            return format!("nothing that was deleted; {} purges so far", self.epoch);
+        }
+        let begun = if self.purge_wanted { "; a purge has begun and is not finished" } else { "" };
+        let since =
+            self.since.map_or_else(String::new, |since| format!(", the first for {}", lasting(since)));
+        let due = self.purge_in.map_or_else(
+            || "; `lacuna purge` ends that".to_owned(),
+            |due| format!("; the next purge is due in {}", lasting(due)),
+        );
+        let bytes = |blocks: u64| human(blocks * BLOCK_SIZE as u64);
+        let deleted = if self.known == self.recoverable {
+            format!("{} that were deleted or overwritten", bytes(self.known))
+        } else {
+            format!(
+                "at most {} that were deleted or overwritten, of which {} are known",
+                bytes(self.recoverable),
+                bytes(self.known)
+            )
+        };
+        format!("{deleted}{since}{begun}{due}")
+    }
+}
+
+fn lasting(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+/// What the counters say, if they are those of a disk on flash.
+fn of(items: &[Value]) -> Option<Forgetting> {
+    let value = |name: &str| items.iter().find(|item| item["name"] == name)?["value"].as_u64();
+    let recoverable = value("recoverable")?;
+    let while_any = |name: &str| value(name).filter(|_| recoverable > 0);
+    Some(Forgetting {
+        recoverable,
+        known: value("recoverable_known").map_or(recoverable, |known| known.min(recoverable)),
+        since: while_any("recoverable_for"),
+        purge_in: while_any("purge_in"),
+        purge_wanted: value("purge_wanted") == Some(1),
+        epoch: value("epoch")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(name: &str, value: u64) -> Value {
+        json!({ "name": name, "value": value, "unit": "" })
+    }
+
+    #[test]
+    fn counters_become_words() {
+        assert_eq!(of(&[item("journal_used", 7)]), None);
+        let items =
+            [item("recoverable", 512), item("recoverable_for", 65), item("purge_in", 840), item("epoch", 3)];
+        let found = of(&items).unwrap();
+        assert_eq!(
+            found.words(),
+            "2 MiB that were deleted or overwritten, the first for 65 s; the next purge is due in 14 min"
+        );
+        assert_eq!(found.to_json()["recoverable"], 2 << 20);
+        let cut = of(&[item("recoverable", 1), item("purge_wanted", 1), item("epoch", 3)]).unwrap();
+        assert_eq!(
+            cut.words(),
+            "4 KiB that were deleted or overwritten; a purge has begun and is not finished; `lacuna purge` ends that"
+        );
+        assert_eq!(
+            (&found.to_json()["purge_wanted"], &cut.to_json()["purge_wanted"]),
+            (&json!(false), &json!(true))
+        );
+        let crashed = [item("recoverable", 512), item("recoverable_known", 256), item("epoch", 3)];
+        let crashed = of(&crashed).unwrap();
+        assert_eq!(
+            crashed.words(),
+            "at most 2 MiB that were deleted or overwritten, of which 1 MiB are known; `lacuna purge` ends that"
+        );
+        assert_eq!(crashed.to_json()["recoverable_known"], 1 << 20);
+        let clean = of(&[item("recoverable", 0), item("purge_in", 5), item("epoch", 3)]).unwrap();
+        assert_eq!(clean.words(), "nothing that was deleted; 3 purges so far");
+        assert_eq!(clean.to_json()["purge_in"], Value::Null);
+    }
+}

@@ -1,0 +1,86 @@
+//! `info` of a vault: what it says about itself without a passphrase, and what this machine remembers of it.
+
+use crate::args::InfoArgs;
+use crate::args::cost;
+use crate::terminal::console::{self, Console};
+use crate::terminal::observer::damaged_copy;
+use crate::terminal::utc::utc;
+use crate::verbs::info::opened::{Told, UNKNOWN};
+use lacuna_storage::vault::{AboutVault, VAULT_VERSION, about};
+use lacuna_storage::{Result, human};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::Path;
+
+/// `lacuna info` of the vault in `dir`.
+pub(crate) fn run(dir: &Path, args: &InfoArgs, console: Console) -> Result<()> {
+    // Refuses options that mean nothing for a path.
+    args.cluster.of(&args.location)?;
+    let about = about(dir, args.anchor.anchor.as_deref())?;
+    let id = Told::of_vault(dir, args, &about, console)?.id;
+    if args.json {
+        return console::json(&to_json(dir, &about, id.as_deref()));
+    }
+    notes(&about).iter().for_each(|note| console.note(note));
+    console::bytes(words(dir, &about, id).as_bytes())
+}
+
+fn notes(about: &AboutVault) -> Vec<String> {
+    about.notes.iter().map(|note| damaged_copy(note)).collect()
+}
+
+fn to_json(dir: &Path, about: &AboutVault, id: Option<&str>) -> Value {
+    let remembered = about.remembered.as_ref();
+    json!({
+        "location": dir.display().to_string(),
+        "header": about.header,
+        "id": id,
+        "version": VAULT_VERSION,
+        "integrity": about.params.integrity.name(),
+        "notes": notes(about),
+        "anchor": {
+            "path": about.anchor.to_string_lossy(),
+            "number": remembered.map(|state| state.number),
+            "time": remembered.map(|state| state.time),
+        },
+        "medium": {
+            "total": about.space.total_bytes,
+            "free": about.space.free_bytes,
+            "in_use": about.in_use,
+        },
+    })
+}
+
+fn words(dir: &Path, about: &AboutVault, id: Option<String>) -> String {
+    let in_use = if about.in_use { " (open now)" } else { "" };
+    let remembered = match &about.remembered {
+        Some(state) => {
+            format!("state {} of {}, in {}", state.number, utc(state.time), about.anchor.display())
+        }
+        None => format!("nothing yet; it would be in {}", about.anchor.display()),
+    };
+    let rows = [
+        ("location", format!("{}{in_use}", dir.display())),
+        ("UUID", about.header.uuid.to_string()),
+        ("ID", id.unwrap_or_else(|| UNKNOWN.replace("disk", "vault"))),
+        (
+            "format",
+            format!(
+                "{} version {VAULT_VERSION}, header version {}",
+                about.header.format, about.header.version
+            ),
+        ),
+        ("integrity", about.params.integrity.name().to_owned()),
+        ("passphrase cost", cost::words(&about.header.cost)),
+        ("generation", about.header.generation.to_string()),
+        ("remembered", remembered),
+        (
+            "file system",
+            format!("{} free of {}", human(about.space.free_bytes), human(about.space.total_bytes)),
+        ),
+    ];
+    rows.iter().fold(String::new(), |mut words, (name, value)| {
+        let _ = writeln!(words, "{name:<16} {value}");
+        words
+    })
+}

@@ -1,0 +1,107 @@
+//! What `info` says of the open levels of a disk: as its server sees them, or as a passphrase opens them.
+
+use lacuna_storage::{BLOCK_SIZE, human};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Blocks written to level 0 from which on it means anything how many that made on the medium: 1 MiB.
+const MEANINGFUL: u64 = 256;
+
+/// One open level. Sizes in blocks.
+#[derive(Debug, PartialEq)]
+pub(crate) struct LevelFacts {
+    level: u64,
+    capacity: u64,
+    data: u64,
+    /// Bytes that wait for cover, on hidden levels.
+    waiting: Option<u64>,
+    /// Blocks written to the medium, cover included, for each that clients wrote to level 0 since the disk was opened, if
+    /// they did.
+    amplification: Option<f64>,
+}
+
+impl LevelFacts {
+    /// For programs.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "level": self.level,
+            "size": self.capacity * BLOCK_SIZE as u64,
+            "data": self.data * BLOCK_SIZE as u64,
+            "waiting_for_cover": self.waiting,
+            "write_amplification": self.amplification,
+        })
+    }
+
+    /// For people: a name and what stands beside it.
+    pub(crate) fn words(&self) -> (String, String) {
+        let bytes = |blocks: u64| human(blocks.saturating_mul(BLOCK_SIZE as u64));
+        let mut said = format!("{}, {} of it written", bytes(self.capacity), bytes(self.data));
+        if let Some(waiting) = self.waiting {
+            let _ = write!(said, "; {} wait for cover", human(waiting));
+        }
+        if let Some(amplification) = self.amplification {
+            let _ = write!(
+                said,
+                "; {amplification:.1} blocks on the medium, cover included, for each one written"
+            );
+        }
+        (format!("level {}", self.level), said)
+    }
+}
+
+/// The levels that such counters speak of; of a disk without levels none.
+pub(crate) fn facts(items: &[Value]) -> Vec<LevelFacts> {
+    let starts: Vec<usize> = (0..items.len()).filter(|at| items[*at]["name"] == "level").collect();
+    let ends = starts.iter().skip(1).copied().chain([items.len()]);
+    let of = |(start, end): (&usize, usize)| {
+        let value = |name: &str| {
+            items[*start..end]
+                .iter()
+                .find(|item| item["name"] == name)
+                .and_then(|item| item["value"].as_u64())
+        };
+        let (written, public) = (value("medium_blocks_written")?, value("public_blocks_written")?);
+        Some(LevelFacts {
+            level: value("level")?,
+            capacity: value("capacity")?,
+            data: value("data")?,
+            waiting: value("waiting_for_cover"),
+            amplification: (public >= MEANINGFUL && value("level") == Some(0))
+                .then(|| written as f64 / public as f64),
+        })
+    };
+    let mut levels: Vec<LevelFacts> = starts.iter().zip(ends).filter_map(of).collect();
+    levels.sort_by_key(|found| found.level);
+    levels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_told_apart_by_level() {
+        let item = |name: &str, value: u64| json!({ "name": name, "value": value, "unit": "blocks" });
+        let common = [item("medium_blocks_written", 640), item("public_blocks_written", 256)];
+        let mut items = vec![item("level", 0), item("capacity", 1000), item("data", 10)];
+        items.extend(common.clone());
+        items.extend([
+            item("level", 1),
+            item("capacity", 900),
+            item("data", 7),
+            item("waiting_for_cover", 4096),
+        ]);
+        items.extend(common);
+        let found = facts(&items);
+        let level0 =
+            LevelFacts { level: 0, capacity: 1000, data: 10, waiting: None, amplification: Some(2.5) };
+        let level1 =
+            LevelFacts { level: 1, capacity: 900, data: 7, waiting: Some(4096), amplification: None };
+        assert_eq!(found, [level0, level1]);
+        assert!(found[1].words().1.contains("4 KiB wait for cover"), "{:?}", found[1].words());
+        assert!(facts(&[item("cache_hits", 5)]).is_empty());
+        // Servers are not found in the order of their levels.
+        items.rotate_left(5);
+        assert_eq!(facts(&items), found);
+    }
+}

@@ -1,0 +1,298 @@
+//! `key add|change|remove|refresh`: what is asked and said around the operations of [`lacuna_storage::keys`].
+
+use crate::args::cost;
+use crate::args::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, PassphraseArgs, Source};
+use crate::terminal::console::{self, Console};
+use crate::terminal::passphrase;
+use crate::terminal::recovery::{self, Works};
+use crate::verbs::online;
+use crate::verbs::unlock::{check_id, say_whose};
+use lacuna_storage::keys::{Keys, Rewrites, same};
+use lacuna_storage::{DiskRef, Error, Kind, OpenHeader, Opened, Opener, Passphrase, PublicHeader, Result};
+use std::fmt::Write;
+
+/// What is said when a token is enrolled on a disk with levels, whichever level it is for.
+const ANYBODY_CAN_TRY: &str = "whoever has this token, and the PIN if it has one, can try it on the disk under any name, and so open what it \
+    opens: a token for a level that nobody may find needs a PIN";
+
+/// `lacuna key add`.
+pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
+    let (given, new) = roles(args)?;
+    let enrols = is_token(new.as_ref());
+    // A new passphrase is one of the deepest level that is given, and recovers all that the tokens given open.
+    let doubtful = enrols && given.tokens().next().is_some();
+    let asking = Asking { given: &given, first: "Passphrase for", all: false, doubtful };
+    let Unlocked { mut keys, mut works } = unlock(&args.key, asking, console)?;
+    let level = deepest(&works);
+    if enrols {
+        works.push(Works { level, token: true });
+        recovery::check(&works, args.key.recovery)?;
+    }
+    keys.check_free_slot()?;
+    agree(&args.key, &keys, Some(level), enrols, console)?;
+    let secret = passphrase::another(new.as_ref(), &given, &args.key.location.to_string(), keys.uuid())?;
+    let used = |e| used_already(new.as_ref(), e);
+    keys.add(secret).map_err(used)?;
+    write(keys, console, "added the passphrase").map_err(used)
+}
+
+/// `lacuna key change`.
+pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
+    let (given, new) = (&args.key.passphrase, args.new.source());
+    let enrols = is_token(new.as_ref());
+    let doubtful = enrols || given.sources.iter().skip(1).any(Source::is_token);
+    let asking = Asking { given, first: "Passphrase to replace for", all: false, doubtful };
+    let Unlocked { mut keys, mut works } = unlock(&args.key, asking, console)?;
+    works[0].token = enrols;
+    // Where one slot changes, passphrases that are not given keep working.
+    if enrols || keys.levels().is_some() {
+        recovery::check(&works, args.key.recovery)?;
+    }
+    agree(&args.key, &keys, None, enrols, console)?;
+    let secret = passphrase::another(new.as_ref(), given, &args.key.location.to_string(), keys.uuid())?;
+    let used = |e| used_already(new.as_ref(), e);
+    keys.change(secret).map_err(used)?;
+    write(keys, console, "changed the passphrase").map_err(used)
+}
+
+/// `lacuna key remove`.
+pub(crate) fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
+    let (given, source) = (&args.key.passphrase, args.source());
+    let doubtful = given.tokens().next().is_some();
+    let asking = Asking { given, first: "Passphrase that keeps working for", all: false, doubtful };
+    let Unlocked { mut keys, works } = unlock(&args.key, asking, console)?;
+    let prompt = format!("Passphrase to remove from {}: ", args.key.location);
+    // Where one slot changes, a token goes and no passphrase does. Otherwise all go that are not given.
+    if keys.levels().is_some() || !is_token(source.as_ref()) {
+        recovery::check(&works, args.key.recovery)?;
+    }
+    let gone = passphrase::one(source.as_ref(), given, keys.uuid(), &prompt).map_err(|e| {
+        if source.is_some() {
+            e
+        } else {
+            e.remedy("give the passphrase to remove with --remove-key-file or --remove-key-fd")
+        }
+    })?;
+    let opens_nothing = |e| passphrase::about_removed(source.as_ref(), e);
+    keys.remove(gone).map_err(opens_nothing)?;
+    agree(&args.key, &keys, None, false, console)?;
+    write(keys, console, "removed the passphrase").map_err(opens_nothing)
+}
+
+/// `lacuna key refresh`.
+pub(crate) fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
+    let KeyRefreshArgs { key, add_level, new } = args;
+    let new = new.source();
+    if !add_level && new.is_some() {
+        return Err(Error::new(Kind::Usage, "cannot use a new passphrase")
+            .found("one for `key refresh` without --add-level")
+            .remedy("use `lacuna key add` for a passphrase more, or give --add-level for a level more"));
+    }
+    let enrols = is_token(new.as_ref());
+    if enrols && !key.recovery.no_recovery {
+        return Err(Error::new(Kind::Usage, "cannot add a level that a token alone opens")
+            .found("a token for the new level")
+            .expected("a passphrase, which opens the level if the token is lost")
+            .remedy(
+                "make the level with --new-key-file PATH (`-` asks for it), then enrol the token with `lacuna key add LOCATION \
+                 --key-file PATH --new-token TOKEN` and all others that are to keep working; or give --no-recovery",
+            ));
+    }
+    let given = &key.passphrase;
+    let doubtful = given.tokens().next().is_some();
+    let asking = Asking { given, first: "Passphrase for", all: true, doubtful };
+    let Unlocked { mut keys, works } = unlock(key, asking, console)?;
+    recovery::check(&works, key.recovery)?;
+    if *add_level {
+        keys.check_new_level()?;
+        keys.check_free_slot()?;
+        agree(key, &keys, Some(deepest(&works) + 1), enrols, console)?;
+        let secret = passphrase::another(new.as_ref(), given, &key.location.to_string(), keys.uuid())?;
+        keys.add_level(secret).map_err(|e| used_already(new.as_ref(), e))?;
+        return write(keys, console, "added a level and rewrote the key slots");
+    }
+    agree(key, &keys, None, false, console)?;
+    write(keys, console, "rewrote the key slots")
+}
+
+/// Which passphrases of `key add` open the disk, and which is the new one: a token, if nothing else is said to be new.
+fn roles(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Source>)> {
+    let mut given = args.key.passphrase.clone();
+    let new = args.new.source();
+    if new.is_some() || given.tokens().next().is_none() {
+        return Ok((given, new));
+    }
+    let mut tokens = given.sources.extract_if(.., |source| source.is_token());
+    let (first, more) = (tokens.next(), tokens.count());
+    if more > 0 {
+        return Err(Error::new(Kind::Usage, "cannot tell which token to enrol")
+            .found("more than one --token")
+            .expected("one")
+            .remedy(
+                "give the one to enrol with --new-token, and with --token those that open the disk already",
+            ));
+    }
+    Ok((given, first))
+}
+
+fn is_token(source: Option<&Source>) -> bool {
+    source.is_some_and(Source::is_token)
+}
+
+/// Says of a new passphrase that works already that it is the secret of a token.
+fn used_already(new: Option<&Source>, e: Error) -> Error {
+    match new {
+        _ if e.kind() != Kind::Exists => e,
+        Some(Source::Token(token)) => e
+            .with_kind(Kind::Usage)
+            .found(format!("the secret of the token {token}, which is enrolled already"))
+            .remedy("use the token as it is, or give it another NAME for another secret"),
+        // To be there already is a wrong use of `key`, as in all its refusals.
+        _ => e.with_kind(Kind::Usage),
+    }
+}
+
+fn deepest(works: &[Works]) -> u8 {
+    works.iter().map(|one| one.level).max().unwrap_or(0)
+}
+
+/// An unlocked disk, and the passphrases that unlocked it.
+struct Unlocked {
+    keys: Keys,
+    works: Vec<Works>,
+}
+
+/// What is asked to unlock the disk.
+#[derive(Clone, Copy)]
+struct Asking<'a> {
+    /// The passphrases that are given.
+    given: &'a PassphraseArgs,
+    /// What the first passphrase is, for a prompt.
+    first: &'static str,
+    /// The operation rewrites all slots, whatever the format.
+    all: bool,
+    /// The level of each passphrase decides whether a token is left alone.
+    doubtful: bool,
+}
+
+/// Unlocks the disk.
+fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlocked> {
+    let Asking { given, first, all, doubtful } = asking;
+    let cost = cost::from_args(&args.cost)?;
+    let mut works = Vec::new();
+    let ask = |rewrites, disk: &PublicHeader, open: Opener<'_>| {
+        if doubtful && disk.format.has_levels() {
+            recovery::refuse_unwatched(args.recovery)?;
+        }
+        let prompt = format!("{first} {}: ", args.location);
+        let opened = if let Rewrites::All(warning) = rewrites {
+            check_agreement(args, warning)?;
+            // Said before anything is asked for, so that the answers are given knowingly.
+            console.note(warning);
+            passphrase::to_keep(given, &prompt, disk.uuid, open)?
+        } else {
+            passphrase::opened_by(given, &prompt, disk.uuid, open)?
+        };
+        let opened = check_id(opened, args.expect.expect, &args.location)?;
+        works = working(&opened, given);
+        Ok(opened)
+    };
+    let location = &args.location;
+    let keys = match online::header(location, &args.holder, args.expect)? {
+        Some(medium) => Keys::unlock_open(&OpenHeader { location, medium }, all, cost, &console, ask)?,
+        None => {
+            Keys::unlock(DiskRef { location, holder: &args.holder.of(location)? }, all, cost, &console, ask)
+                .map_err(|e| say_whose(location, e, console))?
+        }
+    };
+    let given = keys.given();
+    match args.keep {
+        Some(keep) if keys.levels().is_some() && usize::from(keep) != given => {
+            Err(Error::new(Kind::Usage, "nothing was changed")
+                .found(match given {
+                    1 => "one passphrase that opens the disk".to_owned(),
+                    several => format!("{several} passphrases that differ and open the disk"),
+                })
+                .expected(format!("{keep}, as --keep says"))
+                .remedy("give every passphrase that is to keep working, each with its own --key-file"))
+        }
+        _ => Ok(Unlocked { keys, works }),
+    }
+}
+
+/// The passphrases that opened a disk, each once, as the operation counts them.
+fn working((unlocked, passphrases): &Opened, given: &PassphraseArgs) -> Vec<Works> {
+    // Where nothing was given, all were typed.
+    let is_token = |at: usize| is_token(given.sources.get(at));
+    let mut each: Vec<(&Passphrase, Works)> = Vec::new();
+    for (at, (level, passphrase)) in unlocked.opened_levels().iter().zip(passphrases).enumerate() {
+        match each.iter_mut().find(|(known, _)| same(known, passphrase)) {
+            // A passphrase that a token has as well is there without it.
+            Some((_, works)) => works.token &= is_token(at),
+            None => each.push((passphrase, Works { level: *level, token: is_token(at) })),
+        }
+    }
+    each.into_iter().map(|(_, works)| works).collect()
+}
+
+/// Asks whether to go on where other passphrases stop working. `more`: the level of a passphrase that is to come. `enrols`: it is the
+/// secret of a token, of which is said what that means.
+///
+/// Before anything new is made: a token keeps what is made in it, whatever the answer is.
+fn agree(args: &KeyArgs, keys: &Keys, more: Option<u8>, enrols: bool, console: Console) -> Result<()> {
+    if enrols && keys.has_levels() {
+        // In the same words whatever there is (deniability contract).
+        console.note(ANYBODY_CAN_TRY);
+    }
+    let Some(mut levels) = keys.levels().filter(|_| !args.yes) else { return Ok(()) };
+    levels.extend(more);
+    console.note(&afterwards(&levels, keys.has_levels()));
+    console::confirm()
+}
+
+/// Writes what was changed.
+fn write(keys: Keys, console: Console, done: &str) -> Result<()> {
+    let rewrites = keys.levels().is_some();
+    let left = keys.write(&console)?;
+    let left = format!("{left} {}", work(left));
+    console.done(&if rewrites {
+        format!("{done}; from now on {left}, of those given now")
+    } else {
+        format!("{done}; {left} now")
+    })
+}
+
+/// What will work and what will not, in the last words before the answer.
+fn afterwards(levels: &[u8], has_levels: bool) -> String {
+    let mut words = format!("{} {} afterwards, and no other", levels.len(), work(levels.len()));
+    if let Some(deepest) = levels.iter().max().filter(|_| has_levels) {
+        let _ = write!(words, "; every level deeper than {deepest} is lost for ever");
+        if levels.iter().all(|level| *level > 0) {
+            words.push_str("; none of them opens level 0 alone");
+        }
+    }
+    words
+}
+
+fn work(passphrases: usize) -> &'static str {
+    if passphrases == 1 { "passphrase works" } else { "passphrases work" }
+}
+
+/// Refuses to rewrite all slots for somebody who cannot be asked and did not say how many passphrases there are.
+fn check_agreement(args: &KeyArgs, warning: &str) -> Result<()> {
+    if !args.yes && !console::can_ask() {
+        return Err(Error::new(Kind::Usage, "cannot ask whether to go on")
+            .found("no terminal")
+            .remedy(format!("read this, then give --yes --keep N. {warning}")));
+    }
+    if args.yes && args.keep.is_none() {
+        // A script that was written for one passphrase would be the end of a second.
+        return Err(Error::new(Kind::Usage, "cannot go on without asking")
+            .found("--yes without --keep")
+            .expected("--keep N: the number of existing passphrases that keep working")
+            .remedy(format!(
+                "count the passphrases you give without the new one, for example --keep 1. {warning}"
+            )));
+    }
+    Ok(())
+}

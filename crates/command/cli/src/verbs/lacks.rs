@@ -1,0 +1,25 @@
+//! What a build of this program may lack, refused before anything is asked for.
+
+use crate::args::ServeArgs;
+use lacuna_storage::{Error, Kind, Result};
+
+/// `lacuna open` in a build without FUSE: refused.
+#[cfg(not(feature = "fuse"))]
+pub(crate) fn mounting() -> Result<()> {
+    Err(lacking("cannot open a disk here", "FUSE", "fuse")
+        .expected("a build with it; without it, `lacuna serve` gives programs the disk"))
+}
+
+/// Refuses options for TLS in a build without it.
+pub(crate) fn check_tls(args: &ServeArgs) -> Result<()> {
+    if cfg!(feature = "tls") || args.tls_dir.is_none() {
+        return Ok(());
+    }
+    Err(lacking("cannot use --tls-dir here", "TLS", "tls"))
+}
+
+fn lacking(what: &str, lacked: &str, feature: &str) -> Error {
+    Error::new(Kind::Usage, what)
+        .found(format!("a build of lacuna without {lacked}"))
+        .remedy(format!("use a build with the feature `{feature}`"))
+}

@@ -1,0 +1,64 @@
+//! A mount point that is given in the place of the disk or vault that is mounted there.
+
+use crate::args::{HeaderVerb, KeyVerb, Verb};
+use crate::verbs::place::file_at;
+use crate::verbs::status;
+use crate::verbs::status::account::moved_to;
+use lacuna_daemon::{FileIdentity, Peer, Registry};
+use lacuna_storage::{Error, Kind, Location, Result};
+
+/// Puts what is mounted at a mount point in its place, for the verbs that work on what is open.
+///
+/// Deniability contract: of a disk with levels each mount point names the disk.
+///
+/// Errors: [`Kind::NotFound`] where another file is at the path from which the disk was opened; what keeps its server from being seen,
+/// and [`Kind::TimedOut`] where that alone knows which file is meant and does not answer.
+pub(crate) fn name(verb: &mut Verb) -> Result<()> {
+    let Some(given) = location(verb) else { return Ok(()) };
+    let Location::Path(path) = &*given else { return Ok(()) };
+    let path = status::canonical_path(path);
+    let peers = match Registry::open(None).and_then(|registry| registry.all()) {
+        // What is mounted nowhere needs no server.
+        Err(_) if !lacuna_mount::is_mounted(&path) => return Ok(()),
+        peers => peers?,
+    };
+    let is_there = |peer: &&Peer| peer.mount().is_some_and(|mount| mount.mountpoint == path);
+    let Some(peer) = peers.iter().find(is_there) else { return Ok(()) };
+    // A location in a pool does not say in which namespace and cluster.
+    let disk = Location::parse(&peer.record.location).ok();
+    let Some(disk) = disk.filter(|disk| disk.path().is_some()) else { return Ok(()) };
+    let (file, opened) = (file_at(&disk), peer.record.file);
+    if file != opened && opened != FileIdentity::Unknown {
+        // A file that was moved is where it is now.
+        let account = status::unless_ended(status::at_mountpoint(&path))?.map(|account| account.to_json());
+        let moved = account.as_ref().and_then(moved_to).map(|path| disk.with_path(path.into()));
+        if let Some(moved) = moved.filter(|moved| file_at(moved).is(opened)) {
+            *given = moved;
+            return Ok(());
+        }
+    }
+    if !file.may_be(opened) {
+        let what = format!("cannot find the disk that is mounted at {}", path.display());
+        return Err(Error::new(Kind::NotFound, what)
+            .found(format!("another file at {disk}, where it was opened"))
+            .expected("the file that is open")
+            .remedy("`lacuna status` says what became of it"));
+    }
+    *given = disk;
+    Ok(())
+}
+
+fn location(verb: &mut Verb) -> Option<&mut Location> {
+    Some(match verb {
+        Verb::Info(args) => &mut args.location,
+        Verb::Check(args) => &mut args.location,
+        Verb::Doctor(args) => &mut args.location,
+        Verb::Resize(args) => &mut args.location,
+        Verb::Key(KeyVerb::Add(args) | KeyVerb::Change(args)) => &mut args.key.location,
+        Verb::Key(KeyVerb::Remove(args)) => &mut args.key.location,
+        Verb::Key(KeyVerb::Refresh(args)) => &mut args.key.location,
+        Verb::Header(HeaderVerb::Backup(args)) => &mut args.location,
+        Verb::Header(HeaderVerb::Repair(args)) => &mut args.location,
+        _ => return None,
+    })
+}

@@ -1,0 +1,106 @@
+//! The server of this user that has a disk open, asked to do what it alone can do.
+
+use crate::args::{ExpectArgs, HolderArgs};
+use crate::verbs::in_pool;
+use crate::verbs::place::file_at;
+use crate::verbs::serve::header_wire::RemoteHeader;
+use crate::verbs::status;
+use lacuna_daemon::{Conversation, Meant, MountRecord, Op, Peer, Registry, ServerStatus};
+use lacuna_storage::{ClusterOptions, DiskId, Location, Medium, Result};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Work that a server has begun.
+pub(crate) struct Begun {
+    /// Its messages.
+    pub talk: Conversation,
+    /// Where the disk is mounted, if it is.
+    pub mounted: Option<MountRecord>,
+}
+
+/// Begins with the work that `op` makes of the disk that is meant, at the server that has it open. None if this user has no such
+/// server: the disk is closed then, or another's, which is found out by opening it.
+///
+/// Errors: [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt) from a server that has another disk than the expected one.
+pub(crate) fn begin(
+    location: &Location,
+    holder: &HolderArgs,
+    ExpectArgs { expect }: ExpectArgs,
+    op: impl FnOnce(Meant) -> Op,
+) -> Result<Option<Begun>> {
+    let cluster = holder.cluster.of(location)?;
+    if holder.steal || location.snapshot().is_some() {
+        return Ok(None);
+    }
+    let Some(peer) = servers(location, &cluster)?.into_iter().next() else { return Ok(None) };
+    if !is_of(peer.record.pid, location, &cluster) {
+        return Ok(None);
+    }
+    // The server compares both: it is its disk that the work is done on.
+    let meant = Meant { file: file_at(location), id: expect.map(|id| id.to_string()) };
+    let talk = peer.begin(&op(meant))?;
+    Ok(Some(Begun { talk, mounted: peer.mount().cloned() }))
+}
+
+/// The living servers of the disk that is at this location now: mounts first, and those that write before those that read.
+fn servers(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
+    let meant = in_pool::of(location, cluster);
+    let mut peers = Registry::open(None)?.by_location(&status::canonical(location), file_at(location))?;
+    peers.retain(|peer| {
+        let is_vault = peer.mount().is_some_and(|mount| mount.vault);
+        peer.alive && !is_vault && peer.record.in_pool == meant
+    });
+    let key = |peer: &Peer| -> (bool, bool, Option<PathBuf>) {
+        let mountpoint = peer.mount().map(|mount| mount.mountpoint.clone());
+        (mountpoint.is_none(), peer.record.read_only, mountpoint)
+    };
+    peers.sort_by_key(key);
+    Ok(peers)
+}
+
+/// Whether the disk that is at this location now can be the one that the process opened there: that may have been moved since, and
+/// another put in its place.
+fn is_of(process: u32, location: &Location, cluster: &ClusterOptions) -> bool {
+    // In a pool no process claims a disk on this machine, and readers claim none anywhere.
+    if matches!(location, Location::Rados { .. }) {
+        return true;
+    }
+    claimer(location, cluster).is_none_or(|claimer| claimer == process)
+}
+
+/// The process that has the disk at this location open for writing, on this machine.
+pub(crate) fn claimer(location: &Location, cluster: &ClusterOptions) -> Option<u32> {
+    lacuna_storage::process_of(lacuna_storage::about(location, cluster).ok()?.header.uuid)
+}
+
+/// Refuses the disk of a server if it is another one than the expected. Errors: [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt).
+pub(crate) fn check_account(account: &ServerStatus, ExpectArgs { expect }: ExpectArgs) -> Result<()> {
+    if expect.is_none() {
+        return Ok(());
+    }
+    account.id.as_deref().unwrap_or("no ID told").parse::<DiskId>()?.check(expect)
+}
+
+/// The same of a mount. Errors: as before, and any failure to ask its server.
+pub(crate) fn check_mounted(mount: &MountRecord, expect: ExpectArgs) -> Result<()> {
+    if expect.expect.is_none() {
+        return Ok(());
+    }
+    let account = status::at_mountpoint(&mount.mountpoint)?;
+    check_account(&account, expect).map_err(|e| e.context(mount.mountpoint.display()))
+}
+
+/// The header of the disk, if a server of this user has it open.
+pub(crate) fn header(
+    location: &Location,
+    holder: &HolderArgs,
+    expect: ExpectArgs,
+) -> Result<Option<Arc<dyn Medium>>> {
+    let Some(begun) = begin(location, holder, expect, |disk| Op::Header { disk })? else { return Ok(None) };
+    Ok(Some(Arc::new(RemoteHeader::begin(begun.talk)?)))
+}
+
+/// Where a disk is mounted: one that writes before those that read.
+pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Result<Option<MountRecord>> {
+    Ok(servers(location, cluster)?.into_iter().find_map(|peer| peer.mount().cloned()))
+}

@@ -1,0 +1,199 @@
+//! `open` of a vault: its file system at a mount point, served by a process of its own.
+
+use crate::allocator;
+use crate::args::OpenArgs;
+use crate::args::size::budget;
+use crate::terminal::console::Console;
+use crate::terminal::settings;
+use crate::terminal::working::Stage;
+use crate::verbs::open::mountpoint;
+use crate::verbs::serve::background::{self, Ready};
+use crate::verbs::serve::notify;
+use crate::verbs::status;
+use crate::verbs::unlock;
+use crate::verbs::vault;
+use lacuna_daemon::{HeldFile, Identity, Registry, become_io_flusher};
+use lacuna_fuse::{MountedVault, VaultRequest};
+use lacuna_storage::vault::{OpenVault, VaultKey, VaultOpening};
+use lacuna_storage::{Error, Kind, Location, Result, shell_word};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+/// The directory, if a vault is meant and not a disk.
+pub(crate) fn directory(location: &Location) -> Option<PathBuf> {
+    let Location::Path(path) = location else { return None };
+    path.is_dir().then(|| path.clone())
+}
+
+/// `lacuna open` of the vault in `dir`.
+pub(crate) fn open(dir: &Path, args: &OpenArgs, console: Console) -> Result<()> {
+    check_options(dir, args)?;
+    let opening = VaultOpening {
+        read_only: args.read_only,
+        budget: budget(args.cache)?,
+        anchor: args.anchor.anchor.clone(),
+        expect: args.expect.expect,
+        ..VaultOpening::default()
+    };
+    let location = status::canonical(&args.location);
+    clear_dead(&location, &args.mountpoints[0], console)?;
+    let mountpoint = mountpoint::check(&args.mountpoints[0], Some(console))?;
+    check_apart(dir, &mountpoint)?;
+    let access = unlock::access(args.read_only);
+    let key = vault::key(dir, access, (&args.passphrase, args.expect), console)?;
+    let what = format!("opening {}", dir.display());
+    background::run(!args.foreground, false, (console, &what), |ready| {
+        let place = Place { dir, location: &location, mountpoint: &mountpoint };
+        serve(&place, args, key, opening, console, ready)
+    })
+}
+
+/// What is mounted where.
+struct Place<'p> {
+    dir: &'p Path,
+    /// The directory by the path under which it is known to others.
+    location: &'p str,
+    mountpoint: &'p Path,
+}
+
+/// Refuses what means something for disks alone.
+fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
+    let refused = |found: &str| {
+        Err(Error::new(Kind::Usage, format!("cannot open the vault {} in this way", dir.display()))
+            .found(found)
+            .expected("options that a vault has: it is a file system already, and has no disk below it")
+            .remedy("leave it out"))
+    };
+    let given = [
+        ("--mkfs", args.mkfs.is_some()),
+        ("--raw", args.raw),
+        ("--via", args.via.is_some()),
+        ("--write-through", args.writing.write_through),
+        ("--cover-timeout", args.waiting.cover_timeout.is_some()),
+    ];
+    let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
+    if let Some(option) = given.or(args.purging.given()) {
+        return refused(option);
+    }
+    if let Some(option) = mount_options(args).find(|option| !TAKEN.contains(option)) {
+        return refused(&format!("the mount option {option}"));
+    }
+    if args.mountpoints.len() > 1 {
+        return refused(&format!("{} mount points", args.mountpoints.len()));
+    }
+    args.holder.of(&args.location).map(drop)
+}
+
+/// The mount options that a vault obeys: it is always mounted without devices and set-user-ID programs, and keeps times of access as `relatime`
+/// does.
+const TAKEN: [&str; 5] = ["nodev", "nosuid", "relatime", "noexec", "exec"];
+
+fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
+    let options = args.mount_options.iter().flat_map(|list| list.split(','));
+    options.filter(|option| !option.is_empty())
+}
+
+/// Clears away what a server left that died: of this vault, and at this mount point.
+fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()> {
+    let mountpoint = status::canonical(&Location::Path(mountpoint.to_owned()));
+    for left in Registry::open(None)?.all()? {
+        let Some(mount) = left.mount().filter(|mount| mount.vault && !left.alive) else { continue };
+        if left.record.location != location && mount.mountpoint != Path::new(&mountpoint) {
+            continue;
+        }
+        left.close()?;
+        let (at, of) = (mount.mountpoint.display(), &left.record.location);
+        console.note(&format!(
+            "the server that had {of} open at {at} had died; what it left mounted is cleared away, and what was written in its \
+             last seconds without fsync may be lost"
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses to mount a vault into itself, or over itself.
+fn check_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
+    let dir = match dir.canonicalize() {
+        Ok(dir) => dir,
+        // Opening it says so.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io(format!("cannot find the vault {}", dir.display()), &e)),
+    };
+    if !mountpoint.starts_with(&dir) && !dir.starts_with(mountpoint) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("cannot mount at {}", mountpoint.display()))
+        .found(format!("a directory that holds the vault {}, or lies in it", dir.display()))
+        .expected("a directory elsewhere"))
+}
+
+fn serve(
+    place: &Place<'_>,
+    args: &OpenArgs,
+    key: VaultKey,
+    opening: VaultOpening,
+    console: Console,
+    ready: &mut Ready,
+) -> Result<()> {
+    allocator::keep_large_apart();
+    // Before any thread: those that write for the mounted file system must not wait for that very file system.
+    become_io_flusher();
+    let (signalled, signals) = mpsc::channel();
+    background::on_signal(move || {
+        let _ = signalled.send(());
+    })?;
+    let say = background::reporter(!args.foreground, false);
+    let opening = VaultOpening { log: vault::log(&say), ..opening };
+    let shown = place.dir.display().to_string();
+    // An error here leaves no vault open.
+    let (held, id) = (HeldFile::of_directory(place.dir)?, key.id());
+    let look = move || Stage::default().within("opening", &shown);
+    let mounted = ready.working(console, look, || -> Result<MountedVault> {
+        let open = key.open(opening)?;
+        // Its hold on the directory is to end with the vault.
+        drop(key);
+        vault::notes(&open, args.read_only, console);
+        let (location, format) = (place.location.to_owned(), "vault".to_owned());
+        let (id, file) = (Some(id.to_string()), Arc::new(held));
+        mount(place, args, (open, Identity { location, format, id, file, ..Identity::default() }), &say)
+    })?;
+    let _kept = notify::keep(|| None, mounted.closing());
+    let stopper = mounted.stopper();
+    let stop_now = stopper.clone();
+    let forward = move || signals.into_iter().for_each(|()| stopper.request());
+    let started = std::thread::Builder::new().name("lacuna-stop".into()).spawn(forward);
+    let told = started
+        .map_err(|e| Error::io("cannot listen for signals", &e))
+        .and_then(|_| {
+            let word = shell_word(place.mountpoint);
+            let (dir, at) = (place.dir.display(), place.mountpoint.display());
+            console.done(&format!("opened {dir} at {at}; `lacuna close {word}` ends it"))
+        })
+        .and_then(|()| ready.tell());
+    if told.is_err() {
+        // The process that asked is gone: nothing stays mounted.
+        stop_now.request();
+    }
+    background::both(told, mounted.wait(), &say)
+}
+
+fn mount(
+    place: &Place<'_>,
+    args: &OpenArgs,
+    (open, identity): (OpenVault, Identity),
+    say: &lacuna_mount::Log,
+) -> Result<MountedVault> {
+    let mut request = VaultRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
+    request.allow_other = args.vault.allow_other;
+    request.idle_timeout = args.idle.idle_timeout;
+    request.read_only = args.read_only;
+    request.identity = identity;
+    request.no_exec = mount_options(args).filter(|option| option.ends_with("exec")).last() == Some("noexec");
+    request.log = Arc::clone(say);
+    // `lacuna close` and `lacuna status` show what the server says.
+    request.naming = settings::full_name;
+    // The hold on the directory ends with the vault, before anybody is told that it is closed.
+    request.held = Some(Box::new(open));
+    MountedVault::start(request)
+}

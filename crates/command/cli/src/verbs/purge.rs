@@ -1,0 +1,161 @@
+//! `purge`: what was deleted is gone for good when it returns, or it says that it is not.
+
+use crate::args::size::budget;
+use crate::args::{ExpectArgs, PurgeArgs};
+use crate::terminal::console::{self, Console};
+use crate::terminal::working;
+use crate::verbs::close::Failures;
+use crate::verbs::online;
+use crate::verbs::status::{self, Account};
+use crate::verbs::unlock;
+use crate::verbs::vault::many;
+use lacuna_daemon::{Counter, Peer};
+use lacuna_storage::{Access, ClusterOptions, Disk, Error, Holder, Kind, Location, Opening, Result, Uuid};
+use serde_json::json;
+
+/// What `statfs` says of btrfs.
+const BTRFS: u32 = 0x9123_683e;
+/// The note about it.
+const KEPT_BY_BTRFS: &str = "btrfs keeps what was overwritten in a file, or cut off it, as long as another part of the same extent is \
+    in use, and small files in blocks of its metadata: that is not deleted for the disk, and stays readable. Of files that were deleted \
+    whole nothing stays, if it is mounted with max_inline=0; ext4 and xfs keep neither";
+
+/// `lacuna purge`.
+pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
+    let Some(location) = &args.location else { return all(console) };
+    let what = format!("purging {location}");
+    let mut servers = status::accounts_of(location, &ClusterOptions::default(), console)?;
+    // The disk that a server opened at the same location may have been moved since.
+    let uuid = if servers.is_empty() { None } else { meant(location)?.map(|uuid| uuid.to_string()) };
+    servers.retain(|Account { peer, status }| uuid.is_none() || (!status.died && peer.record.uuid == uuid));
+    let items = match servers.first() {
+        Some(server) => working::show(console, &what, |_| ask(server, uuid.as_deref(), args.expect))?,
+        None => closed(args, location, console, &what)?,
+    };
+    servers.first().into_iter().for_each(|server| note_file_system(&server.peer, console));
+    if args.json {
+        return console::json(&json!({ "location": location.to_string(), "complete": true, "items": items }));
+    }
+    tell(&location.to_string(), &items, console)
+}
+
+/// Purges every disk on flash that is open for writing. Each failure is told; the first one is what the command ends with.
+fn all(console: Console) -> Result<()> {
+    let mut servers = status::all_accounts(console)?;
+    servers.retain(|Account { peer, .. }| {
+        let location = Location::parse(&peer.record.location);
+        !peer.record.read_only
+            && location.is_ok_and(|location| lacuna_storage::check_forgets(&location).is_ok())
+    });
+    if servers.is_empty() {
+        return console.done("no disk on flash is open");
+    }
+    let mut failures = Failures::default();
+    for server in &servers {
+        let location = &server.peer.record.location;
+        let what = format!("purging {location}");
+        match working::show(console, &what, |_| ask(server, None, ExpectArgs { expect: None })) {
+            Ok(items) => {
+                note_file_system(&server.peer, console);
+                tell(location, &items, console)?;
+            }
+            Err(e) => failures.add(e),
+        }
+    }
+    failures.end()
+}
+
+/// Notes what the file system that is mounted from a disk keeps of what was deleted.
+fn note_file_system(peer: &Peer, console: Console) {
+    let Some(mount) = peer.mount().filter(|mount| !mount.raw) else { return };
+    if rustix::fs::statfs(&mount.mountpoint).is_ok_and(|about| about.f_type as u32 == BTRFS) {
+        console.note(KEPT_BY_BTRFS);
+    }
+}
+
+/// Says what a purge did.
+fn tell(location: &str, items: &[Counter], console: Console) -> Result<()> {
+    let count = |name: &str| items.iter().find(|item| item.name == name).map_or(0, |item| item.value);
+    let gone = gone(count("purged_keys"), count("purged_known"), count("purged_key_blocks"));
+    console.done(&format!("purged {location}: {gone}"))
+}
+
+/// What a purge says that ended `most` keys, of which `known` encrypted a deleted block for sure.
+fn gone(most: u64, known: u64, key_blocks: u64) -> String {
+    if most == 0 {
+        return "nothing was deleted since the last purge".to_owned();
+    }
+    let deleted = match most.saturating_sub(known) {
+        0 => format!("{} gone for good", many(known, "deleted block")),
+        more => format!("{} gone for good, and {more} more at most", many(known, "deleted block")),
+    };
+    format!("{deleted}; {} of keys replaced", many(key_blocks, "block"))
+}
+
+/// The disk that is at this location now; none where a mount point is named, at which whatever is open is meant.
+///
+/// Errors: what keeps its header from being read. Then nothing can tell which server has the disk.
+fn meant(location: &Location) -> Result<Option<Uuid>> {
+    match location {
+        Location::Nand(_) | Location::Ubi(_) => {
+            Ok(Some(lacuna_storage::about(location, &ClusterOptions::default())?.header.uuid))
+        }
+        Location::Path(_) | Location::Rados { .. } => Ok(None),
+    }
+}
+
+/// Asks the server that has the disk open, which says whether it is the one that is meant. Nothing is asked of the server of another
+/// disk than the expected one.
+fn ask(server: &Account, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Counter>> {
+    let Account { peer, status } = server;
+    if let Some(mount) = peer.mount().filter(|_| status.died) {
+        let at = mount.mountpoint.display();
+        return Err(Error::new(Kind::Busy, "cannot purge the disk")
+            .found(format!("what a server left that died, at {at}"))
+            .remedy(format!("clear it away with `lacuna close {at}`, then try again")));
+    }
+    if status.silent {
+        return Err(Error::new(Kind::TimedOut, "the disk was not purged")
+            .found("a server that does not answer")
+            .expected("an answer within 5 seconds")
+            .remedy(format!(
+                "if the process was stopped, `kill -CONT {}` lets it go on; then try again",
+                peer.record.pid
+            )));
+    }
+    online::check_account(status, expect).map_err(|e| e.context(&peer.record.location))?;
+    lacuna_daemon::purge(peer, uuid)
+}
+
+/// Opens a disk that no server has open, for the purge alone.
+fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -> Result<Vec<Counter>> {
+    lacuna_storage::check_forgets(location)?;
+    let budget = budget(args.cache)?;
+    let ask = |disk: &lacuna_storage::PublicHeader, open: lacuna_storage::Opener<'_>| {
+        let opened =
+            crate::terminal::passphrase::to_open(&args.passphrase, &location.to_string(), disk.uuid, open)?;
+        unlock::check_id(opened, args.expect.expect, location)
+    };
+    let volume = lacuna_storage::unlock(location, &Holder::default(), Access::Write, &console, ask)?;
+    let opening = Opening { budget, purging: None, ..Opening::default() };
+    let disk = unlock::open(volume.into_key(false)?, opening)?;
+    let purged = working::show(console, what, |_| disk.purge());
+    let closed = disk.close().map_err(|e| e.context(location));
+    let done = console::both(purged, closed)?;
+    Ok(Counter::all(&done.items))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_is_told_as_far_as_it_is_known() {
+        assert_eq!(gone(0, 0, 0), "nothing was deleted since the last purge");
+        assert_eq!(gone(200, 200, 1), "200 deleted blocks gone for good; 1 block of keys replaced");
+        assert_eq!(
+            gone(201, 1, 3),
+            "1 deleted block gone for good, and 200 more at most; 3 blocks of keys replaced"
+        );
+    }
+}

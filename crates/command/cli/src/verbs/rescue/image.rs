@@ -1,0 +1,489 @@
+//! What `rescue` writes: the image, and beside it the map. A run goes on where an earlier one ended.
+//!
+//! Invariants: no symbolic link is followed and no other kind of file opened, nothing but a file that this command made, or may overwrite,
+//! is written, and never the disk itself. What is not rescued reads as zeros. What a map calls rescued is in the image, and was durable
+//! before the map said so: a second run writes a map of its own, which takes the place of the first when all was tried. Where that run was
+//! killed, the next one does that before it begins, with what the first map tells of the rest.
+
+use crate::verbs::rescue::areas::{Areas, MapReader, OF_LATER_RUN, is_torn};
+use crate::verbs::rescue::map::{Area, MapFile, Subject};
+use lacuna_daemon::FileIdentity;
+use lacuna_storage::{Advice, BLOCK_SIZE, Error, Kind, Result, Setting};
+use rustix::fs::{OFlags, SeekFrom, seek};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// An image that is being written.
+pub(crate) struct Image {
+    file: File,
+    path: PathBuf,
+    /// What earlier runs left of it.
+    areas: Areas,
+    map: MapFile,
+    map_path: PathBuf,
+    /// Whether the map takes the place of an earlier one when it is whole.
+    replaces: bool,
+    /// Bytes so far.
+    end: u64,
+}
+
+/// Where the map of an image is.
+pub(crate) fn map_path(target: &Path) -> PathBuf {
+    let mut name = OsString::from(target);
+    name.push(".map");
+    PathBuf::from(name)
+}
+
+/// Where the map of a run is that goes on, until that map is whole.
+fn new_map_path(target: &Path) -> PathBuf {
+    let mut name = OsString::from(map_path(target));
+    name.push(".");
+    name.push(OF_LATER_RUN);
+    PathBuf::from(name)
+}
+
+/// Whether there is an image with its map, on which a run goes on. Refuses a target that is in the way, before a passphrase is asked for.
+///
+/// Errors: [`Kind::Usage`] for what exists and may not be overwritten.
+pub(crate) fn check(target: &Path, force: bool) -> Result<bool> {
+    let paths = [target.to_owned(), map_path(target), new_map_path(target)];
+    let mut found = Vec::new();
+    for path in &paths {
+        if is_there(path)? {
+            found.push(path);
+        }
+    }
+    match found[..] {
+        [image, map, ..] if !force && *image == paths[0] && *map == paths[1] => Ok(true),
+        [other, ..] if !force => Err(exists(other)),
+        _ => Ok(false),
+    }
+}
+
+/// Whether a file is there. Errors: [`Kind::Usage`] for anything else.
+fn is_there(path: &Path) -> Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::io(format!("cannot look at {}", path.display()), &e)),
+        Ok(about) if !about.is_file() => Err(no_file(path, about.is_symlink())),
+        Ok(_) => Ok(true),
+    }
+}
+
+impl Image {
+    /// An image and its map: new ones, of which nothing is there yet, or those of an earlier run. `source`: the file or device of the disk.
+    ///
+    /// Errors: those of [`check`], [`Kind::Busy`] for a file that another program holds, [`Kind::Usage`] for a map of another disk or
+    /// image, and what the system reports.
+    pub(crate) fn open(target: &Path, force: bool, source: FileIdentity, of: &Subject) -> Result<Image> {
+        if check(target, force)? {
+            Image::again(target, source, of)
+        } else {
+            Image::create(target, force, source, of)
+        }
+    }
+
+    fn create(target: &Path, force: bool, source: FileIdentity, of: &Subject) -> Result<Image> {
+        let (map_path, newer) = (map_path(target), new_map_path(target));
+        if is_there(&newer)? {
+            // Refuses the disk itself, and what another program holds.
+            existing_file(&newer, source)?;
+        }
+        let file = empty_file(target, force, source)?;
+        let map = empty_file(&map_path, force, source)?;
+        // Of what was there before, nothing is called rescued any more when the image has its length again.
+        map.sync_all().map_err(|e| failed(&map_path, &e))?;
+        // What it said was of an image that is gone now.
+        remove(&newer)?;
+        file.set_len(of.len).map_err(|e| failed(target, &e))?;
+        let about = file.metadata().map_err(|e| failed(target, &e))?;
+        let map = MapFile::begin(map, &of.lines(&about)).map_err(|e| failed(&map_path, &e))?;
+        let areas = Areas::of(None, of.len);
+        Ok(Image { file, path: target.to_owned(), areas, map, map_path, replaces: false, end: 0 })
+    }
+
+    fn again(target: &Path, source: FileIdentity, of: &Subject) -> Result<Image> {
+        let (map_path, newer) = (map_path(target), new_map_path(target));
+        let file = existing_file(target, source)?;
+        let about = file.metadata().map_err(|e| failed(target, &e))?;
+        if about.len() != of.len {
+            return Err(refused(target)
+                .found(format!("an image of {} bytes", about.len()))
+                .expected(format!("one of {} bytes, as long as what is rescued", of.len))
+                .remedy(anew()));
+        }
+        let lines = of.lines(&about);
+        let mut known = MapReader::of(existing_file(&map_path, source)?, &map_path, &lines, of.len)?;
+        if is_there(&newer)? {
+            let left = existing_file(&newer, source)?;
+            // A run may have been killed before it wrote a word, or the power cut it short: nothing went by its map then.
+            if !is_torn(&left, &lines).map_err(|e| failed(&newer, &e))? {
+                // What it rescued stays known, however soon this one is killed.
+                MapReader::of(left, &newer, &lines, of.len)?.complete(known)?;
+                std::fs::rename(&newer, &map_path).map_err(|e| failed(&map_path, &e))?;
+                known = MapReader::of(existing_file(&map_path, source)?, &map_path, &lines, of.len)?;
+            }
+        }
+        remove(&newer)?;
+        let map = empty_file(&newer, false, source)?;
+        let map = MapFile::begin(map, &lines).map_err(|e| failed(&newer, &e))?;
+        let areas = Areas::of(Some(known), of.len);
+        Ok(Image { file, path: target.to_owned(), areas, map, map_path: newer, replaces: true, end: 0 })
+    }
+
+    /// The next blocks, and whether they are in the image: then [`Image::keep`] them. None when all was tried.
+    ///
+    /// Errors: those of [`Areas::following`].
+    pub(crate) fn following(&mut self) -> Result<Option<(Range<u64>, bool)>> {
+        let block = BLOCK_SIZE as u64;
+        let area = self.areas.following()?;
+        Ok(area.map(|(bytes, is_there)| (bytes.start / block..bytes.end / block, is_there)))
+    }
+
+    /// The next blocks are in the image.
+    pub(crate) fn keep(&mut self, blocks: u64) -> Result<()> {
+        self.add(blocks * BLOCK_SIZE as u64, Area::Rescued)
+    }
+
+    /// Puts the next blocks, which were read. Zeros take no space.
+    pub(crate) fn rescued(&mut self, content: &[u8]) -> Result<()> {
+        let mut from = None;
+        for (at, block) in
+            content.chunks(BLOCK_SIZE).enumerate().map(|(nth, block)| (nth * BLOCK_SIZE, block))
+        {
+            match (from, block.iter().all(|byte| *byte == 0)) {
+                (None, false) => from = Some(at),
+                (Some(start), true) => {
+                    self.write(&content[start..at], start)?;
+                    from = None;
+                }
+                _ => {}
+            }
+            if from.is_none() {
+                self.clear(at as u64, BLOCK_SIZE as u64)?;
+            }
+        }
+        if let Some(start) = from {
+            self.write(&content[start..], start)?;
+        }
+        self.add(content.len() as u64, Area::Rescued)
+    }
+
+    /// The next blocks were never written: they are zeros.
+    pub(crate) fn unwritten(&mut self, blocks: u64) -> Result<()> {
+        self.clear(0, blocks * BLOCK_SIZE as u64)?;
+        self.add(blocks * BLOCK_SIZE as u64, Area::Rescued)
+    }
+
+    /// The next block is lost.
+    pub(crate) fn lost(&mut self) -> Result<()> {
+        self.clear(0, BLOCK_SIZE as u64)?;
+        self.add(BLOCK_SIZE as u64, Area::Lost)
+    }
+
+    /// Makes it all durable.
+    pub(crate) fn finish(self) -> Result<()> {
+        self.file.sync_all().map_err(|e| failed(&self.path, &e))?;
+        self.map.finish().map_err(|e| failed(&self.map_path, &e))?;
+        if self.replaces {
+            let whole = map_path(&self.path);
+            std::fs::rename(&self.map_path, &whole).map_err(|e| failed(&whole, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Makes zeros of what a run left there that was killed before its map told of it. New images have nothing there.
+    fn clear(&self, within: u64, size: u64) -> Result<()> {
+        if !self.replaces {
+            return Ok(());
+        }
+        let (mut at, end) = (self.end + within, self.end + within + size);
+        let mut block = [0; BLOCK_SIZE];
+        while at < end {
+            match seek(&self.file, SeekFrom::Data(at)) {
+                Ok(data) => at = data / BLOCK_SIZE as u64 * BLOCK_SIZE as u64,
+                // Nothing is there from here on.
+                Err(Errno::NXIO) => return Ok(()),
+                Err(e) => return Err(failed(&self.path, &e.into())),
+            }
+            if at >= end {
+                return Ok(());
+            }
+            self.file.read_exact_at(&mut block, at).map_err(|e| failed(&self.path, &e))?;
+            if block.iter().any(|byte| *byte != 0) {
+                self.file.write_all_at(&[0; BLOCK_SIZE], at).map_err(|e| failed(&self.path, &e))?;
+            }
+            at += BLOCK_SIZE as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, data: &[u8], within: usize) -> Result<()> {
+        self.file.write_all_at(data, self.end + within as u64).map_err(|e| failed(&self.path, &e))
+    }
+
+    fn add(&mut self, size: u64, became: Area) -> Result<()> {
+        self.end += size;
+        self.map.add(size, became);
+        if !self.map.is_due() {
+            return Ok(());
+        }
+        self.file.sync_data().map_err(|e| failed(&self.path, &e))?;
+        self.map.save().map_err(|e| failed(&self.map_path, &e))
+    }
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(failed(path, &e)),
+        _ => Ok(()),
+    }
+}
+
+/// An empty file that only its owner reads, unless an existing one is overwritten that others could read.
+fn empty_file(path: &Path, force: bool, source: FileIdentity) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    if force {
+        options.create(true)
+    } else {
+        options.create_new(true)
+    };
+    let file = opened(path, &mut options, source)?;
+    // Only now: what was there may not be overwritten before.
+    file.set_len(0).map_err(|e| failed(path, &e))?;
+    Ok(file)
+}
+
+/// A file of an earlier run.
+fn existing_file(path: &Path, source: FileIdentity) -> Result<File> {
+    opened(path, OpenOptions::new().read(true).write(true), source)
+}
+
+/// A file that may be written, held against other processes.
+fn opened(path: &Path, options: &mut OpenOptions, source: FileIdentity) -> Result<File> {
+    // A pipe that came there meanwhile is not waited for.
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    let file = options.open(path).map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => exists(path),
+        _ if e.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => no_file(path, true),
+        _ => failed(path, &e),
+    })?;
+    let about = file.metadata().map_err(|e| failed(path, &e))?;
+    if !about.is_file() {
+        return Err(no_file(path, false));
+    }
+    if FileIdentity::of(&about) == source {
+        return Err(refused(path).found("the disk that is to be rescued").expected("another file"));
+    }
+    if about.nlink() > 1 {
+        return Err(refused(path)
+            .found(format!("a file with {} names (hard links)", about.nlink()))
+            .expected("a file that no other name leads to")
+            .remedy("choose a path where nothing exists"));
+    }
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(refused(path)
+                .with_kind(Kind::Busy)
+                .found("it is in use by another process: it may be a disk that is open")
+                .remedy("choose another path"));
+        }
+        Err(TryLockError::Error(e)) => return Err(failed(path, &e)),
+    }
+    Ok(file)
+}
+
+fn refused(path: &Path) -> Error {
+    Error::new(Kind::Usage, format!("cannot write to {}", path.display()))
+}
+
+fn exists(path: &Path) -> Error {
+    refused(path)
+        .found("a file that exists already")
+        .expected("a path where nothing exists")
+        .remedy(Advice::from("choose another path, or overwrite it with ").setting(Setting("force")))
+}
+
+fn anew() -> Advice {
+    Advice::from("choose another target, or begin anew and overwrite this one with ")
+        .setting(Setting("force"))
+}
+
+fn no_file(path: &Path, link: bool) -> Error {
+    refused(path)
+        .found(if link { "a symbolic link" } else { "something that is no file" })
+        .expected("a path where nothing exists")
+        .remedy("choose another path")
+}
+
+fn failed(path: &Path, e: &std::io::Error) -> Error {
+    let error = Error::io(format!("cannot write to {}", path.display()), e);
+    if error.kind() != Kind::NoSpace {
+        return error;
+    }
+    error.remedy(
+        "free space there, or choose another place: the image takes as much as is written on the disk",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = BLOCK_SIZE;
+
+    fn of(blocks: u64) -> Subject {
+        let id = "9564c49adcf33557307745630aa5f7ce".parse().unwrap();
+        Subject { id, level: 0, len: blocks * BLOCK as u64 }
+    }
+
+    /// A run that is killed loses what its map does not tell of, and no more; the next one asks for what is missing alone.
+    #[test]
+    fn a_run_goes_on_where_one_was_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("image");
+        let open = |force| Image::open(&target, force, FileIdentity::Unknown, &of(9)).unwrap();
+        let mut first = open(false);
+        first.rescued(&[1; 2 * BLOCK]).unwrap();
+        first.lost().unwrap();
+        first.map.save().unwrap();
+        // Its map does not tell of this.
+        first.rescued(&[1; 3 * BLOCK]).unwrap();
+        drop(first);
+        let plan = |image: &mut Image| std::iter::from_fn(|| image.following().unwrap()).collect::<Vec<_>>();
+        let mut second = open(false);
+        assert_eq!(plan(&mut second), [(0..2, true), (2..3, false), (3..9, false)]);
+        second.keep(2).unwrap();
+        second.rescued(&[2; BLOCK]).unwrap();
+        second.lost().unwrap();
+        second.unwritten(1).unwrap();
+        second.map.save().unwrap();
+        drop(second);
+        let mut third = open(false);
+        assert_eq!(plan(&mut third), [(0..3, true), (3..4, false), (4..5, true), (5..9, false)]);
+        // Killed at once, it forgets nothing of what the second rescued; nor if the power cut its map short.
+        drop(third);
+        let newer = new_map_path(&target);
+        let head = std::fs::read(&newer).unwrap();
+        std::fs::write(&newer, &head[..head.len() / 2]).unwrap();
+        let mut third = open(false);
+        assert_eq!(plan(&mut third), [(0..3, true), (3..4, false), (4..5, true), (5..9, false)]);
+        third.keep(3).unwrap();
+        third.lost().unwrap();
+        third.keep(1).unwrap();
+        third.rescued(&[[0_u8; BLOCK], [3; BLOCK]].concat()).unwrap();
+        third.unwritten(2).unwrap();
+        third.finish().unwrap();
+        // What the first run had read of lost blocks, of zeros and of those that were never written is not left there.
+        let blocks: Vec<u8> =
+            std::fs::read(&target).unwrap().chunks(BLOCK).map(|block| block[BLOCK - 1]).collect();
+        assert_eq!(blocks, [1, 1, 2, 0, 0, 0, 3, 0, 0]);
+        assert!(!new_map_path(&target).exists());
+        let mut fourth = open(false);
+        assert_eq!(plan(&mut fourth), [(0..3, true), (3..4, false), (4..9, true)]);
+        drop(fourth);
+        // What a run left says nothing of an image that is made anew.
+        assert!(new_map_path(&target).exists());
+        assert_eq!(plan(&mut open(true)), [(0..9, false)]);
+        assert!(!new_map_path(&target).exists());
+        assert!(std::fs::read(&target).unwrap() == [0; 9 * BLOCK]);
+    }
+
+    #[test]
+    fn no_run_goes_on_with_another_disk_or_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("image");
+        let open =
+            |subject: &Subject| Image::open(&target, false, FileIdentity::Unknown, subject).map(|_| ());
+        let kind = |subject: &Subject| open(subject).map_err(|e| e.kind());
+        open(&of(9)).unwrap();
+        open(&of(9)).unwrap();
+        let map = std::fs::read(map_path(&target)).unwrap();
+        let other = "637e2584c6024aea20281b8750069b68".parse().unwrap();
+        let words = open(&Subject { id: other, ..of(9) }).unwrap_err().to_string();
+        assert!(words.contains("9564c49a") && words.contains("637e2584"), "{words}");
+        assert_eq!(kind(&Subject { level: 1, ..of(9) }), Err(Kind::Usage));
+        assert_eq!(kind(&of(10)), Err(Kind::Usage));
+        // Another file in the place of the image, as long as it was.
+        std::fs::rename(&target, dir.path().join("away")).unwrap();
+        assert_eq!(kind(&of(9)), Err(Kind::Usage));
+        File::create(&target).unwrap().set_len(9 * BLOCK as u64).unwrap();
+        assert_eq!(kind(&of(9)), Err(Kind::Usage));
+        std::fs::rename(dir.path().join("away"), &target).unwrap();
+        assert_eq!(kind(&of(9)), Ok(()));
+        std::fs::write(map_path(&target), "mine").unwrap();
+        assert_eq!(kind(&of(9)), Err(Kind::Usage));
+        assert_eq!(std::fs::read(map_path(&target)).unwrap(), b"mine");
+        std::fs::write(map_path(&target), map).unwrap();
+        assert_eq!(kind(&of(9)), Ok(()));
+    }
+
+    #[test]
+    fn an_image_holds_what_was_rescued_and_zeros() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("image");
+        let content: Vec<u8> = [vec![1; BLOCK], vec![0; 2 * BLOCK], vec![2; BLOCK]].concat();
+        let mut image = Image::open(&target, false, FileIdentity::Unknown, &of(9)).unwrap();
+        assert_eq!(image.following().unwrap(), Some((0..9, false)));
+        assert_eq!(image.following().unwrap(), None);
+        image.rescued(&content).unwrap();
+        image.lost().unwrap();
+        image.unwritten(3).unwrap();
+        image.rescued(&[3; BLOCK]).unwrap();
+        image.finish().unwrap();
+        let expected = [content, vec![0; 4 * BLOCK], vec![3; BLOCK]].concat();
+        assert!(std::fs::read(&target).unwrap() == expected);
+        let about = std::fs::metadata(&target).unwrap();
+        assert!(about.blocks() * 512 <= 4 * BLOCK as u64, "{} bytes are taken", about.blocks() * 512);
+        assert_eq!(about.mode() & 0o777, 0o600);
+        let map = std::fs::read_to_string(map_path(&target)).unwrap();
+        assert!(map.contains("0x0000004000  0x0000001000  -\n0x0000005000  0x0000004000  +\n"), "{map}");
+    }
+
+    #[test]
+    fn nothing_but_a_file_of_its_own_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let create =
+            |name: &str, force| Image::open(&at(name), force, FileIdentity::Unknown, &of(1)).map(|_| ());
+        let kind = |name: &str, force| create(name, force).map_err(|e| e.kind());
+        std::fs::write(at("there"), "mine").unwrap();
+        std::os::unix::fs::symlink(at("there"), at("link")).unwrap();
+        std::fs::create_dir(at("dir")).unwrap();
+        assert_eq!(kind("there", false), Err(Kind::Usage));
+        for name in ["link", "dir"] {
+            assert_eq!(kind(name, true), Err(Kind::Usage), "{name}");
+        }
+        // Nor by way of the map.
+        std::os::unix::fs::symlink(at("there"), at("image.map")).unwrap();
+        assert_eq!(kind("image", true), Err(Kind::Usage));
+        assert!(!at("image").exists());
+        std::fs::hard_link(at("there"), at("second")).unwrap();
+        assert_eq!(kind("second", true), Err(Kind::Usage));
+        assert_eq!(std::fs::read(at("there")).unwrap(), b"mine");
+        std::fs::remove_file(at("second")).unwrap();
+        // The disk itself, and a file that another program holds.
+        let disk = FileIdentity::of(&std::fs::metadata(at("there")).unwrap());
+        assert_eq!(Image::open(&at("there"), true, disk, &of(1)).err().unwrap().kind(), Kind::Usage);
+        let held = File::open(at("there")).unwrap();
+        held.lock_shared().unwrap();
+        assert_eq!(kind("there", true), Err(Kind::Busy));
+        drop(held);
+        assert_eq!(std::fs::read(at("there")).unwrap(), b"mine");
+        create("there", true).unwrap();
+        assert_eq!(std::fs::read(at("there")).unwrap(), [0; 4096]);
+        // Nor is the disk taken for what an earlier run left.
+        std::fs::write(at("there.map.new"), "disk").unwrap();
+        let disk = FileIdentity::of(&std::fs::metadata(at("there.map.new")).unwrap());
+        assert_eq!(Image::open(&at("there"), true, disk, &of(1)).err().unwrap().kind(), Kind::Usage);
+        assert_eq!(std::fs::read(at("there.map.new")).unwrap(), b"disk");
+    }
+}

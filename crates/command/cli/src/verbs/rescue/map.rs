@@ -1,0 +1,222 @@
+//! The map of a rescue: what of the image was read, in the form of the map files of GNU ddrescue, which its tools read.
+//!
+//! A line gives position and size of an area in bytes, and `+` for one that was read or never written, `-` for one that is lost, `?` for
+//! one that another run is to read. What no line speaks of yet was not tried: so a map that was cut short with the rescue says no more than
+//! is true. Its first lines say which disk and which image it is of, so that no other is gone on with by it.
+
+use lacuna_storage::DiskId;
+use std::fs::{File, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::UNIX_EPOCH;
+
+/// Bytes of lines after which a map is worth saving.
+const GATHERED: usize = 1 << 15;
+/// Bytes of the disk after which it is.
+const TRIED: u64 = 64 << 20;
+
+/// How a map begins, without the version.
+pub(crate) const MADE_BY: &str = "# Mapfile. Created by lacuna version ";
+
+/// What is rescued.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    /// The ID of the disk.
+    pub(crate) id: DiskId,
+    /// Which of its levels; 0 on a disk without.
+    pub(crate) level: u8,
+    /// Bytes of that.
+    pub(crate) len: u64,
+}
+
+impl Subject {
+    /// The lines of a map that say of which disk and of which image it is. An image keeps its number and the time at which it was made
+    /// as long as it is the same file.
+    pub(crate) fn lines(&self, image: &Metadata) -> [String; 2] {
+        let Subject { id, level, len } = self;
+        // A file system may not know the time: the number alone counts then.
+        let made = image.created().and_then(|made| made.duration_since(UNIX_EPOCH).map_err(io::Error::other));
+        let made = made.map_or(0, |made| made.as_nanos());
+        [
+            format!("# Disk: ID {id}, level {level}, {len} bytes"),
+            format!("# Image: file {}, made at {made}", image.ino()),
+        ]
+    }
+}
+
+/// What became of an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Area {
+    /// It is in the image.
+    Rescued,
+    /// It could not be read, or did not verify.
+    Lost,
+}
+
+impl Area {
+    fn mark(self) -> char {
+        match self {
+            Area::Rescued => '+',
+            Area::Lost => '-',
+        }
+    }
+}
+
+/// A map file that is being written.
+pub(crate) struct MapFile {
+    file: File,
+    /// Where the status line is, which is written again at the end.
+    status_at: u64,
+    gathered: String,
+    /// The area that is growing: position, size, and what became of it.
+    area: Option<(u64, u64, Area)>,
+    /// Where the next area begins.
+    end: u64,
+    /// Where it began when the map was saved last.
+    saved: u64,
+}
+
+impl MapFile {
+    /// Begins the map in an empty file. `of`: its lines of the disk and the image.
+    pub(crate) fn begin(mut file: File, of: &[String; 2]) -> io::Result<MapFile> {
+        let [disk, image] = of;
+        let version = env!("CARGO_PKG_VERSION");
+        let head =
+            format!("{MADE_BY}{version}\n{disk}\n{image}\n# current_pos  current_status  current_pass\n");
+        let table = "#      pos        size  status\n";
+        let text = format!("{head}{}{table}", status(0, '?'));
+        file.write_all(text.as_bytes())?;
+        let status_at = head.len() as u64;
+        Ok(MapFile { file, status_at, gathered: String::new(), area: None, end: 0, saved: 0 })
+    }
+
+    /// Adds the next `size` bytes.
+    pub(crate) fn add(&mut self, size: u64, became: Area) {
+        let at = self.end;
+        self.end += size;
+        match &mut self.area {
+            Some((_, grown, same)) if *same == became => *grown += size,
+            _ => {
+                self.put();
+                self.area = Some((at, size, became));
+            }
+        }
+    }
+
+    /// Whether a rescue that ended now would lose much of what it did.
+    pub(crate) fn is_due(&self) -> bool {
+        self.gathered.len() >= GATHERED || self.end - self.saved >= TRIED
+    }
+
+    /// Writes what was added since the last time. What was rescued of it must be in the image by now, and durable.
+    pub(crate) fn save(&mut self) -> io::Result<()> {
+        self.put();
+        self.saved = self.end;
+        let written = self.file.write_all(self.gathered.as_bytes());
+        self.gathered.clear();
+        written
+    }
+
+    /// Ends the map: all of the disk was tried.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        self.save()?;
+        self.file.write_all_at(status(self.end, '+').as_bytes(), self.status_at)?;
+        self.file.sync_all()
+    }
+
+    /// Makes a line of the area that is growing.
+    fn put(&mut self) {
+        if let Some((at, size, became)) = self.area.take() {
+            self.gathered.push_str(&line(at, size, became.mark()));
+        }
+    }
+}
+
+/// The line of an area.
+pub(crate) fn line(at: u64, size: u64, status: char) -> String {
+    format!("0x{at:010X}  0x{size:010X}  {status}\n")
+}
+
+/// The line that says how far it is: as long whatever it says.
+fn status(position: u64, phase: char) -> String {
+    format!("0x{position:016X}     {phase}               1\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(dir: &tempfile::TempDir) -> MapFile {
+        let of = ["# Disk: one", "# Image: one"].map(str::to_owned);
+        MapFile::begin(File::create(dir.path().join("map")).unwrap(), &of).unwrap()
+    }
+
+    fn map(areas: &[(u64, Area)]) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let mut map = begin(&dir);
+        areas.iter().for_each(|(size, became)| map.add(*size, *became));
+        map.finish().unwrap();
+        std::fs::read_to_string(dir.path().join("map")).unwrap()
+    }
+
+    #[test]
+    fn neighbours_of_one_kind_are_one_line() {
+        use Area::{Lost, Rescued};
+        let text = map(&[(4096, Rescued), (8192, Rescued), (4096, Lost), (4096, Lost), (1 << 41, Rescued)]);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            lines,
+            [
+                "0x0000020000005000     +               1",
+                "0x0000000000  0x0000003000  +",
+                "0x0000003000  0x0000002000  -",
+                "0x0000005000  0x20000000000  +",
+            ]
+        );
+        assert!(text.starts_with("# Mapfile. Created by lacuna version "), "{text}");
+        assert!(text.contains("\n# Disk: one\n# Image: one\n"), "{text}");
+        assert_eq!(map(&[]).lines().filter(|line| !line.starts_with('#')).count(), 1);
+    }
+
+    #[test]
+    fn a_map_that_was_cut_short_speaks_of_nothing_that_was_not_tried() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut map = begin(&dir);
+        for _ in 0..4000 {
+            map.add(4096, Area::Rescued);
+            map.add(4096, Area::Lost);
+            if map.is_due() {
+                map.save().unwrap();
+            }
+        }
+        drop(map);
+        let text = std::fs::read_to_string(dir.path().join("map")).unwrap();
+        let mut end = 0;
+        for line in text.lines().filter(|line| !line.starts_with('#')).skip(1) {
+            let number = |at: usize| {
+                u64::from_str_radix(line.split_whitespace().nth(at).unwrap().trim_start_matches("0x"), 16)
+                    .unwrap()
+            };
+            assert_eq!(number(0), end);
+            end += number(1);
+        }
+        assert!(end > 4096 && end < 8000 * 4096, "{end}");
+        assert!(text.contains("0x0000000000000000     ?               1"), "{text}");
+    }
+
+    /// One long area: it is worth saving as well.
+    #[test]
+    fn a_map_without_losses_is_saved_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut map = begin(&dir);
+        map.add(TRIED - 4096, Area::Rescued);
+        assert!(!map.is_due());
+        map.add(4096, Area::Rescued);
+        assert!(map.is_due());
+        map.save().unwrap();
+        assert!(!map.is_due());
+        drop(map);
+        let text = std::fs::read_to_string(dir.path().join("map")).unwrap();
+        assert!(text.ends_with("0x0000000000  0x0004000000  +\n"), "{text}");
+    }
+}

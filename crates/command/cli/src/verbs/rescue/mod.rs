@@ -1,0 +1,184 @@
+//! `rescue`: copies what can be read of a damaged disk.
+
+mod areas;
+mod image;
+mod map;
+
+use crate::args::RescueArgs;
+use crate::args::size::budget;
+use crate::terminal::bad_runs::blocks;
+use crate::terminal::console::{self, Console};
+use crate::verbs::rescue::image::Image;
+use crate::verbs::rescue::map::Subject;
+use crate::verbs::unlock;
+use lacuna_daemon::HeldFile;
+use lacuna_storage::{
+    BLOCK_SIZE, CheckReport, Disk, Error, Key, Kind, Opening, Reading, Result, human, read_blocks,
+};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is said where the journal of a disk could not be read to its end.
+const JOURNAL: &str = "the journal of the disk is damaged: what was written last before it was closed, or before a power cut, may be older \
+    in the image than it was";
+
+#[derive(Serialize)]
+struct Answer {
+    location: String,
+    target: String,
+    map: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<u8>,
+    size: u64,
+    /// Blocks that an earlier run had rescued.
+    kept: u64,
+    good: u64,
+    unwritten: u64,
+    bad: u64,
+    /// Whether the cipher lets altered data be noticed.
+    verified: bool,
+    /// Whether what was written last may be older than it was.
+    journal_damaged: bool,
+}
+
+/// `lacuna rescue`.
+pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
+    let budget = budget(args.cache)?;
+    image::check(&args.target, args.force)?;
+    let given = (&args.passphrase, args.expect);
+    let mut volume = unlock::unlock_to_rescue((&args.location, &args.holder), given, console)?;
+    let source = HeldFile::of(volume.take_file())?.identity();
+    let verified = volume.parameters.describe().verifies;
+    let key = volume.into_key(false)?;
+    check_level(args, &key)?;
+    let level = key.has_levels().then_some(args.level);
+    let opening = Opening {
+        read_only: true,
+        budget,
+        cover_timeout: Duration::ZERO,
+        purging: None,
+        expect: args.expect.expect,
+        ..Opening::default()
+    };
+    let disk = Arc::new(unlock::open(key, opening)?);
+    let source_disk = disk.levels().swap_remove(usize::from(args.level));
+    let size = source_disk.blocks() * BLOCK_SIZE as u64;
+    let of = Subject { id: disk.id(), level: args.level, len: size };
+    let copied = Image::open(&args.target, args.force, source, &of)
+        .and_then(|image| copy(&*source_disk, image, console));
+    let journal_damaged = disk.is_journal_damaged();
+    let copied = console::both(copied, disk.close())?;
+    let Copied { kept, report: CheckReport { good, unwritten, bad } } = copied;
+    if journal_damaged {
+        console.note(JOURNAL);
+    }
+    if args.json {
+        let (location, target) = (args.location.to_string(), args.target.display().to_string());
+        let map = image::map_path(&args.target).display().to_string();
+        let answer = Answer {
+            location,
+            target,
+            map,
+            level,
+            size,
+            kept,
+            good,
+            unwritten,
+            bad,
+            verified,
+            journal_damaged,
+        };
+        console::json(&answer)?;
+    } else {
+        console::line(&summary(args, &copied, verified))?;
+    }
+    verdict(args, bad, journal_damaged)
+}
+
+/// Refuses a level that is not open.
+fn check_level(args: &RescueArgs, key: &Key) -> Result<()> {
+    if usize::from(args.level) < key.levels() {
+        return Ok(());
+    }
+    let refused = Error::new(Kind::Usage, format!("cannot rescue level {} of {}", args.level, args.location));
+    if !key.has_levels() {
+        return Err(refused.found("a disk without levels").remedy("leave --level out"));
+    }
+    // Deniability contract: how many are open is told on a terminal alone.
+    Err(refused.found(format!("a passphrase that opens levels 0 to {}", key.levels() - 1)).private())
+}
+
+/// What a run found.
+#[derive(Clone, Copy, Default)]
+struct Copied {
+    /// Blocks that were in the image before.
+    kept: u64,
+    /// What came of reading all others.
+    report: CheckReport,
+}
+
+/// Reads every block that is missing in the image, and writes those that can be read.
+fn copy(disk: &dyn Disk, mut image: Image, console: Console) -> Result<Copied> {
+    let bar = console.progress(disk.blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
+    let copied = fill(disk, &mut image, |block| bar.set_position(block * BLOCK_SIZE as u64));
+    bar.finish_and_clear();
+    let copied = copied?;
+    image.finish()?;
+    Ok(copied)
+}
+
+fn fill(disk: &dyn Disk, image: &mut Image, progress: impl Fn(u64)) -> Result<Copied> {
+    let mut copied = Copied::default();
+    while let Some((blocks, is_there)) = image.following()? {
+        progress(blocks.start);
+        if is_there {
+            let kept = blocks.end - blocks.start;
+            copied.kept += kept;
+            image.keep(kept)?;
+            continue;
+        }
+        read_blocks(disk, blocks, |first, reading| {
+            progress(first.0);
+            copied.report.count(&reading);
+            match reading {
+                Reading::Good(content) => image.rescued(content),
+                Reading::Unwritten(blocks) => image.unwritten(blocks),
+                Reading::Bad(_) => image.lost(),
+            }
+        })?;
+    }
+    Ok(copied)
+}
+
+fn summary(args: &RescueArgs, Copied { kept, report }: &Copied, verified: bool) -> String {
+    let CheckReport { good, unwritten, bad } = *report;
+    let before = if *kept > 0 { format!(", {kept} rescued before") } else { String::new() };
+    let (read, hint) = if verified {
+        ("verified", "")
+    } else {
+        (
+            "readable",
+            "; the cipher of this disk cannot tell altered data, so that every block that can be read counts",
+        )
+    };
+    format!(
+        "{} {read} ({}), {unwritten} never written, {bad} unreadable{before}{hint}\nwhich ones stands in {}",
+        blocks(good),
+        human(good * BLOCK_SIZE as u64),
+        image::map_path(&args.target).display(),
+    )
+}
+
+/// Whether all is there. Errors: [`Kind::Corrupt`].
+fn verdict(args: &RescueArgs, bad: u64, journal_damaged: bool) -> Result<()> {
+    if bad == 0 && !journal_damaged {
+        return Ok(());
+    }
+    let found =
+        if bad > 0 { format!("{} that cannot be read", blocks(bad)) } else { "a damaged journal".to_owned() };
+    Err(Error::new(Kind::Corrupt, format!("not all of {} was rescued", args.location)).found(found).remedy(
+        "give the command again to try what is lost once more, before anything else writes to the image; then check the file system in \
+         it before you use it: what cannot be read is zeros there. Restore that from a backup",
+    ))
+}

@@ -1,0 +1,172 @@
+//! `resize`: what is refused before a passphrase is asked for, and what was done.
+
+use crate::args::ResizeArgs;
+use crate::terminal::console::Console;
+use crate::terminal::working;
+use crate::verbs::in_pool;
+use crate::verbs::online::{self, Begun};
+use crate::verbs::unlock;
+use lacuna_daemon::{Growth, Heard, MountRecord, Op};
+use lacuna_storage::{Access, Error, Kind, Result, human};
+use std::fmt::Write;
+
+/// `lacuna resize`.
+pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
+    if let Some(disk) = lacuna_storage::peek(&args.location)?.filter(|disk| disk.has_levels()) {
+        return Err(Error::new(Kind::Usage, format!("cannot resize {}", args.location))
+            .found(format!(
+                "a disk with levels, of the format {}, which keeps its size",
+                disk.format().info().name
+            ))
+            .expected("a disk of the format sealed")
+            .remedy("create a larger one and copy what you need"));
+    }
+    let size = args.size.map(|size| size.0);
+    size.map(lacuna_storage::blocks).transpose()?;
+    lacuna_storage::refuse_snapshot(&args.location, "resize")?;
+    if size.is_none() && !args.location.is_block_device() && !args.grow_fs {
+        return Err(no_size(args));
+    }
+    if args.grow_fs {
+        let record = kernel_mount(args)?;
+        if size.is_none() && !args.location.is_block_device() {
+            return grow_file_system(&record, console);
+        }
+    }
+    if let Some(begun) =
+        online::begin(&args.location, &args.holder, args.expect, |disk| Op::Resize { disk, size })?
+    {
+        return of_server(args, begun, console);
+    }
+    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let mut volume = unlock::unlock_expected(place, Access::Write, given, console)?;
+    let is_larger = lacuna_storage::resize(&mut volume, size)?;
+    let disk = volume.parameters.describe();
+    if !is_larger {
+        let most = disk.size == disk.largest;
+        let why = if most { ", and its map has no room for more" } else { "" };
+        return console.done(&format!("{} has this size already{why}", args.location));
+    }
+    console.done(&format!(
+        "{} is now {}; once it is open, `lacuna resize {} --grow-fs` makes the file system on it larger too",
+        args.location,
+        human(disk.size),
+        in_pool::named(&args.location, &args.holder.cluster.of(&args.location)?)
+    ))
+}
+
+/// Has the server make the disk larger that it has open.
+fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
+    let Begun { mut talk, mounted } = begun;
+    if args.passphrase.is_given() {
+        console.note("the disk is open: its server makes it larger, and the passphrase was not looked at");
+    }
+    let what = format!("making {} larger", args.location);
+    let done = working::show(console, &what, |_| {
+        loop {
+            match talk.hear() {
+                Ok(Heard::Message(_)) => {}
+                Ok(Heard::Done(done)) => break Ok(done),
+                Err(e) => break Err(e.context(format!("cannot resize {}", args.location))),
+            }
+        }
+    })?;
+    let size = done["size"].as_u64().unwrap_or(0);
+    let raw = mounted.as_ref().is_some_and(|record| record.raw);
+    let mounted = mounted.filter(|record| !record.raw);
+    let mut said = if done["changed"] == true {
+        format!("{} is now {}", args.location, human(size))
+    } else if done["largest"] == size {
+        format!("{} has this size already, and its map has no room for more", args.location)
+    } else {
+        format!("{} has this size already", args.location)
+    };
+    let growth = mounted.as_ref().and_then(|record| Growth::of(record).transpose()).transpose()?;
+    match (mounted, growth) {
+        (Some(record), Some(growth)) if args.grow_fs => {
+            // Whatever becomes of the file system, the disk is larger.
+            console.done(&said)?;
+            let of = if done["changed"] == true { "the disk has grown, and its file system has not" } else { "the file system has not grown" };
+            return grow(&growth, &record, of, console);
+        }
+        (_, Some(growth)) => {
+            let _ = write!(said, "; make the file system on it larger too: {growth}");
+        }
+        (Some(record), None) if args.grow_fs => {
+            console.done(&said)?;
+            return Err(other_type(&record));
+        }
+        (Some(record), None) if record.loop_device.is_none() => said.push_str(
+            "; to make its file system larger too, close it, open it with --raw, and use the tool of that file system (for ext4: \
+             `e2fsck -f` and `resize2fs`)",
+        ),
+        (Some(_), None) => said.push_str("; make the file system on it larger too, with its own tool"),
+        (None, None) if raw => {
+            said.push_str("; its file has that length now. Make the file system in it larger too (for ext4: resize2fs)");
+        }
+        (None, None) => said.push_str(
+            "; clients of NBD see that when they connect again. Make the file system on it larger too (for ext4: resize2fs)",
+        ),
+    }
+    console.done(&said)
+}
+
+/// Where the kernel has the file system of the disk mounted, which alone can grow in use.
+fn kernel_mount(args: &ResizeArgs) -> Result<MountRecord> {
+    let mounted = online::mount_of(&args.location, &args.holder.cluster.of(&args.location)?)?;
+    let found = match &mounted {
+        Some(record) if record.raw => "an open disk without a file system of its own (--raw)",
+        Some(_) => "a file system that a program serves (`open --via`)",
+        None => "a disk that is not mounted",
+    };
+    let mounted_at_all = mounted.is_some();
+    let record = mounted.filter(|record| record.loop_device.is_some()).ok_or_else(|| {
+        Error::new(Kind::Usage, "cannot make the file system larger")
+            .found(found)
+            .expected("one that is mounted by way of a loop device")
+            .remedy(if mounted_at_all {
+                "leave --grow-fs out; then make the file system larger with its own tool where it is not mounted"
+            } else {
+                "`lacuna open` it first, and give the command then"
+            })
+    })?;
+    online::check_mounted(&record, args.expect)?;
+    Ok(record)
+}
+
+/// Makes the file system as large as its disk, which may have grown before.
+fn grow_file_system(record: &MountRecord, console: Console) -> Result<()> {
+    let growth = Growth::of(record)?.ok_or_else(|| other_type(record))?;
+    grow(&growth, record, "the file system has not grown", console)
+}
+
+/// Runs the tool; `failed` says what is so if it fails.
+fn grow(growth: &Growth, record: &MountRecord, failed: &str, console: Console) -> Result<()> {
+    let at = record.mountpoint.display();
+    growth.run().map_err(|e| {
+        // The disk has grown, now or before: an exit code for what was refused would say that it has not.
+        let e = e.with_kind(Kind::Other).context(failed);
+        if e.advice().is_some() {
+            return e;
+        }
+        e.remedy(format!(
+            "where the kernel does not let a mounted file system grow, `lacuna close` it, open it with --raw, and use its tool there (for \
+             ext4: `e2fsck -f` and `resize2fs`); otherwise try again with {growth}"
+        ))
+    })?;
+    console.done(&format!("the file system at {at} is as large as its disk"))
+}
+
+fn other_type(record: &MountRecord) -> Error {
+    Error::new(Kind::Usage, "cannot make the file system larger")
+        .found(format!("a file system at {} of another type", record.mountpoint.display()))
+        .expected("ext2, ext3, ext4, xfs or btrfs")
+        .remedy("use the tool of that file system")
+}
+
+fn no_size(args: &ResizeArgs) -> Error {
+    Error::new(Kind::Usage, format!("cannot resize {}", args.location))
+        .found("no --size")
+        .expected("the new size of the disk; only on a block device it need not be given")
+        .remedy("give for example --size 20G; --grow-fs alone makes the mounted file system as large as the disk is already")
+}

@@ -1,0 +1,153 @@
+//! Serving in the foreground or the background: the fork, the signals, and where messages go meanwhile.
+
+use crate::terminal::console::{self, Console};
+use crate::terminal::settings;
+use crate::terminal::working::{self, Looking, Stage};
+use crate::verbs::serve::notify;
+use lacuna_daemon::{ReadyPipe, Side, daemonize};
+use lacuna_mount::{Log, proc};
+use lacuna_storage::{Error, Kind, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The server's way of saying that clients can come.
+pub(crate) struct Ready(Option<ReadyPipe>);
+
+impl Ready {
+    /// Lets the process that waits in the foreground end, if there is one, or else tells the service manager.
+    pub(crate) fn tell(&mut self) -> Result<()> {
+        if let Some(pipe) = self.0.take() {
+            return pipe.ready();
+        }
+        notify::ready();
+        Ok(())
+    }
+
+    /// Runs `work`, and tells the person who waits for it what `look` sees, every second while it takes.
+    pub(crate) fn working<R>(
+        &self,
+        console: Console,
+        mut look: impl FnMut() -> Stage + Send + 'static,
+        work: impl FnOnce() -> R,
+    ) -> R {
+        match self.0.as_ref().map(ReadyPipe::meanwhile) {
+            None => working::show(console, "", |working| {
+                let working = working.clone();
+                let _looking = Looking::start(move || working.tell(look()));
+                work()
+            }),
+            // Two processes would draw over one another: this one tells the other.
+            Some(Ok(mut meanwhile)) => {
+                let tell = move || {
+                    let stage = serde_json::to_string(&look());
+                    stage.iter().for_each(|stage| meanwhile.tell(stage));
+                };
+                let _looking = Looking::start(tell);
+                work()
+            }
+            Some(Err(_)) => work(),
+        }
+    }
+}
+
+/// Runs `serve`, after a fork if `background`; a person who waits for that is told `what` it is. Before this the
+/// process must have started no threads and hold no random source and no open disk.
+///
+/// Deniability contract: of a disk with levels (`secret`) the system's log, which stays, hears nothing at all.
+pub(crate) fn run(
+    background: bool,
+    secret: bool,
+    (console, what): (Console, &str),
+    serve: impl FnOnce(&mut Ready) -> Result<()>,
+) -> Result<()> {
+    if !background {
+        return serve(&mut Ready(None));
+    }
+    wait_until_alone();
+    match daemonize(settings::name)? {
+        Side::Parent(started) => working::show(console, what, |working| {
+            let tell = |line: &str| {
+                serde_json::from_str(line).ok().into_iter().for_each(|stage| working.tell(stage));
+            };
+            started.wait(tell).map(drop)
+        }),
+        Side::Child(pipe) => {
+            let mut ready = Ready(Some(pipe));
+            let result = serve(&mut ready);
+            let code = match &result {
+                Ok(()) => 0,
+                Err(e) => console::exit_code(e),
+            };
+            let pipe = ready.0.take();
+            if let Err(e) = &result {
+                // The process that waits may be gone, as when a person interrupts it.
+                let heard = pipe.is_some_and(|pipe| pipe.failed(e));
+                if !heard && !secret {
+                    to_system_log(e);
+                }
+            }
+            // The parent tells the person; a second voice on the same terminal would only repeat it.
+            console::leave(code)
+        }
+    }
+}
+
+/// The threads that stretched the passphrase end by themselves, a moment after their work is done.
+fn wait_until_alone() {
+    for _ in 0..2000 {
+        if proc::threads().unwrap_or(1) == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Calls `stop` at every INT, TERM and HUP, but at HUP only if it was not ignored at the start, as `nohup` has it. None
+/// of them ends the process by itself from now on, so that a second one cannot cut short what the first one began.
+pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
+    let failed = |e: &std::io::Error| Error::io("cannot listen for signals", e);
+    let hup = (!proc::ignores(SIGHUP)).then_some(SIGHUP);
+    let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hup)).map_err(|e| failed(&e))?;
+    let thread = std::thread::Builder::new().name("lacuna-signals".into());
+    let spawned = thread.spawn(move || {
+        signals.forever().for_each(|_| {
+            notify::stopping();
+            stop();
+        });
+    });
+    spawned.map(|_| ()).map_err(|e| failed(&e).with_kind(Kind::Other))
+}
+
+/// Where a server's messages go: to standard error, or from the background to the system's log.
+///
+/// Deniability contract: as for [`run`]. In the foreground standard error may be such a log too, unless it is a terminal.
+pub(crate) fn reporter(background: bool, secret: bool) -> Log {
+    if secret && (background || !console::is_watched()) {
+        Arc::new(|_| {})
+    } else if background {
+        Arc::new(to_system_log)
+    } else {
+        Arc::new(console::error)
+    }
+}
+
+/// What a server ends with, of two things that it did. If both failed, the second failure goes where messages go.
+pub(crate) fn both(first: Result<()>, second: Result<()>, say: &Log) -> Result<()> {
+    if let (Err(_), Err(second)) = (&first, &second) {
+        say(second);
+    }
+    first.and(second)
+}
+
+/// One message to the system's log, if there is one: facility daemon, level error.
+fn to_system_log(e: &Error) {
+    let message = format!("<27>lacuna[{}]: {}", std::process::id(), settings::words(e));
+    let _ = UnixDatagram::unbound().and_then(|socket| {
+        // A log that is stuck must not stop the disk.
+        socket.set_nonblocking(true)?;
+        socket.send_to(message.as_bytes(), "/dev/log")
+    });
+}

@@ -1,0 +1,290 @@
+//! The cover of a closing: the server of a disk with levels writes it while this process closes what is open of the disk.
+//!
+//! Deniability contract: it is asked for before anything is closed, whatever is mounted, and level 0 is closed after it. What hidden
+//! levels have pending then is lost, unless the user chose to wait; a terminal alone hears of that.
+
+use crate::terminal::console::{self, Console};
+use crate::terminal::working::{self, Looking};
+use crate::verbs::serve::disk_jobs::GIVE_UP;
+use crate::verbs::status;
+use lacuna_daemon::{Conversation, Heard, Op, Peer, Registry, ServerStatus};
+use lacuna_storage::{Error, Kind, OpenDisk, Result, human};
+use parking_lot::Mutex;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How often it is looked how much is pending, and what is to be given up.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long the closing of a level goes on at least before it is given up. One that is in use is refused sooner, and stays as it is.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long level 0 is kept open when the cover is written, however many deeper levels are mounted: all of them are given up at once,
+/// and are unmounted meanwhile. One in whose file system another is mounted is closed after that; there is time for three in a row.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// Whether closing waits for what hidden levels have pending.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    waits: bool,
+    console: Console,
+}
+
+impl Patience {
+    /// As the options say; without any, closing waits on a terminal, where a person sees for what.
+    pub(crate) fn new(wait: bool, now: bool, console: Console) -> Self {
+        Patience { waits: wait || (!now && console::is_watched()), console }
+    }
+
+    /// Says on a terminal what closing waits for, and how to lose it instead.
+    fn tell(self, pending: u64) {
+        if pending > 0 && console::is_watched() {
+            self.console.note(&format!(
+                "{} of hidden levels are not on the medium, and closing waits for them; INT ends that, and `lacuna close --now` \
+                 closes without them: they are lost then",
+                human(pending)
+            ));
+        }
+    }
+}
+
+/// Waits on a terminal, when a signal ends a server there, for what hidden levels have pending; another signal (`ended_again`) loses it.
+/// Without cover of its own, which nobody gives any more, that is lost in any case.
+pub(crate) fn wait_on_terminal(disk: &Arc<OpenDisk>, ended_again: impl Fn() -> bool, console: Console) {
+    let levels = disk.levels();
+    let left = || {
+        let waiting = levels.iter().flat_map(|level| level.status().items);
+        waiting.filter(|item| item.name == "waiting_for_cover").map(|item| item.value).sum::<u64>()
+    };
+    if !console::is_watched() || !disk.has_levels() || working::is_uncovered(&levels) || left() == 0 {
+        return;
+    }
+    console.note(&format!(
+        "{} of hidden levels are not on the medium: this waits for them. INT once more closes without them: they are lost then",
+        human(left())
+    ));
+    // Closing the disk says what is wrong with it.
+    while left() > 0 && !ended_again() && disk.levels()[0].flush().is_ok() {
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// The cover, while it is written and until everything is closed. Dropping it lets the server go.
+pub(crate) struct Cover {
+    begun: Instant,
+    /// Tells when it was written; ends when it cannot be: closing says why.
+    written: Receiver<Instant>,
+    /// How long what is closed with it takes to be given up then.
+    settle: Duration,
+    /// The hidden levels that are being closed, and since when.
+    closing: Arc<Mutex<Vec<(u64, Instant)>>>,
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cover {
+    /// Of the disk whose level 0 is mounted there. `hidden` are the mount points of its other levels.
+    pub(crate) fn of_mounted(level_0: &Path, hidden: Vec<PathBuf>, patience: Patience) -> Result<Self> {
+        let talk = Registry::open(None)?.by_mountpoint(level_0)?.begin(&Op::Cover)?;
+        let pending = move || {
+            // What does not answer is closed.
+            patience.tell(hidden.iter().map(|at| pending(&status::at_mountpoint(at))).sum());
+        };
+        Self::begin(talk, patience, SETTLE, pending)
+    }
+
+    fn begin(
+        mut talk: Conversation,
+        patience: Patience,
+        settle: Duration,
+        tell: impl FnOnce() + Send + 'static,
+    ) -> Result<Self> {
+        let ((writing, written), (end, ended)) = (channel(), channel::<()>());
+        let closing = Arc::new(Mutex::new(Vec::new()));
+        let given_up = Arc::clone(&closing);
+        let work = move || {
+            let covered = matches!(talk.hear(), Ok(Heard::Message(_)));
+            if covered {
+                // Who closes without it has left.
+                let _left = writing.send(Instant::now());
+            }
+            drop(writing);
+            if covered && patience.waits {
+                tell();
+            }
+            while covered && ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                if !patience.waits {
+                    give_up(&mut talk, &given_up);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("lacuna-closing".into()).spawn(work);
+        let thread = thread.map_err(|e| Error::io("cannot cover the closing", &e))?;
+        let begun = Instant::now();
+        Ok(Cover { begun, written, settle, closing, end: Some(end), thread: Some(thread) })
+    }
+
+    /// A hidden level is being closed. What waits for cover when that is written is given up, unless it is waited for.
+    pub(crate) fn closing(&self, level: u64) -> Closing {
+        self.closing.lock().push((level, Instant::now()));
+        Closing { level, of: Arc::clone(&self.closing) }
+    }
+
+    /// Waits until it is written, and for as long on every disk as deeper levels take to be given up then (deniability contract). Once.
+    pub(crate) fn wait(&self, console: Console) {
+        working::show(console, "closing: writing cover", |_| {
+            // Without cover nothing is given up.
+            let left = self.written.recv().map_or(Duration::ZERO, |written| {
+                let settled = written.max(self.begun + GRACE) + self.settle;
+                settled.saturating_duration_since(Instant::now())
+            });
+            thread::sleep(left);
+        });
+    }
+}
+
+/// A hidden level that is being closed.
+pub(crate) struct Closing {
+    level: u64,
+    of: Arc<Mutex<Vec<(u64, Instant)>>>,
+}
+
+impl Closing {
+    /// It is closed, or stays open: it is not given up any more.
+    pub(crate) fn ended(self) {
+        self.of.lock().retain(|(level, _)| *level != self.level);
+    }
+}
+
+/// Says of the levels that have been closing for a while that nothing is to wait any more.
+fn give_up(talk: &mut Conversation, closing: &Mutex<Vec<(u64, Instant)>>) {
+    closing.lock().retain(|(level, since)| {
+        if since.elapsed() < GRACE {
+            return true;
+        }
+        // A server that hears nothing any more has ended, or is about to.
+        let _gone = talk.say(&json!({ GIVE_UP: level }));
+        false
+    });
+}
+
+impl Drop for Cover {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// Closes what is served without a mount point.
+pub(crate) fn close_served(peer: &Peer, patience: Patience) -> Result<()> {
+    let cover = cover_served(peer, patience);
+    working::show(patience.console, "closing what is served", |_| peer.close())?;
+    drop(cover);
+    Ok(())
+}
+
+/// The cover of the disk that is served, written, and what is pending with it if that is waited for. None of a disk without
+/// levels, nor where the server does not write it: closing it says why.
+fn cover_served(peer: &Peer, patience: Patience) -> Option<Cover> {
+    let account = match peer.status() {
+        Ok(account) if has_levels(&account) => account,
+        _ => return None,
+    };
+    let talk = peer.begin(&Op::Cover);
+    match talk.and_then(|talk| Cover::begin(talk, patience, 2 * LOOK_EVERY, || ())) {
+        Ok(cover) => {
+            // Requests of clients may wait for cover, until the server ends.
+            let levels = account.counters().filter(|(name, level)| *name == "level" && *level > 0);
+            let _closing: Vec<Closing> = levels.map(|(_, level)| cover.closing(level)).collect();
+            cover.wait(patience.console);
+            if patience.waits {
+                wait_for_pending(peer, patience);
+            }
+            Some(cover)
+        }
+        Err(_) => None,
+    }
+}
+
+fn wait_for_pending(peer: &Peer, patience: Patience) {
+    // Closing one that does not answer says what is wrong.
+    patience.tell(pending(&peer.status()));
+    working::show(patience.console, "closing what is served", |working| {
+        let (working, looked) = (working.clone(), peer.clone());
+        let _looking = Looking::start(move || {
+            if let Ok(account) = looked.status() {
+                let stage = working::unfinished(&account.counters());
+                working.tell(stage.within("closing", "what is served"));
+            }
+        });
+        let flush = || peer.begin(&Op::Flush)?.hear().map(drop);
+        wait_while(|| pending(&peer.status()), flush);
+    });
+}
+
+/// Waits while something is `left`, for as long as the disk takes what is written: of one that failed nothing gets any less, and closing
+/// it says why.
+fn wait_while(left: impl Fn() -> u64, flush: impl Fn() -> Result<()>) {
+    while left() > 0 {
+        match flush() {
+            // One that is busy with others, or was stopped, did not say that it failed.
+            Err(e) if !matches!(e.kind(), Kind::Busy | Kind::TimedOut) => return,
+            _ => thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+/// Whether it is a disk with levels, however many are open.
+pub(crate) fn has_levels(account: &ServerStatus) -> bool {
+    account.counters().any(|(name, _)| name == "cover_interval")
+}
+
+/// Bytes that wait for cover; none where the server does not answer.
+fn pending(account: &Result<ServerStatus>) -> u64 {
+    let counters = account.iter().flat_map(ServerStatus::counters);
+    counters.filter(|(name, _)| *name == "waiting_for_cover").map(|(_, bytes)| bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Flushes until `fails`. Gives how often it was asked.
+    fn flushes(left: u64, busy: u64, fails: u64) -> u64 {
+        let asked = Cell::new(0);
+        let flush = || {
+            asked.set(asked.get() + 1);
+            match asked.get() {
+                at if at <= busy => Err(Error::new(Kind::Busy, "the server cannot take more work")),
+                at if at >= fails => Err(Error::new(Kind::FailStop, "the disk has failed")),
+                _ => Ok(()),
+            }
+        };
+        wait_while(|| left.saturating_sub(asked.get()), flush);
+        asked.get()
+    }
+
+    #[test]
+    fn nothing_is_waited_for_on_a_disk_that_failed() {
+        // Nothing left, all of it written, a disk that had failed before, and one that fails meanwhile.
+        let forever = u64::MAX;
+        for (left, busy, fails, asked) in
+            [(0, 0, forever, 0), (3, 1, forever, 3), (forever, 0, 1, 1), (forever, 2, 4, 4)]
+        {
+            assert_eq!(flushes(left, busy, fails), asked, "{left} {busy} {fails}");
+        }
+    }
+
+    #[test]
+    fn levels_that_are_closed_at_once_are_given_up_each_for_itself() {
+        let closing = Arc::new(Mutex::new(vec![(1, Instant::now()), (2, Instant::now())]));
+        Closing { level: 2, of: Arc::clone(&closing) }.ended();
+        let left: Vec<u64> = closing.lock().iter().map(|(level, _)| *level).collect();
+        assert_eq!(left, [1]);
+    }
+}

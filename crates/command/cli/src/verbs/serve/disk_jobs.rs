@@ -1,0 +1,161 @@
+//! Jobs of a server on the disk that it has open: it checks the disk, lends its header, makes it larger, and covers a closing.
+
+use crate::terminal::settings;
+use crate::verbs::serve::header_wire;
+use lacuna_daemon::{Exchange, FileIdentity, JobHandler, Meant, Op};
+use lacuna_storage::{BadBlock, Disk, DiskId, Error, Kind, OpenDisk, Result, human, is_of_version_table};
+use serde_json::{Value, json};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The field of a message of a client that closes the disk: the level whose writes are to wait for no more cover, until the client
+/// leaves.
+pub(crate) const GIVE_UP: &str = "give_up";
+
+/// How long the server listens before it looks whether the disk is being closed.
+const LISTEN: Duration = Duration::from_millis(500);
+/// How often a client is told how far a check is.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// See the head of this file.
+pub(crate) struct DiskJobs {
+    /// The disk may be closed while clients ask.
+    disk: Weak<OpenDisk>,
+    id: DiskId,
+    /// Whether its cipher lets altered data be noticed.
+    verifies: bool,
+    /// The file that was opened.
+    file: FileIdentity,
+}
+
+impl DiskJobs {
+    /// On a disk that was opened from this file; `verifies`: whether its cipher lets altered data be noticed.
+    pub(crate) fn of(disk: &Arc<OpenDisk>, verifies: bool, file: FileIdentity) -> Arc<dyn JobHandler> {
+        Arc::new(DiskJobs { disk: Arc::downgrade(disk), id: disk.id(), verifies, file })
+    }
+
+    /// Refuses a client that means another disk, whose file may be at the path of this one by now.
+    ///
+    /// Errors: [`Kind::Busy`] for another file, and [`Kind::Corrupt`] for another ID.
+    fn check_meant(&self, meant: &Meant) -> Result<()> {
+        if meant.file == self.file {
+            return meant.id.as_ref().map_or(Ok(()), |id| self.id.check(Some(id.parse()?)));
+        }
+        let error = Error::new(Kind::Busy, "nothing was done");
+        let process = std::process::id();
+        if meant.file == FileIdentity::Unknown {
+            return Err(error
+                .found(format!(
+                    "process {process}, which has it open, and no file that can be seen at this path any more"
+                ))
+                .expected("the file that is open")
+                .remedy("`lacuna status` says what became of it; if it was moved, give its path"));
+        }
+        Err(error
+            .found(format!("process {process}, which has another file open that was at this path before"))
+            .expected("the file that is there now")
+            .remedy("close what is open first; or give the path where that file is now"))
+    }
+
+    fn check(&self, disk: &OpenDisk, exchange: &Exchange) -> Result<Value> {
+        exchange.tell(&json!({ "blocks": disk.all_blocks() }))?;
+        let mut told = Instant::now();
+        let progress = |done: u64| {
+            exchange.go_on()?;
+            if told.elapsed() < TELL_EVERY {
+                return Ok(());
+            }
+            told = Instant::now();
+            exchange.tell(&json!({ "done": done }))
+        };
+        // One that has left is noticed with the next progress.
+        let bad =
+            |level: Option<u8>, bad: BadBlock| _ = exchange.tell(&json!({ "bad": found(disk, level, &bad) }));
+        let report = disk.check_in_use(progress, bad)?;
+        Ok(json!({
+            "good": report.good,
+            "unwritten": report.unwritten,
+            "bad": report.bad,
+            "verified": self.verifies,
+        }))
+    }
+}
+
+/// A bad block, for the other side.
+fn found(disk: &OpenDisk, level: Option<u8>, bad: &BadBlock) -> Value {
+    json!({
+        "level": level,
+        "block": bad.block.0,
+        "object": disk.object_of(bad.block),
+        "kind": bad.error.kind(),
+        "finding": bad.error.finding(),
+        "error": bad.error.named(settings::full_name),
+        "of_version_table": is_of_version_table(&bad.error),
+    })
+}
+
+fn resize(disk: &OpenDisk, size: Option<u64>, exchange: &Exchange) -> Result<Value> {
+    let before = disk.blocks();
+    let grown = disk.grow(size)?.describe();
+    // Even where nothing has changed: the front end may have failed to follow before.
+    exchange.follow().map_err(|e| {
+        e.context(format!("the disk is {} now, and its file system cannot see that", human(grown.size)))
+            .remedy("give the command again, or close the disk and open it")
+    })?;
+    Ok(json!({
+        "size": grown.size,
+        "largest": grown.largest,
+        "changed": disk.blocks() != before,
+    }))
+}
+
+fn closing(disk: &OpenDisk, exchange: &mut Exchange) -> Result<Value> {
+    match disk.cover_closing() {
+        // Closing says it again. What waits for a medium that takes nothing is given up all the same.
+        Err(e) if e.kind().is_refusal() => {}
+        covered => covered?,
+    }
+    exchange.tell(&json!({ "covered": true }))?;
+    let heard = until_it_leaves(disk, exchange);
+    // What could not be closed goes on as before.
+    (1..disk.open_levels() as u64).for_each(|level| disk.give_up(level, false));
+    heard.map(|()| Value::Null)
+}
+
+fn until_it_leaves(disk: &OpenDisk, exchange: &mut Exchange) -> Result<()> {
+    loop {
+        match exchange.hear(LISTEN) {
+            Ok(Some(word)) => match word[GIVE_UP].as_u64() {
+                Some(level) => disk.give_up(level, true),
+                None => {
+                    return Err(Error::new(Kind::Usage, "cannot do what the client says")
+                        .found("a message that means nothing here")
+                        .expected("a level to give up"));
+                }
+            },
+            Ok(None) => return Ok(()),
+            Err(e) if e.kind() == Kind::TimedOut => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+impl JobHandler for DiskJobs {
+    fn run(&self, op: &Op, exchange: &mut Exchange) -> Result<Value> {
+        let disk = self.disk.upgrade().ok_or_else(|| Error::new(Kind::Busy, "the disk is being closed"))?;
+        match op {
+            // These are asked for where it is open: it is this disk that is meant.
+            Op::Cover => closing(&disk, exchange),
+            Op::Flush => disk.levels()[0].flush().map(|()| Value::Null),
+            Op::Check { disk: meant } => self.check_meant(meant).and_then(|()| self.check(&disk, exchange)),
+            Op::Header { disk: meant } => {
+                self.check_meant(meant)?;
+                header_wire::serve(&disk.lease_header()?, exchange)
+            }
+            Op::Resize { disk: meant, size } => {
+                self.check_meant(meant).and_then(|()| resize(&disk, *size, exchange))
+            }
+            Op::Status | Op::Close | Op::Purge { .. } | Op::Stat { .. } => Err(op.unknown()),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! `serve`: a disk for NBD clients, until a signal.
+
+pub(crate) mod background;
+pub(crate) mod closing;
+pub(crate) mod disk_jobs;
+pub(crate) mod header_wire;
+mod network;
+pub(crate) mod notify;
+mod pid_file;
+mod served;
+
+use crate::args::size::budget;
+use crate::args::{ServeArgs, Tls};
+use crate::terminal::console::{self, Console};
+use crate::terminal::settings;
+use crate::terminal::working::{self, Looking};
+use crate::verbs::lacks;
+use crate::verbs::serve::background::Ready;
+use crate::verbs::serve::disk_jobs::DiskJobs;
+use crate::verbs::serve::pid_file::PidFile;
+use crate::verbs::serve::served::{NbdState, Served};
+use crate::verbs::status;
+use crate::verbs::unlock;
+use lacuna_daemon::{HeldFile, Identity, Instance, JobHandler, Jobs};
+use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
+use lacuna_storage::{ByteDisk, Disk, Error, Kind, OpenDisk, Opening, Result, Site};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Threads of a connection while requests wait for a network: as many requests make progress at once.
+const WORKERS_OVER_NETWORK: usize = 64;
+/// Failures that are told one by one. The reader of standard error may have stopped, and a server that went on
+/// would come to wait for them.
+const TOLD: u64 = 32;
+
+/// How often a server looks whether its disk is still its own.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// `lacuna serve`.
+pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
+    lacks::check_tls(&args)?;
+    let budget = budget(args.cache)?;
+    args.pid_file.as_deref().map_or(Ok(()), pid_file::check)?;
+    if args.fork {
+        make_absolute(&mut args)?;
+    }
+    let listen = listen(&args)?;
+    network::check(&args, &listen)?;
+    unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
+    unlock::check_idle(&args.location, &args.idle)?;
+    let access = unlock::access(args.read_only);
+    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let mut volume = unlock::unlock_expected(place, access, given, console)?;
+    let file = volume.take_file();
+    let verifies = volume.parameters.describe().verifies;
+    let key = volume.into_key(args.fork)?;
+    unlock::refuse_idle(key.has_levels(), &args.idle)?;
+    let format = key.format();
+    let opening = Opening {
+        read_only: args.read_only,
+        budget,
+        write_through: args.writing.write_through,
+        cover_timeout: args.waiting.cover_timeout(),
+        purging: args.purging.policy(),
+        expect: args.expect.expect,
+    };
+    let what = format!("opening {}", args.location);
+    background::run(args.fork, key.has_levels(), (console, &what), |ready| {
+        // In the background another process has the terminal, and says what this one does.
+        let drawn = if args.fork { console.without_drawing() } else { console };
+        // An error here leaves no disk open.
+        let file = Arc::new(HeldFile::of(file)?);
+        let cluster = args.holder.cluster.of(&args.location)?;
+        let disk =
+            Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
+        if let Some(note) = disk.note() {
+            console.note(note);
+        }
+        let jobs = DiskJobs::of(&disk, verifies, file.identity());
+        let identity = status::identity((&args.location, format.to_string()), &cluster, &disk, file);
+        serve(&args, &listen, (disk, jobs, identity), (console, drawn), ready)
+    })
+}
+
+/// Where to listen: all the places that the options name, or what a service manager has passed.
+fn listen(args: &ServeArgs) -> Result<Vec<Listen>> {
+    let sockets = args.socket.iter().cloned().map(Listen::Unix).map(Ok);
+    let addresses = args.listen.iter().map(|address| Listen::tcp(address));
+    let listen = sockets.chain(addresses).collect::<Result<Vec<_>>>()?;
+    if !listen.is_empty() {
+        return Ok(listen);
+    }
+    if std::env::var_os("LISTEN_FDS").is_none() {
+        return Err(Error::new(Kind::Usage, "nowhere to listen")
+            .expected("--socket PATH, --listen ADDR:PORT, or a socket passed by a service manager")
+            .remedy("give for example --socket /run/user/1000/disk.sock"));
+    }
+    if args.fork {
+        return Err(Error::new(Kind::Usage, "cannot go to the background")
+            .found("a socket passed by the service manager")
+            .remedy("leave --fork out: the service manager watches this process"));
+    }
+    Ok(vec![Listen::Activated])
+}
+
+/// A process in the background has left the directory that relative paths start from.
+fn make_absolute(args: &mut ServeArgs) -> Result<()> {
+    let paths = [&mut args.tls_dir, &mut args.pid_file, &mut args.holder.cluster.ceph_conf];
+    for path in paths.into_iter().flatten().chain(&mut args.socket) {
+        *path = std::path::absolute(&*path)
+            .map_err(|e| Error::io(format!("cannot find {}", path.display()), &e))?;
+    }
+    Ok(())
+}
+
+fn serve(
+    args: &ServeArgs,
+    listen: &[Listen],
+    (disk, jobs, identity): (Arc<OpenDisk>, Arc<dyn JobHandler>, Identity),
+    (console, drawn): (Console, Console),
+    ready: &mut Ready,
+) -> Result<()> {
+    let stop = StopHandle::new()?;
+    let (stopping, signals) = (stop.clone(), Arc::new(AtomicU64::new(0)));
+    let signalled = Arc::clone(&signals);
+    background::on_signal(move || {
+        signalled.fetch_add(1, Ordering::Relaxed);
+        stopping.stop();
+    })?;
+    let lookout = disk.is_shared().then(|| Lookout::start(&disk, &stop)).transpose()?;
+    let ending = stop.clone();
+    let kept = notify::keep(working::left(disk.levels(), disk.has_levels()), move || ending.stopped());
+    let mut signs = Signs::default();
+    let served = serve_disk(args, listen, (&disk, jobs, identity), console, ready, &stop, &mut signs);
+    drop(lookout);
+    // However the serving ended: from now on `status` says that it has.
+    stop.stop();
+    signs.served.iter().for_each(Served::end_work);
+    // A client that closes it has chosen before.
+    if !args.fork && signals.load(Ordering::Relaxed) > 0 {
+        closing::wait_on_terminal(&disk, || signals.load(Ordering::Relaxed) > 1, console);
+    }
+    let what = format!("closing {}", args.location);
+    let closed = working::show(drawn, &what, |working| {
+        let (working, weak, location) = (working.clone(), Arc::downgrade(&disk), args.location.to_string());
+        let _looking = Looking::start(move || {
+            let levels = weak.upgrade().map(|disk| disk.levels()).unwrap_or_default();
+            working.tell(working::unfinished_in(&levels).within("closing", &location));
+        });
+        // Whatever ended the serving, what was acknowledged goes to the medium.
+        disk.close()
+    });
+    let (waiting, instance) = signs.served.map(Served::end).unzip();
+    drop(kept);
+    let say = background::reporter(args.fork, disk.has_levels());
+    // Out of memory and unlocked, before anybody is told that this is over.
+    drop(disk);
+    // A script that waits for the file to go may take the disk away then.
+    drop(signs.pid_file);
+    // Of lost data hears above all who waits for the end.
+    let ended = background::both(closed, served, &say);
+    waiting.into_iter().flatten().for_each(|client| client.answer(&ended));
+    if let Some(Err(e)) = instance.map(Instance::end) {
+        say(&e);
+    }
+    ended
+}
+
+/// By what others know of a server.
+#[derive(Default)]
+struct Signs {
+    served: Option<Served>,
+    pid_file: Option<PidFile>,
+}
+
+/// Ends the serving of a disk that another client has taken over, even if nobody asks anything of it. Ends itself
+/// when it is dropped.
+struct Lookout {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lookout {
+    fn start(disk: &Arc<OpenDisk>, stop: &StopHandle) -> Result<Self> {
+        let (end, ended) = channel();
+        let (disk, stop) = (Arc::clone(disk), stop.clone());
+        let look = move || {
+            while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                if disk.taken_over().is_some() {
+                    return stop.stop();
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("lacuna-lookout".into()).spawn(look);
+        let thread = thread.map_err(|e| Error::io("cannot watch over the disk", &e))?;
+        Ok(Lookout { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        let _panicked = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn serve_disk(
+    args: &ServeArgs,
+    listen: &[Listen],
+    (disk, jobs, identity): (&Arc<OpenDisk>, Arc<dyn JobHandler>, Identity),
+    console: Console,
+    ready: &mut Ready,
+    stop: &StopHandle,
+    signs: &mut Signs,
+) -> Result<()> {
+    let say = background::reporter(args.fork, disk.has_levels());
+    let last_error = Arc::new(Mutex::new(None));
+    let remembered = Arc::clone(&last_error);
+    let failures = AtomicU64::new(0);
+    let stopping = stop.clone();
+    let report = move |e: &Error| {
+        if e.kind() == Kind::Fenced {
+            // The disk is another client's now. Clients that are still connected here can only be misled.
+            stopping.stop();
+        }
+        // `lacuna status` shows it.
+        *remembered.lock() = Some(e.clone());
+        match failures.fetch_add(1, Ordering::Relaxed) {
+            0..TOLD => say(e),
+            TOLD => say(&Error::new(Kind::Io, "more requests failed; `lacuna status` shows the last one")),
+            _ => {}
+        }
+    };
+    // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
+    let jobs = Jobs::new(Some(jobs), Arc::new(|| Ok(())), settings::full_name);
+    let (working, file) = (jobs.clone(), Arc::clone(&identity.file));
+    let mut options = Options {
+        in_use: Some(Arc::new(move || working.is_at_work() || file.is_deleted())),
+        report: Some(Arc::new(report)),
+        max_connections: usize::from(args.max_connections),
+        idle_timeout: args.idle.idle_timeout,
+        ..Options::default()
+    };
+    let holder = args.holder.of(&args.location)?;
+    let site = Site::of(&args.location, &holder.cluster);
+    if site.target().is_some() {
+        options.max_workers = WORKERS_OVER_NETWORK;
+    }
+    if let Some(workers) = args.workers {
+        options.workers = usize::from(workers);
+        options.max_workers = options.max_workers.max(options.workers);
+    }
+    options.tls = match (&args.tls_dir, args.tls) {
+        (None, _) => TlsMode::Off,
+        (Some(_), Some(Tls::Allow)) => TlsMode::Allow,
+        (Some(_), _) => TlsMode::Require,
+    };
+    options.certificates.clone_from(&args.tls_dir);
+    let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
+    let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
+    let uris = server.uris();
+    let state = NbdState { stop: stop.clone(), last_error, level_0: levels[0].clone() };
+    let served = Served::start(identity, uris.clone(), &levels, state, jobs);
+    let unseen = |e: &Error| {
+        console.note(&format!("`lacuna status` will not see this server: {}", settings::words(e)));
+    };
+    signs.served = served.inspect_err(unseen).ok();
+    signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    uris.iter().try_for_each(|uri| console::line(uri))?;
+    ready.tell()?;
+    server.run(stop)
+}

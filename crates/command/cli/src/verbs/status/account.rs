@@ -1,0 +1,177 @@
+//! What a server says of itself, in words: ten lines that a person reads, and all counters.
+
+use crate::terminal::utc::utc;
+use crate::verbs::status::activity::{Activity, percent};
+use lacuna_storage::{Location, human, shell_word};
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::Path;
+
+/// The words for a server; with `all` also every counter that it has.
+pub(crate) fn of(server: &Value, all: bool) -> String {
+    let server = &printable(server);
+    let place = place(server);
+    let location = server["location"].as_str().unwrap_or("a disk");
+    let pid = &server["pid"];
+    if server["died"] == true {
+        return format!(
+            "{location} at {place}: its server died (process {pid}); `lacuna close {}` clears away what it left\n",
+            shell_word(&place)
+        );
+    }
+    if server["silent"] == true {
+        return format!("{location} at {place}: its server {}; {}\n", no_answer(server), go_on(server));
+    }
+    let mut out = format!("{location} at {place} ({})\n", facts(server));
+    if let Some(changed) = changed_file(server) {
+        let _ = writeln!(out, "  {changed}");
+    }
+    if let Some(error) = server["last_error"].as_str() {
+        let _ = writeln!(out, "  last failure: {error}");
+    }
+    let mut rows = short(server);
+    if all {
+        rows.extend(server["id"].as_str().map(|id| ("ID".to_owned(), id.to_owned())));
+        rows.extend(counters(server));
+    }
+    for (name, value) in rows {
+        let _ = writeln!(out, "  {name:<24} {value}");
+    }
+    out
+}
+
+/// What a server says, with every text printable: names of files are chosen by others.
+pub(crate) fn printable(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(lacuna_storage::printable(text).into_owned()),
+        Value::Array(items) => items.iter().map(printable).collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| (name.clone(), printable(value))).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+/// Where clients find it: the mount point, or the places where it listens.
+pub(crate) fn place(server: &Value) -> String {
+    if server["front"] == "fuse" {
+        return server["mountpoint"].as_str().unwrap_or_default().to_owned();
+    }
+    let uris: Vec<&str> = server["uris"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if uris.is_empty() { "an unknown address".to_owned() } else { uris.join(" and ") }
+}
+
+/// What is said of a server that does not answer, after its name.
+pub(crate) fn no_answer(server: &Value) -> String {
+    format!("does not answer (process {})", server["pid"])
+}
+
+/// What to do about that.
+pub(crate) fn go_on(server: &Value) -> String {
+    format!("if it was stopped, `kill -CONT {}` lets it go on", server["pid"])
+}
+
+/// Whether the file of what is open was deleted.
+pub(crate) fn is_deleted(server: &Value) -> bool {
+    server["file"]["deleted"] == true
+}
+
+/// What became of the file of what is open, if it is no longer where it was opened.
+pub(crate) fn changed_file(server: &Value) -> Option<String> {
+    if is_deleted(server) {
+        let rescue = if server["vault"] == true { "" } else { ": copy what you need before you close it" };
+        return Some(format!("its {} was deleted{rescue}", holder(server)));
+    }
+    if server["file"]["removed"] == true {
+        return Some("its device was removed, or has another name".to_owned());
+    }
+    moved_to(server).map(|path| format!("its {} is {path} now", holder(server)))
+}
+
+/// What holds what is open.
+pub(crate) fn holder(server: &Value) -> &'static str {
+    if server["vault"] == true { "directory" } else { "file" }
+}
+
+/// The path of the file of what is open, if it was moved.
+pub(crate) fn moved_to(server: &Value) -> Option<&str> {
+    if is_deleted(server) || server["file"]["removed"] == true {
+        return None;
+    }
+    // Nothing is looked at: what holds the file may not answer.
+    let location = Location::parse(server["location"].as_str()?).ok()?;
+    // A file that goes on by another hard link has the name that was removed, and its path is not known.
+    let is_known = |path: &&str| path.starts_with('/') && !path.ends_with(" (deleted)");
+    let path = server["file"]["path"].as_str().filter(is_known)?;
+    (location.path() != Some(Path::new(path))).then_some(path)
+}
+
+/// When it was opened, if that is known.
+pub(crate) fn since(server: &Value) -> Option<String> {
+    server["since"].as_u64().map(utc)
+}
+
+/// What stands behind its name.
+fn facts(server: &Value) -> String {
+    let mut facts = vec![format!("process {}", server["pid"])];
+    facts.extend(server["namespace"].as_str().map(|namespace| format!("namespace {namespace}")));
+    facts.extend(server["format"].as_str().map(str::to_owned));
+    facts.extend(since(server).map(|moment| format!("since {moment}")));
+    let marks = [("read_only", "read-only"), ("closing", "closing")];
+    facts.extend(marks.into_iter().filter(|(field, _)| server[*field] == true).map(|(_, word)| word.into()));
+    facts.join(", ")
+}
+
+/// The few counters that matter to most.
+fn short(server: &Value) -> Vec<(String, String)> {
+    let activity = Activity::of(&server["items"]);
+    if server["items"].as_array().is_none_or(Vec::is_empty) {
+        return vec![("counters".into(), "none now: it waits for its medium".into())];
+    }
+    let levels = Some(activity.level_words()).filter(|words| !words.is_empty());
+    let levels =
+        levels.map(|words| words.trim_start_matches("levels ").trim_start_matches("level ").to_owned());
+    let requests = |count: u64| if count == 1 { "1 request".to_owned() } else { format!("{count} requests") };
+    let rows = [
+        ("open levels", levels),
+        ("read", activity.read.map(human)),
+        ("written", activity.written.map(human)),
+        ("in flight", activity.in_flight.map(requests)),
+        ("not yet on the medium", activity.pending_words()),
+        ("of it waiting for cover", activity.waiting_for_cover.map(human)),
+        ("cover", cover(&activity)),
+        (
+            "metadata in the cache",
+            activity.cache.and_then(percent).map(|hits| format!("{hits}% of look-ups")),
+        ),
+        ("host", activity.medium_full.then(|| "full: free space there, or delete and trim here".to_owned())),
+    ];
+    rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// How the disk writes cover, and what it wrote.
+pub(crate) fn cover(activity: &Activity) -> Option<String> {
+    let own = match activity.cover_interval? {
+        0 => "none of its own".to_owned(),
+        millis => format!("every {} s, {} so far", millis as f64 / 1000.0, activity.cover.unwrap_or(0)),
+    };
+    let (medium, public) = activity.amplified.filter(|(_, public)| *public > 0).unwrap_or((0, 1));
+    let factor = medium as f64 / public as f64;
+    Some(if medium > 0 { format!("{own}; {factor:.1} blocks on the medium for each written") } else { own })
+}
+
+/// Every counter.
+fn counters(server: &Value) -> Vec<(String, String)> {
+    let items = server["items"].as_array().into_iter().flatten();
+    let row = |item: &Value| {
+        let name = item["name"].as_str().unwrap_or_default().replace('_', " ");
+        let value = match (item["value"].as_u64(), item["unit"].as_str()) {
+            (Some(bytes), Some("bytes")) => human(bytes),
+            (Some(so), Some("")) => if so == 0 { "no" } else { "yes" }.to_owned(),
+            (Some(value), Some(unit)) => format!("{value} {unit}"),
+            _ => String::new(),
+        };
+        (name, value)
+    };
+    items.map(row).collect()
+}

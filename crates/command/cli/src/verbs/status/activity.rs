@@ -1,0 +1,123 @@
+//! What a server does, gathered from its counters whichever format its disk has.
+//!
+//! Deniability contract: counters are those of levels that are open. Nothing here is known of others.
+
+use crate::terminal::working;
+use lacuna_storage::human;
+use serde_json::Value;
+
+/// The counters that people look at, of all open levels together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Activity {
+    /// The levels that the counters are of, where there are levels.
+    pub levels: Vec<u64>,
+    /// Bytes that clients read since it was opened; none from a server that does not count them.
+    pub read: Option<u64>,
+    /// Bytes that clients wrote.
+    pub written: Option<u64>,
+    /// Requests that are being worked on.
+    pub in_flight: Option<u64>,
+    /// Bytes that are acknowledged and not yet on the medium; none where that is not counted in bytes.
+    pub pending: Option<u64>,
+    /// Those of them that wait for cover; none where nothing can.
+    pub waiting_for_cover: Option<u64>,
+    /// Of a vault: files and directories that changed since the last commit.
+    pub changed_files: Option<u64>,
+    /// Milliseconds between two writes of cover, 0 for none of its own; none where there is no cover.
+    pub cover_interval: Option<u64>,
+    /// Writes of cover, and in which unit.
+    pub cover: Option<u64>,
+    /// Blocks on the medium, and of clients: write amplification is their quotient.
+    pub amplified: Option<(u64, u64)>,
+    /// Pages of metadata that were in the cache, and that were not.
+    pub cache: Option<(u64, u64)>,
+    /// Whether the host has no space left.
+    pub medium_full: bool,
+}
+
+impl Activity {
+    /// From the `items` of a server.
+    pub(crate) fn of(items: &Value) -> Activity {
+        let all = working::counters(items);
+        let each = |name: &'static str| all.clone().filter(move |(item, _)| *item == name).map(|(_, v)| v);
+        let sum = |name| each(name).reduce(u64::saturating_add);
+        let of_disk = |name| each(name).next();
+        let cells =
+            sum("waiting_for_cells").map(|blocks| blocks.saturating_mul(lacuna_storage::BLOCK_SIZE as u64));
+        let waiting_for_cover = sum("waiting_for_cover");
+        let pending = [sum("dirty"), waiting_for_cover, cells].into_iter().flatten();
+        Activity {
+            levels: each("level").collect(),
+            read: sum("bytes_read"),
+            written: sum("bytes_written"),
+            in_flight: sum("in_flight"),
+            pending: pending.reduce(u64::saturating_add),
+            waiting_for_cover,
+            changed_files: sum("changed_inodes"),
+            cover_interval: of_disk("cover_interval"),
+            cover: of_disk("refreshes"),
+            amplified: of_disk("medium_blocks_written").zip(of_disk("public_blocks_written")),
+            cache: of_disk("metadata_cache_hits").zip(of_disk("metadata_cache_misses")),
+            medium_full: of_disk("medium_full").is_some_and(|full| full > 0),
+        }
+    }
+
+    /// What is not yet on the medium, in words; none if nobody counts it.
+    pub(crate) fn pending_words(&self) -> Option<String> {
+        match (self.pending, self.changed_files) {
+            (Some(bytes), _) => Some(human(bytes)),
+            (None, Some(1)) => Some("1 file".to_owned()),
+            (None, Some(files)) => Some(format!("{files} files")),
+            (None, None) => None,
+        }
+    }
+
+    /// The levels in words; empty where there are none.
+    pub(crate) fn level_words(&self) -> String {
+        let numbers: Vec<String> = self.levels.iter().map(u64::to_string).collect();
+        match numbers.len() {
+            0 => String::new(),
+            1 => format!("level {}", numbers[0]),
+            _ => format!("levels {}", numbers.join(", ")),
+        }
+    }
+}
+
+/// The part of the first in both, in percent; none of nothing.
+pub(crate) fn percent((part, rest): (u64, u64)) -> Option<u64> {
+    let all = u128::from(part) + u128::from(rest);
+    (all > 0).then(|| u64::try_from(u128::from(part) * 100 / all).unwrap_or(100))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn items(list: &[(&str, u64)]) -> Value {
+        list.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+    }
+
+    #[test]
+    fn levels_are_added_up_and_the_disk_counts_once() {
+        let group = |level| {
+            [
+                ("level", level),
+                ("refreshes", 7),
+                ("cover_interval", 1000),
+                ("bytes_read", 10),
+                ("in_flight", 1),
+            ]
+        };
+        let mut list = group(0).to_vec();
+        list.extend(group(1));
+        list.push(("waiting_for_cover", 4096));
+        let activity = Activity::of(&items(&list));
+        assert_eq!((activity.read, activity.in_flight, activity.cover), (Some(20), Some(2), Some(7)));
+        assert_eq!((activity.level_words(), activity.pending), ("levels 0, 1".to_owned(), Some(4096)));
+        let vault = Activity::of(&items(&[("changed_inodes", 2)]));
+        assert_eq!(vault.pending_words().unwrap(), "2 files");
+        assert_eq!(Activity::of(&json!([])), Activity::default());
+        assert_eq!((percent((3, 1)), percent((0, 0)), percent((u64::MAX, 0))), (Some(75), None, Some(100)));
+    }
+}

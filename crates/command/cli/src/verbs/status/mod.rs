@@ -1,0 +1,177 @@
+//! `status`: what running servers say of themselves, and the servers that there are.
+
+pub(crate) mod account;
+pub(crate) mod activity;
+mod watch;
+
+use crate::args::StatusArgs;
+use crate::terminal::console::{self, Console};
+use crate::terminal::settings;
+use crate::verbs::in_pool;
+use crate::verbs::place::file_at;
+use lacuna_daemon::{HeldFile, Identity, Peer, Registry, ServerStatus};
+use lacuna_storage::{ClusterOptions, Error, Kind, Location, OpenDisk, Result};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A server, and its account of itself.
+pub(crate) struct Account {
+    pub peer: Peer,
+    pub status: ServerStatus,
+}
+
+/// `lacuna status`.
+pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
+    let target = &args.target;
+    let look = || -> Result<Vec<Value>> {
+        match target {
+            Some(target) => Ok(to_json(&accounts(peers_at(target)?, console))),
+            None => all(console),
+        }
+    };
+    let servers = look()?;
+    if let Some(target) = target
+        && servers.is_empty()
+    {
+        return Err(Error::new(Kind::NotFound, format!("no server for {target}"))
+            .expected("the location or the mount point of a disk that is being served")
+            .remedy("`lacuna list` lists all that this user can see"));
+    }
+    if args.json {
+        return console::json(&json!({ "servers": servers }));
+    }
+    if servers.is_empty() {
+        return console.done("nothing is being served");
+    }
+    if args.watch {
+        return watch::run(args, look);
+    }
+    servers.iter().try_for_each(|server| console::line(account::of(server, console.is_verbose()).trim_end()))
+}
+
+/// All servers of this user, for programs. Errors: what keeps one of them from being seen.
+pub(crate) fn all(console: Console) -> Result<Vec<Value>> {
+    Ok(to_json(&all_accounts(console)?))
+}
+
+/// The servers of a disk, or of a mount point, for programs. Errors: those of [`all`].
+pub(crate) fn servers_of(
+    target: &Location,
+    cluster: &ClusterOptions,
+    console: Console,
+) -> Result<Vec<Value>> {
+    Ok(to_json(&accounts_of(target, cluster, console)?))
+}
+
+fn to_json(accounts: &[Account]) -> Vec<Value> {
+    accounts.iter().map(|account| account.status.to_json()).collect()
+}
+
+/// All servers of this user. Errors: what keeps one of them from being seen.
+pub(crate) fn all_accounts(console: Console) -> Result<Vec<Account>> {
+    Ok(accounts(Registry::open(None)?.all()?, console))
+}
+
+/// The servers of a disk, or of a mount point. Errors: those of [`all_accounts`].
+pub(crate) fn accounts_of(
+    target: &Location,
+    cluster: &ClusterOptions,
+    console: Console,
+) -> Result<Vec<Account>> {
+    let mut peers = peers_at(target)?;
+    if let Some(meant) = in_pool::of(target, cluster) {
+        peers.retain(|peer| peer.record.in_pool.as_ref() == Some(&meant));
+    }
+    Ok(accounts(peers, console))
+}
+
+/// The servers of the disk or vault at this location, or of the mount there.
+fn peers_at(target: &Location) -> Result<Vec<Peer>> {
+    let registry = Registry::open(None)?;
+    let wanted = canonical(target);
+    let mut peers = registry.all()?;
+    peers.retain(|peer| peer.mount().is_some_and(|mount| mount.mountpoint.to_string_lossy() == wanted));
+    // A mount point is not looked at: its server may not answer.
+    if peers.is_empty() { registry.by_location(&wanted, file_at(target)) } else { Ok(peers) }
+}
+
+/// The accounts of these: servers of NBD, then mounts, then mounts of dead servers; mounts of one disk stand together, by level.
+fn accounts(peers: Vec<Peer>, console: Console) -> Vec<Account> {
+    let answered = |peer: Peer| match peer.status() {
+        Ok(status) => Some(Account { peer, status }),
+        Err(e) => {
+            console.detail(&settings::words(&e));
+            // One that ended at this moment, or does not listen yet, is not there. Any other is, whatever is wrong with it.
+            let status = (e.kind() != Kind::NotFound).then(|| ServerStatus::silent(peer.record.clone()));
+            status.map(|status| Account { peer, status })
+        }
+    };
+    let mut accounts: Vec<Account> = peers.into_iter().filter_map(answered).collect();
+    accounts.sort_by_key(|Account { peer, status }| {
+        let level =
+            status.counters().next().filter(|(name, _)| *name == "level").map_or(0, |(_, level)| level);
+        (status.died, peer.mount().is_some(), peer.record.location.clone(), level)
+    });
+    accounts
+}
+
+/// The location of what a process of this user serves. Errors: those of [`all_accounts`].
+pub(crate) fn of_process(process: u32, console: Console) -> Result<Option<String>> {
+    let servers = all(console)?;
+    Ok(servers.iter().find(|server| server["pid"] == process).and_then(location_now))
+}
+
+/// The location of what a server has open: the path that its file has now, if it was moved.
+pub(crate) fn location_now(server: &Value) -> Option<String> {
+    account::moved_to(server).or(server["location"].as_str()).map(str::to_owned)
+}
+
+/// What the server of a mount point says. Errors: [`Kind::NotFound`] if there is none or it has just ended, [`Kind::TimedOut`] if it
+/// does not answer.
+pub(crate) fn at_mountpoint(mountpoint: &Path) -> Result<ServerStatus> {
+    Registry::open(None)?.by_mountpoint(mountpoint)?.status()
+}
+
+/// What a server says; none if it has ended by now.
+pub(crate) fn unless_ended<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Err(e) if e.kind() == Kind::NotFound => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// A disk as other commands know it that this process opened at `location`.
+pub(crate) fn identity(
+    (location, format): (&Location, String),
+    cluster: &ClusterOptions,
+    disk: &OpenDisk,
+    file: Arc<HeldFile>,
+) -> Identity {
+    Identity {
+        location: canonical(location),
+        format,
+        uuid: Some(disk.uuid().to_string()),
+        id: Some(disk.id().to_string()),
+        in_pool: in_pool::of(location, cluster),
+        file,
+    }
+}
+
+/// A location as a server says it: of a path, the one that does not depend on the working directory.
+pub(crate) fn canonical(location: &Location) -> String {
+    match location {
+        Location::Path(path) | Location::Nand(path) | Location::Ubi(path) => {
+            location.with_path(canonical_path(path)).to_string()
+        }
+        Location::Rados { .. } => location.to_string(),
+    }
+}
+
+/// A path that does not depend on the working directory.
+pub(crate) fn canonical_path(path: &Path) -> PathBuf {
+    // What a dead server left mounted has no more than its name.
+    let by_name = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    let found = path.canonicalize().ok().or_else(by_name).or_else(|| std::path::absolute(path).ok());
+    found.unwrap_or_else(|| path.to_owned())
+}

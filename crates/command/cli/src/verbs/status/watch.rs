@@ -1,0 +1,358 @@
+//! `status --watch`: the counters of running servers again and again, and how fast they change.
+//!
+//! On a terminal one screen is drawn anew each time. Elsewhere each server gets one line each time, so that a log or another
+//! program can read it.
+
+use crate::args::StatusArgs;
+use crate::terminal::utc::utc;
+use crate::verbs::serve::background;
+use crate::verbs::status::account::{self, no_answer, place, since};
+use crate::verbs::status::activity::{Activity, percent};
+use lacuna_storage::{Error, Result, human};
+use rustix::termios::tcgetwinsize;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::iter::once;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Another screen, so that what was there before comes back; no cursor.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+/// To the first character.
+const HOME: &str = "\x1b[H";
+/// Clears the rest of the line, and of the screen.
+const REST_OF_LINE: &str = "\x1b[K";
+const REST_OF_SCREEN: &str = "\x1b[J";
+/// What a terminal has that does not say it.
+const USUAL: (usize, usize) = (80, 24);
+/// Lines above the servers.
+const TITLE: usize = 2;
+
+/// Watches what `look` gives, until INT, until there is nothing any more, or as often as was asked for. Errors: those of `look`.
+pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Result<Vec<Value>>) -> Result<()> {
+    let (interrupt, interrupted) = channel();
+    background::on_signal(move || {
+        let _ = interrupt.send(());
+    })?;
+    let screen = Screen::start();
+    let mut before = History::default();
+    let mut left = args.count;
+    loop {
+        let begun = Instant::now();
+        let servers = look()?;
+        if servers.is_empty() {
+            return screen.end("what was watched is closed");
+        }
+        let seen: Vec<Seen> = servers.iter().map(|server| before.see(server, begun)).collect();
+        before.keep(&seen);
+        if !screen.show(&seen, args.interval)? {
+            return Ok(());
+        }
+        left = left.map(|left| left - 1);
+        if left == Some(0) {
+            return screen.end("");
+        }
+        let pause = args.interval.saturating_sub(begun.elapsed());
+        if interrupted.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return screen.end("");
+        }
+    }
+}
+
+/// A server at one moment.
+struct Seen {
+    key: String,
+    server: Value,
+    activity: Activity,
+    at: Instant,
+    /// Bytes in a second since the moment before.
+    read: Option<u64>,
+    written: Option<u64>,
+    /// Cache hits since then, in percent.
+    hits: Option<u64>,
+    /// The most of both rates so far.
+    most: (u64, u64),
+}
+
+/// What was seen of servers the moment before.
+#[derive(Default)]
+struct History(HashMap<String, (Instant, Activity, (u64, u64))>);
+
+impl History {
+    fn see(&self, server: &Value, at: Instant) -> Seen {
+        let key = format!("{} {} {}", server["location"], place(server), server["pid"]);
+        let activity = Activity::of(&server["items"]);
+        let mut seen = Seen {
+            key,
+            server: server.clone(),
+            activity,
+            at,
+            read: None,
+            written: None,
+            hits: None,
+            most: (0, 0),
+        };
+        if let Some((then, before, most)) = self.0.get(&seen.key) {
+            let passed = at.saturating_duration_since(*then);
+            seen.read = rate(before.read, seen.activity.read, passed);
+            seen.written = rate(before.written, seen.activity.written, passed);
+            seen.hits = before.cache.zip(seen.activity.cache).and_then(|(before, now)| {
+                percent((now.0.saturating_sub(before.0), now.1.saturating_sub(before.1)))
+            });
+            seen.most = (most.0.max(seen.read.unwrap_or(0)), most.1.max(seen.written.unwrap_or(0)));
+        }
+        seen
+    }
+
+    fn keep(&mut self, seen: &[Seen]) {
+        let kept = seen.iter().map(|seen| (seen.key.clone(), (seen.at, seen.activity.clone(), seen.most)));
+        self.0 = kept.collect();
+    }
+}
+
+/// In a second.
+fn rate(before: Option<u64>, now: Option<u64>, passed: Duration) -> Option<u64> {
+    let more = now?.saturating_sub(before?);
+    (!passed.is_zero()).then(|| (more as f64 / passed.as_secs_f64()).round() as u64)
+}
+
+/// Where it is shown.
+struct Screen {
+    /// Whether it is a terminal on which a screen can be drawn.
+    drawn: bool,
+}
+
+impl Screen {
+    fn start() -> Screen {
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let drawn = io::stdout().is_terminal() && !dumb;
+        if drawn {
+            let _ = io::stdout().write_all(ENTER.as_bytes());
+        }
+        Screen { drawn }
+    }
+
+    /// Shows this moment. False if nobody reads it any more.
+    fn show(&self, seen: &[Seen], interval: Duration) -> Result<bool> {
+        let mut text = String::new();
+        if self.drawn {
+            let (width, height) = size();
+            text.push_str(HOME);
+            let frame = frame(seen, interval, (width, height));
+            for (number, line) in frame.iter().enumerate() {
+                let end = if number + 1 < frame.len() { "\r\n" } else { "" };
+                let _ = write!(text, "{}{REST_OF_LINE}{end}", cut(line, width));
+            }
+            text.push_str(REST_OF_SCREEN);
+        } else {
+            let now = utc(lacuna_daemon::seconds_now());
+            seen.iter().for_each(|seen| _ = writeln!(text, "{now}  {}", line(seen)));
+        }
+        write(&text)
+    }
+
+    fn end(self, word: &str) -> Result<()> {
+        drop(self);
+        if !word.is_empty() {
+            write(&format!("{word}\n"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if self.drawn {
+            let mut out = io::stdout();
+            let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
+        }
+    }
+}
+
+fn write(text: &str) -> Result<bool> {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Error::io("cannot write to standard output", &e)),
+    }
+}
+
+/// Columns and rows.
+fn size() -> (usize, usize) {
+    let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    size.map_or(USUAL, |size| (size.ws_col.into(), size.ws_row.into()))
+}
+
+/// A line that fits, without what would move the cursor.
+fn cut(line: &str, width: usize) -> String {
+    line.chars().map(|c| if c.is_control() { '?' } else { c }).take(width).collect()
+}
+
+/// The lines of a screen, at most `height`: all that is of interest where it fits, otherwise a row of a table for each server.
+fn frame(seen: &[Seen], interval: Duration, (width, height): (usize, usize)) -> Vec<String> {
+    let title = format!(
+        "lacuna status   {}   every {} s, Ctrl-C ends it",
+        utc(lacuna_daemon::seconds_now()),
+        interval.as_secs_f64()
+    );
+    let mut lines = vec![title, String::new()];
+    let whole: Vec<String> = seen.iter().flat_map(block).collect();
+    let room = height.saturating_sub(TITLE);
+    let table = || once(heading()).chain(seen.iter().map(|seen| row(seen, width))).collect();
+    let rest: Vec<String> = if whole.len() <= room { whole } else { table() };
+    let fits = rest.len() <= room;
+    let shown = if fits { rest.len() } else { room.saturating_sub(1) };
+    lines.extend(rest.iter().take(shown).cloned());
+    if !fits {
+        lines.push(format!("and {} more", rest.len() - shown));
+    }
+    lines.truncate(height);
+    lines
+}
+
+/// All that is of interest of a server, with an empty line behind it.
+fn block(seen: &Seen) -> Vec<String> {
+    let Seen { server, activity, .. } = seen;
+    let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
+    if let Some(absent) = absent(server) {
+        return vec![
+            format!("{} at {}", text("location"), place(server)),
+            format!("  {absent}"),
+            String::new(),
+        ];
+    }
+    let moment = since(server).map(|moment| format!(", since {moment}")).unwrap_or_default();
+    let closing = if server["closing"] == true { ", closing" } else { "" };
+    let levels = Some(activity.level_words()).filter(|words| !words.is_empty());
+    let levels = levels.map(|words| format!(", {words}")).unwrap_or_default();
+    let mut lines = vec![
+        format!("{} at {}", text("location"), place(server)),
+        format!("  {}{levels}, process {}{moment}{closing}", text("format"), server["pid"]),
+        format!("  {:<14}{:>14}{:>14}{:>14}", "", "now", "most", "in all"),
+    ];
+    let traffic = [
+        ("read", seen.read, seen.most.0, activity.read),
+        ("written", seen.written, seen.most.1, activity.written),
+    ];
+    for (name, now, most, all) in traffic {
+        let all = all.map_or_else(|| "-".to_owned(), human);
+        lines.push(format!("  {name:<14}{:>14}{:>14}{all:>14}", speed(now), speed(now.map(|_| most))));
+    }
+    let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
+    lines.push(format!("  {:<14}{:>14}", "in flight", number(activity.in_flight)));
+    lines.push(format!(
+        "  {:<14}{:>14}{}",
+        "pending",
+        activity.pending_words().unwrap_or_else(|| "-".to_owned()),
+        activity
+            .waiting_for_cover
+            .map(|bytes| format!("   {} waiting for cover", human(bytes)))
+            .unwrap_or_default()
+    ));
+    lines.extend(account::cover(activity).map(|words| format!("  {:<14}{words}", "cover")));
+    if let Some(all) = activity.cache.and_then(percent) {
+        let now = seen.hits.map_or_else(|| "-".to_owned(), |hits| format!("{hits}%"));
+        lines.push(format!("  {:<14}{now:>14}{:>14}{:>14}", "cache hits", "", format!("{all}%")));
+    }
+    lines.extend(server["last_error"].as_str().map(|error| format!("  last failure: {error}")));
+    lines.push(String::new());
+    lines
+}
+
+/// What stands above the rows.
+fn heading() -> String {
+    format!("{:>12}{:>13}{:>10}{:>12}  location", "read", "written", "in flight", "pending")
+}
+
+/// What matters most of a server, with the end of its name, which tells more than the beginning.
+fn row(seen: &Seen, width: usize) -> String {
+    let Seen { server, activity, .. } = seen;
+    let number = activity.in_flight.map_or_else(|| "-".to_owned(), |count| count.to_string());
+    let pending = activity.pending_words().unwrap_or_else(|| "-".to_owned());
+    let mut row = format!("{:>12}{:>13}{number:>10}{pending:>12}  ", speed(seen.read), speed(seen.written));
+    let marked = absent(server).map(|absent| format!(": {absent}")).unwrap_or_default();
+    let name = format!("{}{marked}", server["location"].as_str().unwrap_or("a disk"));
+    let (length, room) = (name.chars().count(), width.saturating_sub(row.chars().count()));
+    if length > room {
+        row.push_str("..");
+        row.extend(name.chars().skip(length - room.saturating_sub(2).min(length)));
+    } else {
+        row.push_str(&name);
+    }
+    row
+}
+
+/// All in a line.
+fn line(seen: &Seen) -> String {
+    let Seen { server, activity, .. } = seen;
+    let name = format!("{} at {}", server["location"].as_str().unwrap_or("a disk"), place(server));
+    if let Some(absent) = absent(server) {
+        return cut(&format!("{name}: {absent}"), usize::MAX);
+    }
+    let mut parts = vec![format!("read {}", speed(seen.read)), format!("written {}", speed(seen.written))];
+    parts.extend(activity.in_flight.map(|count| format!("in flight {count}")));
+    parts.extend(activity.pending_words().map(|words| format!("pending {words}")));
+    parts.extend(activity.cover.map(|count| format!("cover {count}")));
+    parts.extend(seen.hits.or(activity.cache.and_then(percent)).map(|hits| format!("cache hits {hits}%")));
+    parts.extend((server["closing"] == true).then(|| "closing".to_owned()));
+    parts.extend(server["last_error"].as_str().map(|error| format!("last failure: {error}")));
+    cut(&format!("{name}: {}", parts.join(", ")), usize::MAX)
+}
+
+/// Why there are no counters.
+fn absent(server: &Value) -> Option<String> {
+    if server["died"] == true {
+        return Some("its server died".to_owned());
+    }
+    (server["silent"] == true).then(|| format!("its server {}", no_answer(server)))
+}
+
+fn speed(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{}/s", human(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn seen(number: u64) -> Value {
+        json!({
+            "location": format!("/disk{number}\x1b[2J"), "front": "fuse", "mountpoint": "/mnt", "format": "sealed", "pid": 7,
+            "items": [{ "name": "bytes_read", "value": number << 20 }, { "name": "dirty", "value": 0 }],
+        })
+    }
+
+    #[test]
+    fn a_screen_of_any_size_holds_what_is_shown() {
+        let history = History::default();
+        for servers in [1, 2, 3, 40] {
+            let all: Vec<Seen> = (0..servers).map(|n| history.see(&seen(n), Instant::now())).collect();
+            for height in [1, 2, 3, 10, 24, 100] {
+                for width in [1, 40, 52, 80, 200] {
+                    let lines = frame(&all, Duration::from_secs(1), (width, height));
+                    assert!(lines.len() <= height, "{servers} in {height}: {lines:?}");
+                }
+            }
+            assert!(frame(&all, Duration::from_secs(1), (80, 24)).concat().contains("disk0"));
+        }
+        assert_eq!(cut("ab\x1b[Jc\nd", 6), "ab?[Jc");
+    }
+
+    #[test]
+    fn speed_is_what_changed_since_the_moment_before() {
+        let (mut history, start) = (History::default(), Instant::now());
+        let first = history.see(&seen(1), start);
+        assert_eq!(first.read, None);
+        history.keep(&[first]);
+        let mut later = seen(1);
+        later["items"][0]["value"] = json!(5 << 20);
+        let second = history.see(&later, start + Duration::from_secs(2));
+        assert_eq!((second.read, second.most.0, second.written), (Some(2 << 20), 2 << 20, None));
+        assert!(line(&second).contains("read 2 MiB/s"));
+    }
+}

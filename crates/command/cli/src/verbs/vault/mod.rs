@@ -1,0 +1,351 @@
+//! `vault init|check|accept|stat`: what is asked and said around the operations of [`lacuna_storage::vault`].
+
+pub(crate) mod refused;
+pub(crate) mod rescue;
+
+use crate::args::cost;
+use crate::args::size::budget;
+use crate::args::{
+    ExpectArgs, PassphraseArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultStatArgs,
+};
+use crate::terminal::console::{self, Console};
+use crate::terminal::passphrase;
+use crate::terminal::settings;
+use crate::terminal::working;
+use crate::verbs::place::file_at;
+use crate::verbs::unlock::check_id;
+use lacuna_daemon::{Op, Peer, Registry};
+use lacuna_storage::vault::{
+    self, BadFile, CheckReport, Consent, NewVault, OpenVault, VaultKey, VaultOpening,
+};
+use lacuna_storage::{Access, Error, Kind, Opener, PublicHeader, Result, human, printable};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What is said where this machine remembers nothing of a vault.
+const FIRST_OPENING: &str =
+    "the anchor remembers no state of this vault, so nobody can tell whether this is the newest one";
+
+/// `lacuna vault init`.
+pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
+    let dir = &args.dir;
+    let new = NewVault {
+        dir: dir.clone(),
+        integrity: args.integrity,
+        anchor: args.anchor.anchor.clone(),
+        cost: cost::from_args(&args.cost)?.unwrap_or_default(),
+    };
+    let given = || {
+        if let Some(token) = args.passphrase.tokens().next() {
+            return Err(Error::new(Kind::Usage, format!("cannot make a vault in {}", dir.display()))
+                .found(format!("the token {token} as its first passphrase"))
+                .expected("a passphrase, which is also the recovery passphrase")
+                .remedy(format!("enrol the token with `lacuna key add DIR --token {token}` afterwards")));
+        }
+        let given = passphrase::first(&args.passphrase, &dir.display().to_string())?;
+        let [passphrase] = given.try_into().map_err(|given: Vec<_>| {
+            Error::new(Kind::Usage, format!("cannot make a vault in {}", dir.display()))
+                .found(format!("{} passphrases", given.len()))
+                .expected("one to begin with")
+                .remedy("add others with `lacuna key add` afterwards")
+        })?;
+        Ok(passphrase)
+    };
+    // To be there already is a wrong use, as with `create`.
+    let usage = |e: Error| if e.kind() == Kind::Exists { e.with_kind(Kind::Usage) } else { e };
+    let made = vault::create(&new, &console, given).map_err(usage)?;
+    console.done(&format!(
+        "made a vault in {}, integrity {}, UUID {}\nID {}\nits last state is remembered in {}\ntrying a passphrase costs {}",
+        dir.display(),
+        args.integrity.name(),
+        made.header.uuid,
+        made.id,
+        made.anchor.display(),
+        cost::words(&made.header.cost)
+    ))
+}
+
+/// Takes hold of a vault and opens its header, with the passphrase that options give or a person types. Another vault than the
+/// expected one is refused.
+pub(crate) fn key(
+    dir: &Path,
+    access: Access,
+    (args, ExpectArgs { expect }): (&PassphraseArgs, ExpectArgs),
+    console: Console,
+) -> Result<VaultKey> {
+    let shown = dir.display().to_string();
+    let ask = |disk: &PublicHeader, open: Opener<'_>| {
+        passphrase::to_open(args, &shown, disk.uuid, open).and_then(|opened| check_id(opened, expect, &shown))
+    };
+    vault::unlock(dir, access, &console, ask).map_err(|e| {
+        if e.kind() != Kind::Busy {
+            return e;
+        }
+        match server_of(dir) {
+            Ok(Some((mountpoint, pid))) => Error::new(Kind::Busy, format!("cannot open {shown}"))
+                .found(format!("it is open at {} (process {pid})", mountpoint.display()))
+                .remedy(format!(
+                    "use it there, or `lacuna close {}` first",
+                    lacuna_storage::shell_word(&mountpoint)
+                )),
+            Ok(None) => e,
+            Err(unseen) => e.remedy(format!("who has it open cannot be told: {}", unseen.finding())),
+        }
+    })
+}
+
+/// Where this user has a vault mounted, and the process that serves it. Errors: what keeps it from being seen.
+fn server_of(dir: &Path) -> Result<Option<(PathBuf, u32)>> {
+    let file = file_at(&lacuna_storage::Location::Path(dir.to_owned()));
+    let peer = running()?.into_iter().find(|peer| file.is(peer.record.file));
+    Ok(peer.and_then(|peer| Some((peer.mount()?.mountpoint.clone(), peer.record.pid))))
+}
+
+/// The vaults that this user has mounted. Errors: what keeps one of them from being seen.
+fn running() -> Result<Vec<Peer>> {
+    let mut peers = Registry::open(None)?.all()?;
+    peers.retain(|peer| peer.alive && peer.mount().is_some_and(|mount| mount.vault));
+    Ok(peers)
+}
+
+/// Says what a person should know who has just opened a vault.
+pub(crate) fn notes(open: &OpenVault, read_only: bool, console: Console) {
+    if open.is_first_opening() {
+        // A look leaves nothing behind that later ones could be compared with.
+        let later = if read_only { "" } else { "; from now on it remembers" };
+        console.note(&format!("{FIRST_OPENING}{later}"));
+    }
+}
+
+/// `lacuna vault check`.
+pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
+    let budget = budget(args.cache)?;
+    // A vault that is only looked at stays as it is: a new state of it might be in conflict with one of another machine.
+    let access = if args.repair { Access::Write } else { Access::Read };
+    let key = key(&args.dir, access, (&args.passphrase, args.expect), console)?;
+    let opening = VaultOpening {
+        read_only: !args.repair,
+        budget,
+        anchor: args.anchor.anchor.clone(),
+        ..VaultOpening::default()
+    };
+    let opening_it = format!("opening {}", args.dir.display());
+    let open = working::show(console, &opening_it, |_| key.open(opening));
+    let open = open?;
+    notes(&open, !args.repair, console);
+    let bar = console.progress(0, "{per_sec} files");
+    let report = open.vault().check(&mut |done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let repaired = report.and_then(|report| {
+        let lacks = args.repair && (report.single > 0 || report.lacks_superblock);
+        let pages = if lacks { open.vault().repair()? } else { 0 };
+        Ok((report, pages))
+    });
+    let closed = open.close();
+    console::both(repaired.and_then(|(report, pages)| verdict(args, &report, pages)), closed)
+}
+
+/// Says what came of a check, after which `repaired` pages were written anew. Errors: [`Kind::Corrupt`] with what to do about what is bad.
+fn verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result<()> {
+    if args.json {
+        console::json(&check_json(&args.dir, report, repaired))?;
+    } else {
+        report.bad.iter().try_for_each(|bad| console::line(&bad_words(bad)))?;
+        if !report.is_whole() {
+            console::line("and more, which are only counted")?;
+        }
+        console::line(&format!(
+            "{} and {} verified, {} bad",
+            many(report.files, "file"),
+            many(report.blocks, "block"),
+            report.places
+        ))?;
+        copies_words(report, repaired).iter().try_for_each(|line| console::line(line))?;
+    }
+    if report.places == 0 {
+        return copies_verdict(args, report, repaired);
+    }
+    Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
+        .found(format!("{} that cannot be read", many(report.places, "place")))
+        .remedy(
+            "bring the backing files that are named above back as they were, or write these files anew from another copy; \
+             everything else can be read",
+        ))
+}
+
+/// What there is to say about the copies of the namespace and the superblock.
+fn copies_words(report: &CheckReport, repaired: u64) -> Vec<String> {
+    let mut words = Vec::new();
+    if report.single > 0 {
+        words.push(format!("{} of the namespace in one backing file alone", many(report.single, "page")));
+    }
+    if report.lacks_superblock {
+        words.push("one of the two superblocks does not verify".to_owned());
+    }
+    if repaired > 0 {
+        words.push(format!("{} written anew", many(repaired, "page")));
+    }
+    words
+}
+
+/// Errors: [`Kind::Corrupt`] if everything can be read, and another bad block might change that.
+fn copies_verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result<()> {
+    let is_repaired = args.repair && repaired >= report.single;
+    if (report.single == 0 && !report.lacks_superblock) || is_repaired {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
+        .found(copies_words(report, repaired).join(", "))
+        .expected("two copies of each page of the namespace and of the superblock; everything can be read from those that are left")
+        .remedy(format!("`lacuna vault check {} --repair` writes them anew", lacuna_storage::shell_word(&args.dir))))
+}
+
+fn check_json(dir: &Path, report: &CheckReport, repaired: u64) -> Value {
+    let named = report.bad.iter().map(|BadFile { path, backing, block, blocks, why }| {
+        json!({ "path": path, "backing": backing, "block": block, "blocks": blocks, "error": why })
+    });
+    json!({
+        "location": dir.display().to_string(),
+        "files": report.files,
+        "blocks": report.blocks,
+        "bad": report.places,
+        "single_copies": report.single,
+        "lacks_superblock": report.lacks_superblock,
+        "repaired": repaired,
+        "bad_blocks": named.collect::<Vec<_>>(),
+        "bad_blocks_truncated": !report.is_whole(),
+    })
+}
+
+fn bad_words(BadFile { path, backing, block, blocks, why }: &BadFile) -> String {
+    let mut words = path.clone();
+    let _ = match block {
+        Some(first) if *blocks > 1 => write!(words, ", blocks {first}-{}", first + blocks - 1),
+        Some(block) => write!(words, ", block {block}"),
+        None => Ok(()),
+    };
+    if !backing.is_empty() {
+        let _ = write!(words, " (backing file {backing})");
+    }
+    let _ = write!(words, ": {why}");
+    printable(&words).into_owned()
+}
+
+/// `lacuna vault accept`.
+pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
+    let (dir, shown) = (&args.dir, args.dir.display());
+    let refused =
+        |what: &str| Error::new(Kind::Usage, format!("cannot accept the state of {shown}")).found(what);
+    if !args.yes && !console::can_ask() {
+        return Err(
+            refused("no terminal to ask whether to go on").remedy("if that is what you want, give --yes")
+        );
+    }
+    let key = key(dir, Access::Write, (&args.passphrase, args.expect), console)?;
+    let opening = VaultOpening { anchor: args.anchor.anchor.clone(), ..VaultOpening::default() };
+    let looking = VaultOpening { read_only: true, ..opening.clone() };
+    match key.open(looking).map(|open| (open.is_first_opening(), open.close())) {
+        Ok((first, closed)) => {
+            closed?;
+            let why = if first { "this machine remembers no other" } else { "this machine remembers it" };
+            return console
+                .done(&format!("nothing to accept: the state of {shown} is as it should be; {why}"));
+        }
+        // A damaged journal leaves a state before the damage, which can be accepted as well.
+        Err(e) if matches!(e.kind(), Kind::RolledBack | Kind::Corrupt) => {}
+        Err(e) => return Err(e),
+    }
+    let open = key.open(VaultOpening { accept: Some(consent(args.yes, console)), ..opening })?;
+    let accepted = open.vault().found().accepted;
+    open.close()?;
+    if !accepted {
+        return console.done(&format!(
+            "nothing was accepted: another state of {shown} is there by now, and it is as it should be"
+        ));
+    }
+    console.done(&format!("accepted the state of {shown}; `lacuna open` takes it from now on"))
+}
+
+/// Shows the state that was read, and asks: what is accepted is that state, even if another one lies there by then.
+fn consent(yes: bool, console: Console) -> Consent {
+    Consent::asked(move |refusal| {
+        console.note(&settings::words(&refusal.remedy("go on only if this is the state that you want")));
+        console.note(
+            "accepting it makes this state the newest one: what was written to the vault in states that are not in its history \
+             is gone",
+        );
+        if yes { Ok(()) } else { console::confirm() }
+    })
+}
+
+/// `lacuna vault stat`.
+pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
+    let shown = args.file.display();
+    let failed = |e: &std::io::Error| Error::io(format!("cannot look at {shown}"), e);
+    let about = std::fs::metadata(&args.file).map_err(|e| failed(&e))?;
+    let (mountpoint, peer) = mount_of(about.dev())?.ok_or_else(|| {
+        Error::new(Kind::NotFound, format!("cannot tell how {shown} is protected"))
+            .found("a file that is in no vault which this user has open")
+            .expected("a path below the mount point of a vault")
+    })?;
+    if about.is_file() {
+        // What the kernel has not written back yet counts as well. An error of that the kernel tells once, so it is not kept back.
+        match std::fs::File::open(&args.file) {
+            Ok(file) => file.sync_all().map_err(|e| Error::io(format!("cannot sync {shown}"), &e))?,
+            // Who may not read it may still ask how it is protected.
+            Err(e) => {
+                let why = format!("cannot open {shown}: {e}");
+                console.note(&format!("what was written last may not be counted: {why}"));
+            }
+        }
+    }
+    let mut found = peer.ask(&Op::Stat { ino: about.ino() })?;
+    found["path"] = json!(args.file.to_string_lossy());
+    found["mountpoint"] = json!(mountpoint.to_string_lossy());
+    if args.json { console::json(&found) } else { console::bytes(stat_words(&found).as_bytes()) }
+}
+
+/// The vault that is mounted as this device.
+fn mount_of(device: u64) -> Result<Option<(PathBuf, Peer)>> {
+    let is_it = |at: &Path| std::fs::metadata(at).is_ok_and(|top| top.dev() == device);
+    let mut mounted =
+        running()?.into_iter().filter_map(|peer| Some((peer.mount()?.mountpoint.clone(), peer)));
+    Ok(mounted.find(|(mountpoint, _)| is_it(mountpoint)))
+}
+
+fn stat_words(found: &Value) -> String {
+    let number = |field: &str| found[field].as_u64().unwrap_or(0);
+    let text = |field: &str| found[field].as_str().unwrap_or("none yet").to_owned();
+    let (blocks, random) = (number("blocks"), number("random_looking"));
+    let share = if blocks == 0 { 0.0 } else { random as f64 / blocks as f64 * 100.0 };
+    let rows = [
+        ("file", text("path")),
+        ("scheme", format!("{} (asked for: {})", text("scheme"), text("integrity"))),
+        ("blocks", format!("{blocks}, {random} of them random-looking ({share:.1}%)")),
+        ("trusted", human(number("trusted_bytes"))),
+        ("untrusted", format!("{} beside the blocks", human(number("untrusted_bytes")))),
+        ("counters", many(number("intervals"), "interval")),
+        ("backing file", text("backing")),
+    ];
+    rows.iter().fold(String::new(), |mut words, (name, value)| {
+        let _ = writeln!(words, "{name:<16} {value}");
+        words
+    })
+}
+
+/// So many of something, in words.
+pub(crate) fn many(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Where the findings of a running vault go: to the log of its server.
+pub(crate) fn log(say: &lacuna_mount::Log) -> vault::Log {
+    let say = Arc::clone(say);
+    Arc::new(move |line: &str| say(&Error::new(Kind::Corrupt, line)))
+}

@@ -1,0 +1,70 @@
+//! `vault rescue`: brings out what verifies of a damaged vault, and says what is missing.
+
+use crate::args::VaultRescueArgs;
+use crate::args::size::budget;
+use crate::terminal::console::{self, Console};
+use crate::terminal::working;
+use crate::verbs::vault::{key, many};
+use lacuna_storage::vault::{Missing, RescueReport, VaultOpening, rescue};
+use lacuna_storage::{Access, Error, Kind, Result, human, printable};
+use serde_json::json;
+
+/// `lacuna vault rescue`.
+pub(crate) fn run(args: &VaultRescueArgs, console: Console) -> Result<()> {
+    let budget = budget(args.cache)?;
+    let key = key(&args.dir, Access::Read, (&args.passphrase, args.expect), console)?;
+    let opening = VaultOpening { budget, anchor: args.anchor.anchor.clone(), ..VaultOpening::default() };
+    let damaged =
+        working::show(console, &format!("opening {}", args.dir.display()), |_| key.open_to_rescue(opening))?;
+    if let Some(used) = damaged.used() {
+        console.note(used);
+    }
+    let bar = console.progress(0, "{per_sec} files");
+    let report = rescue(&damaged, &args.target, &mut |done| bar.set_position(done));
+    bar.finish_and_clear();
+    // To be there already is a wrong use, as with `create`.
+    let usage = |e: Error| if e.kind() == Kind::Exists { e.with_kind(Kind::Usage) } else { e };
+    verdict(args, &report.map_err(usage)?)
+}
+
+/// Says what came of it. Errors: [`Kind::Corrupt`] if something is missing.
+fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
+    let RescueReport { files, directories, bytes, nameless, lost, missing } = report;
+    if args.json {
+        let named = missing.iter().map(|Missing { path, what }| json!({ "path": path, "what": what }));
+        console::json(&json!({
+            "location": args.dir.display().to_string(),
+            "target": args.target.display().to_string(),
+            "files": files,
+            "directories": directories,
+            "bytes": bytes,
+            "nameless": nameless,
+            "lost": lost,
+            "missing": named.collect::<Vec<_>>(),
+            "missing_truncated": *lost > missing.len() as u64,
+        }))?;
+    } else {
+        for Missing { path, what } in missing {
+            console::line(&format!("missing: {}: {}", printable(path), printable(what)))?;
+        }
+        if *lost > missing.len() as u64 {
+            console::line("and more, which are only counted")?;
+        }
+        console::line(&format!(
+            "brought out {} of {}, in {}",
+            many(*files, "file"),
+            human(*bytes),
+            if *directories == 1 { "1 directory".to_owned() } else { format!("{directories} directories") }
+        ))?;
+    }
+    if *lost == 0 {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, format!("not everything in {} could be brought out", args.dir.display()))
+        .found(if *lost == 1 {
+            "1 thing is missing".to_owned()
+        } else {
+            format!("{lost} things are missing")
+        })
+        .remedy(format!("what could be read is in {}; take the rest from a backup", args.target.display())))
+}

@@ -1,0 +1,107 @@
+//! A file has one job, and a function one thing to do: neither is long.
+
+use crate::workspace::{root, texts};
+
+const MOST_LINES: usize = 500;
+const MOST_LINES_OF_FUNCTION: usize = 100;
+/// A function should have fewer lines.
+const LONG: usize = 70;
+/// How many functions have more. The number only falls.
+const LONG_FUNCTIONS: usize = 4;
+/// Where our code is.
+const FOLDERS: [&str; 4] = ["crates", "papers", "fuzz", "examples"];
+
+/// The name of the function that a line begins, if it begins one.
+fn name(line: &str) -> Option<&str> {
+    let (before, after) = line.split_once("fn ")?;
+    let words = ["default", "const", "async", "unsafe", "extern"];
+    let may_stand_before =
+        |word: &str| word.starts_with("pub") || word.starts_with('"') || words.contains(&word);
+    let name = after.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("");
+    (before.split_whitespace().all(may_stand_before) && !name.is_empty()).then_some(name)
+}
+
+/// The lines of the function that begins with the first one, up to its closing brace, as rustfmt puts it. None for a function without a
+/// body.
+fn length(lines: &[&str]) -> Option<usize> {
+    let first = lines.first()?;
+    let end = format!("{}}}", &first[..first.len() - first.trim_start().len()]);
+    let mut has_body = false;
+    for (at, line) in lines.iter().enumerate() {
+        if has_body {
+            if *line == end {
+                return Some(at + 1);
+            }
+        } else if line.ends_with('{') {
+            has_body = true;
+        } else if line.ends_with('}') {
+            return Some(at + 1);
+        } else if line.ends_with(';') {
+            return None;
+        }
+    }
+    None
+}
+
+/// The functions of a file that rustfmt has formatted, with their lines.
+fn functions(text: &str) -> Vec<(&str, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let begin = lines.iter().enumerate().filter_map(|(at, line)| Some((at, name(line.trim_start())?)));
+    begin.filter_map(|(at, name)| Some((name, length(&lines[at..])?))).collect()
+}
+
+/// Files and functions that are too long, and how many functions are long.
+fn findings(files: &[(String, String)]) -> (Vec<String>, usize) {
+    let (mut found, mut long) = (Vec::new(), 0);
+    for (file, text) in files {
+        let lines = text.lines().count();
+        if lines > MOST_LINES {
+            found.push(format!("{file} has {lines} lines"));
+        }
+        for (name, lines) in functions(text) {
+            long += usize::from(lines > LONG);
+            if lines > MOST_LINES_OF_FUNCTION {
+                found.push(format!("{file}: {name} has {lines} lines"));
+            }
+        }
+    }
+    (found, long)
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let root = root();
+    let mut files = Vec::new();
+    for folder in FOLDERS {
+        let below = texts(&root.join(folder), ".rs").into_iter();
+        files.extend(below.map(|(path, text)| (format!("{folder}/{path}"), text)));
+    }
+    assert!(files.len() > 500, "{} files", files.len());
+    let (found, long) = findings(&files);
+    assert_eq!(found, [""; 0]);
+    assert!(
+        long <= LONG_FUNCTIONS,
+        "{long} functions have more than {LONG} lines; expected {LONG_FUNCTIONS}"
+    );
+    assert!(long == LONG_FUNCTIONS, "{long} functions have more than {LONG} lines: lower LONG_FUNCTIONS");
+}
+
+#[test]
+fn what_is_too_long_is_found() {
+    let text = |lines: usize| {
+        format!("    pub(crate) fn f(\n        a: u8,\n    ) {{\n{}    }}\n", "\n".repeat(lines - 4))
+    };
+    let file = |text: String| [("a.rs".to_owned(), text)];
+    assert_eq!(findings(&file(text(70))), (vec![], 0));
+    assert_eq!(findings(&file(text(71))), (vec![], 1));
+    assert_eq!(findings(&file(text(101))), (vec!["a.rs: f has 101 lines".to_owned()], 1));
+    assert_eq!(findings(&file("\n".repeat(500))), (vec![], 0));
+    assert_eq!(findings(&file("\n".repeat(501))), (vec!["a.rs has 501 lines".to_owned()], 0));
+}
+
+#[test]
+fn functions_are_found_with_and_without_bodies() {
+    let text = "fn short() {}\ntrait A {\n    fn b(&self);\n    fn c(\n        &self,\n    ) -> u8\n    where\n        Self: Sized;\n}\n\
+                pub const unsafe extern \"C\" fn d() {\n    {\n    }\n}\n// fn e() {\nlet f = fn_of();\n";
+    assert_eq!(functions(text), [("short", 1), ("d", 4)]);
+}

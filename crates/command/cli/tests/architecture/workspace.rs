@@ -1,0 +1,109 @@
+//! The crates of the workspace as Cargo has them, and files of the tree.
+
+use crate::graph::Graph;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A crate, which is called by its folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Crate {
+    pub(crate) folder: String,
+    /// The folder around that.
+    pub(crate) layer: String,
+    pub(crate) package: String,
+    /// The name of its library in code, if it has one.
+    pub(crate) library: Option<String>,
+    /// The crates of the workspace that it depends on.
+    pub(crate) uses: BTreeSet<String>,
+    /// The crates that its tests depend on.
+    pub(crate) tests_use: BTreeSet<String>,
+}
+
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
+}
+
+pub(crate) fn crates() -> Vec<Crate> {
+    let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
+    let out = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    parse(&serde_json::from_slice(&out.stdout).unwrap())
+}
+
+/// Which crate depends on which others, tests aside.
+pub(crate) fn graph(crates: &[Crate]) -> Graph {
+    crates.iter().map(|one| (one.folder.clone(), one.uses.clone())).collect()
+}
+
+fn parse(metadata: &Value) -> Vec<Crate> {
+    metadata["packages"].as_array().unwrap().iter().map(of_package).collect()
+}
+
+fn of_package(package: &Value) -> Crate {
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let path = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap();
+    let folder = name(path);
+    // A crate of others has no path. The tests of a crate may ask for its own features.
+    let of_kind = |is_of_kind: fn(&Value) -> bool| -> BTreeSet<String> {
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let ours = dependencies.filter(|one| is_of_kind(&one["kind"])).filter_map(|one| one["path"].as_str());
+        ours.map(|path| name(Path::new(path))).filter(|other| *other != folder).collect()
+    };
+    let (uses, tests_use) = (of_kind(|kind| kind != "dev"), of_kind(|kind| kind == "dev"));
+    let mut targets = package["targets"].as_array().unwrap().iter();
+    let library = targets.find(|target| target["kind"] == json!(["lib"]));
+    let library = library.map(|target| target["name"].as_str().unwrap().replace('-', "_"));
+    let layer = name(path.parent().unwrap());
+    Crate { folder, layer, package: package["name"].as_str().unwrap().to_owned(), library, uses, tests_use }
+}
+
+/// The files below a folder whose names end so, with their texts, by their paths from there. Folders of builds are left out.
+pub(crate) fn texts(root: &Path, ending: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
+            // A link may lead out of the tree, and a folder may be of a program that runs beside this one.
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() && name != "target" && !name.starts_with('.') {
+                left.push(path);
+            } else if kind.is_file() && name.ends_with(ending) {
+                let inside = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+                found.push((inside, std::fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_crate_is_read_from_what_cargo_tells() {
+    let dependency = |path: &str, kind: Value| json!({ "path": path, "kind": kind });
+    let metadata = json!({ "packages": [{
+        "name": "lacuna-nbd",
+        "manifest_path": "/tree/crates/front/nbd/Cargo.toml",
+        "targets": [{ "kind": ["test"], "name": "serve" }, { "kind": ["lib"], "name": "lacuna-nbd" }],
+        "dependencies": [
+            dependency("/tree/crates/base/contracts", Value::Null),
+            { "kind": null, "name": "rustls" },
+            dependency("/tree/crates/front/nbd", json!("dev")),
+            dependency("/tree/crates/test/testkit", json!("dev")),
+        ],
+    }] });
+    let expected = Crate {
+        folder: "nbd".into(),
+        layer: "front".into(),
+        package: "lacuna-nbd".into(),
+        library: Some("lacuna_nbd".into()),
+        uses: BTreeSet::from(["contracts".into()]),
+        tests_use: BTreeSet::from(["testkit".into()]),
+    };
+    assert_eq!(parse(&metadata), [expected]);
+}

@@ -1,0 +1,267 @@
+//! `--expect`: another disk than the one that is meant is refused, though the same passphrase opens it.
+
+use crate::pool::{Cluster, PoolDisk};
+use crate::scene::{CHEAP, Closing, Ran, Scene, can_mount};
+use crate::vault_scene::VaultScene;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+/// An ID that no disk has.
+const OTHER: &str = "00112233445566778899aabbccddeeff";
+
+/// What `create` said the ID is.
+fn told(created: &Ran) -> String {
+    let line = created.stdout.lines().find_map(|line| line.strip_prefix("ID "));
+    line.unwrap_or_else(|| panic!("no ID in {}", created.stdout)).to_owned()
+}
+
+/// What is said of a disk of the ID `found` where `expected` was meant.
+#[track_caller]
+fn is_refused(ran: Ran, found: &str, expected: &str) {
+    let ran = ran.code(10);
+    assert!(ran.stderr.contains(found) && ran.stderr.contains(expected), "{}", ran.stderr);
+    assert!(ran.stderr.contains("another disk than the expected one"), "{}", ran.stderr);
+}
+
+#[test]
+fn every_format_has_an_id_that_is_checked() {
+    for (location, shape) in [
+        ("disk.img", &["--size", "4M"][..]),
+        ("plain.img", &["--size", "4M", "--cipher", "xts"]),
+        ("levels.img", &["--size", "64M", "--format", "deniable"]),
+        ("cells.img", &["--size", "64M", "--format", "oblivious"]),
+        ("nand:chip.img", &["--size", "8M"]),
+    ] {
+        let scene = Scene::new();
+        let id = told(&scene.create(location, shape).code(0));
+        let info = |options: &[&str]| {
+            scene.lacuna(&[&["info", location, "--json"], options].concat()).code(0).json()
+        };
+        assert_eq!(info(&["--key-file", "key"])["id"], *id, "{location}");
+        // Without the key nothing tells.
+        assert!(info(&[])["id"].is_null(), "{location}");
+        let words = scene.lacuna(&["info", location, "--key-file", "key"]).code(0).stdout;
+        assert!(words.contains(&format!("ID               {id}\n")), "{words}");
+        let serve = ["serve", location, "--socket", "s", "--key-file", "key", "--expect", OTHER];
+        is_refused(scene.lacuna(&serve), &id, OTHER);
+        scene.lacuna(&["serve", location, "--socket", "s", "--key-file", "key", "--expect", "0011"]).code(1);
+
+        let server = scene.serve_disk(location, &["--expect", &id.to_uppercase()]);
+        let status = scene.lacuna(&["status", location, "--json"]).code(0).json();
+        assert_eq!(status["servers"][0]["id"], *id, "{location}");
+        assert!(scene.lacuna(&["-v", "status", location]).code(0).stdout.contains(&id));
+        // Its server tells.
+        assert_eq!(info(&[])["id"], *id, "{location}");
+        assert_eq!(server.stop(), 0);
+    }
+}
+
+#[test]
+fn a_level_does_not_show_in_the_id() {
+    let scene = Scene::new();
+    fs::write(scene.path("deep"), "battery staple").unwrap();
+    let shape = ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep"];
+    let id = told(&scene.create("disk.img", &shape).code(0));
+    for key in ["key", "deep"] {
+        let info = scene.lacuna(&["info", "disk.img", "--json", "--key-file", key]).code(0).json();
+        assert_eq!(info["id"], *id);
+        let serve = ["serve", "disk.img", "--socket", "s", "--key-file", key, "--expect", OTHER];
+        // The same words, also where they may be kept in a log.
+        is_refused(scene.lacuna(&serve), &id, OTHER);
+        let server = scene.served_by(&mut scene.command(&[
+            "serve",
+            "disk.img",
+            "--socket",
+            "nbd.sock",
+            "--key-file",
+            key,
+            "--expect",
+            &id,
+        ]));
+        assert_eq!(server.stop(), 0);
+    }
+    // New passphrases and another size leave it as it is; a backup of the header that is brought back, too.
+    let flat = told(&scene.create("flat.img", &["--size", "8M"]).code(0));
+    fs::write(scene.path("new"), "another").unwrap();
+    scene.lacuna(&["key", "change", "flat.img", "--key-file", "key", "--new-key-file", "new"]).code(0);
+    scene.lacuna(&["resize", "flat.img", "--size", "12M", "--key-file", "new"]).code(0);
+    let info = scene.lacuna(&["info", "flat.img", "--json", "--key-file", "new"]).code(0).json();
+    assert_eq!(info["id"], *flat);
+}
+
+#[test]
+fn a_disk_that_was_put_in_its_place_is_refused() {
+    let scene = Scene::new();
+    let mine = told(&scene.create("mine.img", &["--size", "4M"]).code(0));
+    let theirs = told(&scene.create("theirs.img", &["--size", "4M"]).code(0));
+    assert_ne!(mine, theirs);
+    let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key", "--expect", &mine];
+    fs::copy(scene.path("mine.img"), scene.path("disk.img")).unwrap();
+    // A copy of it is the same disk.
+    assert_eq!(scene.served_by(&mut scene.command(&serve)).stop(), 0);
+    fs::rename(scene.path("theirs.img"), scene.path("disk.img")).unwrap();
+    let before = fs::read(scene.path("disk.img")).unwrap();
+    is_refused(scene.lacuna(&serve), &theirs, &mine);
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before, "a disk that was refused was written to");
+}
+
+/// What checks, changes or purges a disk means one disk, open or closed.
+#[test]
+fn no_verb_takes_another_disk() {
+    let scene = Scene::new();
+    let id = told(&scene.create("disk.img", &["--size", "4M"]).code(0));
+    fs::write(scene.path("new"), "another\n").unwrap();
+    let verbs = [
+        &["check", "disk.img"][..],
+        &["key", "add", "disk.img", "--new-key-file", "new"],
+        &["key", "change", "disk.img", "--new-key-file", "new"],
+        &["key", "remove", "disk.img", "--remove-key-file", "key"],
+        &["key", "refresh", "disk.img", "--yes", "--keep", "1"],
+        &["resize", "disk.img", "--size", "8M"],
+    ];
+    let given =
+        |words: &[&str], id: &str| scene.lacuna(&[words, &["--key-file", "key", "--expect", id]].concat());
+    let before = fs::read(scene.path("disk.img")).unwrap();
+    verbs.iter().for_each(|words| is_refused(given(words, OTHER), &id, OTHER));
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before, "a disk that was refused was written to");
+    given(verbs[0], &id).code(0);
+    let server = scene.serve(&[]);
+    verbs.iter().for_each(|words| is_refused(given(words, OTHER), &id, OTHER));
+    assert_eq!(scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["size"], 4 << 20);
+    for words in [verbs[0], verbs[1], verbs[5]] {
+        given(words, &id).code(0);
+    }
+    assert_eq!(server.stop(), 0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "new", "--expect", &id]).code(0);
+
+    let chip = told(&scene.create("nand:chip.img", &["--size", "8M"]).code(0));
+    let purge = ["purge", "nand:chip.img"];
+    is_refused(given(&purge, OTHER), &chip, OTHER);
+    given(&purge, &chip).code(0);
+    let server = scene.serve_disk("nand:chip.img", &[]);
+    is_refused(given(&purge, OTHER), &chip, OTHER);
+    given(&purge, &chip).code(0);
+    assert_eq!(server.stop(), 0);
+    scene.lacuna(&["purge", "--all", "--expect", &chip]).code(1);
+}
+
+/// A program that gives the passphrase, and puts another file in the place of the disk meanwhile.
+fn swapping(scene: &Scene) -> String {
+    let script = "#!/bin/sh\n[ -e away.img ] || { mv disk.img away.img; mv theirs.img disk.img; }\ncat key\n";
+    fs::write(scene.path("ask"), script).unwrap();
+    fs::set_permissions(scene.path("ask"), fs::Permissions::from_mode(0o755)).unwrap();
+    "./ask".to_owned()
+}
+
+#[test]
+fn what_was_checked_is_what_is_opened() {
+    let scene = Scene::new();
+    let mine = told(&scene.create("disk.img", &["--size", "4M"]).code(0));
+    let theirs = told(&scene.create("theirs.img", &["--size", "4M"]).code(0));
+    let ask = swapping(&scene);
+    let untouched = fs::read(scene.path("theirs.img")).unwrap();
+    let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--askpass", &ask, "--expect", &mine];
+    let server = scene.served_by(&mut scene.command(&serve));
+    // The disk that was there when the command looked is open, and known by its file.
+    let status = scene.lacuna(&["status", "away.img", "--json"]).code(0).json();
+    assert_eq!(status["servers"][0]["id"], *mine);
+    let path = status["servers"][0]["file"]["path"].as_str().unwrap();
+    assert!(path.ends_with("/away.img"), "{path}");
+    // What has the name now is another disk, of which that server knows nothing.
+    scene.lacuna(&["check", "disk.img", "--key-file", "key", "--read-only"]).code(0);
+    let now = scene.lacuna(&["info", "disk.img", "--json", "--key-file", "key"]).code(0).json();
+    assert_eq!(now["id"], *theirs);
+    let mut client = crate::nbd_client::Client::connect(&server.socket).unwrap();
+    client.write_at(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    assert_eq!(server.stop(), 0);
+    assert!(fs::read(scene.path("disk.img")).unwrap() == untouched, "the other disk was written to");
+    let away = scene.lacuna(&["check", "away.img", "--key-file", "key", "--json"]).code(0).json();
+    assert_eq!(away["good"], 1);
+}
+
+#[test]
+fn a_vault_has_an_id_too() {
+    let Some(scene) = VaultScene::empty() else { return };
+    let (one, two) = (told(&scene.init("v", &[]).code(0)), told(&scene.init("w", &[]).code(0)));
+    let info = |dir: &str, options: &[&str]| {
+        scene.0.lacuna(&[&["info", dir, "--json"], options].concat()).code(0).json()
+    };
+    assert_eq!(info("v", &["--key-file", "key"])["id"], *one);
+    assert!(info("v", &[])["id"].is_null());
+    is_refused(scene.keyed(&["open", "w", "mnt", "--expect", &one]), &two, &one);
+    for words in [
+        &["vault", "check", "w"][..],
+        &["vault", "accept", "w", "--yes"],
+        &["vault", "rescue", "w", "out"],
+        &["key", "add", "w", "--new-key-file", "key"],
+    ] {
+        is_refused(scene.keyed(&[words, &["--expect", &one]].concat()), &two, &one);
+    }
+    assert!(!scene.0.path("out").exists());
+    scene.keyed(&["vault", "check", "w", "--expect", &two]).code(0);
+    scene.keyed(&["open", "v", "mnt", "--expect", &one]).code(0);
+    assert_eq!(info("v", &[])["id"], *one);
+    let status = scene.0.lacuna(&["status", "mnt", "--json"]).code(0).json();
+    assert_eq!(status["servers"][0]["id"], *one);
+    scene.close().code(0);
+    // A vault that was put in the place of another.
+    fs::rename(scene.0.path("v"), scene.0.path("away")).unwrap();
+    fs::rename(scene.0.path("w"), scene.0.path("v")).unwrap();
+    is_refused(scene.keyed(&["open", "v", "mnt", "--expect", &one]), &two, &one);
+}
+
+/// As fstab and units have it: what mount(8) runs takes the option, and so does what is mounted already.
+#[test]
+fn fstab_can_say_which_disk_it_means() {
+    if !can_mount("/dev/fuse") {
+        return;
+    }
+    let scene = Scene::new();
+    let id = told(&scene.create("disk.img", &["--size", "4M"]).code(0));
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let _closing = Closing(&scene, &["mnt"]);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_lacuna"), scene.path("mount.lacuna")).unwrap();
+    let mount = |expected: &str| -> Ran {
+        let options = format!("raw,keyfile=key,expect={expected}");
+        let mut helper = Command::new(scene.path("mount.lacuna"));
+        helper.args(["disk.img", "mnt", "-o", &options]).current_dir(scene.path(""));
+        helper.env("XDG_RUNTIME_DIR", scene.path("")).output().unwrap().into()
+    };
+    // 32 is what mount(8) knows for all that kept it from mounting.
+    let refused = mount(OTHER).code(32).stderr;
+    assert!(refused.contains(&id) && refused.contains(OTHER), "{refused}");
+    mount(&id).code(0);
+    let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
+    assert_eq!(status["servers"][0]["id"], *id);
+    // `mount -a` does not know that it is there already.
+    mount(&id).code(0);
+    let refused = mount(OTHER).code(32).stderr;
+    assert!(refused.contains(&id) && refused.contains(OTHER), "{refused}");
+    scene.lacuna(&["close", "mnt"]).code(0);
+    // The units hand their options on as they are.
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../packaging/systemd");
+    let says = |unit: &str, words: &str| fs::read_to_string(units.join(unit)).unwrap().contains(words);
+    assert!(says("lacuna@.service", "-o foreground,${OPTIONS}") && says("lacuna@.service", "expect="));
+    assert!(says("lacuna-serve@.service", "$OPTIONS") && says("lacuna-serve@.service", "--expect"));
+}
+
+#[test]
+fn a_disk_in_a_pool_is_not_taken_from_others_before_it_is_known() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::unmade(cluster);
+    let made =
+        disk.verb(&["create"], &[&["--key-file", "key", "--size", "16M"], &CHEAP[..]].concat()).code(0);
+    let id = told(&made);
+    assert_eq!(disk.keyed(&["info"], &["--json"]).code(0).json()["id"], *id);
+    let holder = disk.serve(&["--expect", &id]);
+    assert_eq!(disk.verb(&["info"], &["--json"]).code(0).json()["id"], *id);
+    let steal = ["--socket", "stolen.sock", "--steal", "--expect", OTHER];
+    is_refused(disk.keyed(&["serve"], &steal), &id, OTHER);
+    assert_eq!(disk.lockers(), 1);
+    // The client that held it holds it still.
+    assert_eq!(holder.stop(), 0);
+}

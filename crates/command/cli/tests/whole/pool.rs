@@ -1,0 +1,190 @@
+//! Disks in a pool of Ceph RADOS, for tests. Where there is no cluster the tests skip themselves and say so.
+
+use crate::scene::{CHEAP, Ran, Scene, Serving, skipped};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The configuration of the cluster, and the folder that `scripts/ceph-cluster.sh` keeps it in.
+const CONF: &str = "LACUNA_CEPH_CONF";
+const DIR: &str = "LACUNA_CEPH_DIR";
+/// The pool that the script makes.
+pub(crate) const POOL: &str = "lacuna";
+
+/// Tests that break the cluster have it for themselves.
+static TURN: RwLock<()> = RwLock::new(());
+static DISKS: AtomicU32 = AtomicU32::new(0);
+
+enum Turn {
+    #[allow(dead_code)]
+    Shared(RwLockReadGuard<'static, ()>),
+    #[allow(dead_code)]
+    Alone(RwLockWriteGuard<'static, ()>),
+    /// Another value of the same test has it.
+    Elsewhere,
+}
+
+/// A cluster that is up.
+pub(crate) struct Cluster {
+    pub conf: PathBuf,
+    _turn: Turn,
+}
+
+impl Cluster {
+    /// The cluster, shared with other tests.
+    pub(crate) fn shared() -> Option<Cluster> {
+        let conf = conf()?;
+        Some(Cluster { conf, _turn: Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner)) })
+    }
+
+    /// The same cluster for the same test, which must not wait for its own turn.
+    pub(crate) fn again(&self) -> Cluster {
+        Cluster { conf: self.conf.clone(), _turn: Turn::Elsewhere }
+    }
+
+    /// The cluster, for a test that breaks and mends it.
+    pub(crate) fn alone() -> Option<Cluster> {
+        let conf = conf()?;
+        if std::env::var_os(DIR).is_none() {
+            skipped(&format!("{DIR} does not say where the cluster is, so its parts cannot be stopped"));
+            return None;
+        }
+        Some(Cluster { conf, _turn: Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner)) })
+    }
+
+    /// One of Ceph's own programs, which must succeed; what it printed.
+    #[track_caller]
+    pub(crate) fn tool(&self, program: &str, args: &[&str]) -> String {
+        let output = Command::new(program).arg("-c").arg(&self.conf).args(args).output();
+        Ran::from(output.unwrap_or_else(|e| panic!("{program}: {e}"))).code(0).stdout
+    }
+
+    /// A verb of the script that runs the cluster.
+    #[track_caller]
+    pub(crate) fn script(&self, verb: &str, rest: &[&str]) {
+        assert!(self.try_script(verb, rest), "ceph-cluster.sh {verb} failed");
+    }
+
+    /// The same; whether it succeeded.
+    #[allow(clippy::unused_self)]
+    pub(crate) fn try_script(&self, verb: &str, rest: &[&str]) -> bool {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/ceph-cluster.sh");
+        let dir = std::env::var_os(DIR).unwrap_or_default();
+        let output = Command::new(script).arg(verb).arg(dir).args(rest).output();
+        output.is_ok_and(|output| output.status.success())
+    }
+}
+
+fn conf() -> Option<PathBuf> {
+    let conf = std::env::var_os(CONF).map(PathBuf::from);
+    if conf.is_none() {
+        skipped(&format!("no Ceph cluster to test with: {CONF} is not set"));
+    }
+    conf
+}
+
+/// A name in the pool, unlike those of other tests and other runs.
+pub(crate) fn new_name() -> String {
+    format!("test-{}-{}", std::process::id(), DISKS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A directory to run the program in, and a disk in the pool, which goes when this is dropped.
+pub(crate) struct PoolDisk {
+    pub scene: Scene,
+    pub cluster: Cluster,
+    pub location: String,
+}
+
+impl PoolDisk {
+    /// A disk made with `options`.
+    pub(crate) fn create(cluster: Cluster, options: &[&str]) -> PoolDisk {
+        let disk = PoolDisk::unmade(cluster);
+        disk.verb(&["create"], &[&["--key-file", "key"], &CHEAP[..], options].concat()).code(0);
+        disk
+    }
+
+    /// A name at which no disk is.
+    pub(crate) fn unmade(cluster: Cluster) -> PoolDisk {
+        PoolDisk { scene: Scene::new(), cluster, location: format!("rados:{POOL}/{}", new_name()) }
+    }
+
+    /// Words of a verb, then the location, then the rest.
+    pub(crate) fn words<'a>(&'a self, verb: &[&'a str], rest: &[&'a str]) -> Vec<&'a str> {
+        let conf = self.cluster.conf.to_str().unwrap();
+        [verb, &[self.location.as_str()], rest, &["--ceph-conf", conf]].concat()
+    }
+
+    /// Runs the program.
+    #[track_caller]
+    pub(crate) fn verb(&self, verb: &[&str], rest: &[&str]) -> Ran {
+        self.scene.lacuna(&self.words(verb, rest))
+    }
+
+    /// Runs the program with the passphrase.
+    #[track_caller]
+    pub(crate) fn keyed(&self, verb: &[&str], rest: &[&str]) -> Ran {
+        self.verb(verb, &[rest, &["--key-file", "key"]].concat())
+    }
+
+    /// Runs the program on a snapshot of the disk, with the passphrase.
+    #[track_caller]
+    pub(crate) fn keyed_at(&self, snapshot: &str, verb: &[&str], rest: &[&str]) -> Ran {
+        let location = format!("{}@{snapshot}", self.location);
+        let conf = self.cluster.conf.to_str().unwrap();
+        let words = [verb, &[&location], rest, &["--key-file", "key", "--ceph-conf", conf]].concat();
+        self.scene.lacuna(&words)
+    }
+
+    /// Serves the disk.
+    pub(crate) fn serve(&self, options: &[&str]) -> Serving {
+        self.serve_in(&self.scene, &self.location, options)
+    }
+
+    /// Serves the disk read-only, and does not show what it says of requests that fail.
+    pub(crate) fn serve_damaged(&self) -> Serving {
+        let words = ["--socket", "nbd.sock", "--key-file", "key", "--read-only"];
+        self.scene.served_by_saying(&mut self.scene.command(&self.words(&["serve"], &words)), Stdio::null())
+    }
+
+    /// Serves a snapshot of the disk.
+    pub(crate) fn serve_at(&self, snapshot: &str, options: &[&str]) -> Serving {
+        self.serve_in(&self.scene, &format!("{}@{snapshot}", self.location), options)
+    }
+
+    /// Serves `location` on the socket of another scene.
+    pub(crate) fn serve_in(&self, scene: &Scene, location: &str, options: &[&str]) -> Serving {
+        let conf = self.cluster.conf.to_str().unwrap();
+        scene.serve_disk(location, &[options, &["--ceph-conf", conf]].concat())
+    }
+
+    /// The prefix of the objects of the disk's data.
+    pub(crate) fn data_prefix(&self) -> String {
+        let info = self.verb(&["info"], &["--json"]).code(0).json();
+        info["medium"]["objects"].as_str().unwrap().to_owned()
+    }
+
+    /// How many clients hold the lock on the disk.
+    pub(crate) fn lockers(&self) -> usize {
+        let object = format!("lacuna.{}.lock.{:016x}", self.location.rsplit('/').next().unwrap(), 0);
+        let words = ["-p", POOL, "lock", "info", &object, "lacuna.writer", "--format", "json"];
+        let info: serde_json::Value = serde_json::from_str(&self.cluster.tool("rados", &words)).unwrap();
+        info["lockers"].as_array().unwrap().len()
+    }
+
+    /// Every object in the pool whose name begins so.
+    pub(crate) fn objects(&self, prefix: &str) -> Vec<String> {
+        let listed = self.cluster.tool("rados", &["-p", POOL, "ls"]);
+        let mut found: Vec<String> =
+            listed.lines().filter(|name| name.starts_with(prefix)).map(str::to_owned).collect();
+        found.sort();
+        found
+    }
+}
+
+impl Drop for PoolDisk {
+    fn drop(&mut self) {
+        // What a failed test left is in nobody's way.
+        let _ = self.verb(&["delete"], &["--yes", "--steal", "--timeout", "30"]);
+    }
+}

@@ -1,0 +1,130 @@
+//! A closed stripe, and how it becomes ciphertext.
+//!
+//! Deniability contract: every hidden slot is encrypted, also one that holds nothing, under the key of the level that owns it or
+//! a throwaway one: the work is the same whatever is in the slots and whatever levels exist. What no open level says in the
+//! summary is random.
+
+use crate::geometry::{ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, ROOT_LEN, ROOTS_AT};
+use crate::keys::{LevelKeys, Salt, domain, seal_slot};
+use crate::log::InFlight;
+use crate::params::Params;
+use crate::place::{Seq, Slot};
+use crate::plain::{Echo, Plain};
+use crate::summary::{self, PublicPart, seal_root};
+use lacuna_contracts::{BLOCK_SIZE, RecordMut, Result};
+use lacuna_crypto::{HEDGED, RandomSource};
+use lacuna_levels::{Entry, MapState, WriteKey};
+use std::sync::Arc;
+
+/// A stripe that takes nothing more.
+pub(crate) struct Closed {
+    pub(crate) in_flight: Arc<InFlight>,
+    /// What the hidden part of its summary says.
+    pub(crate) hidden: HiddenPart,
+    /// As it was drawn, until it is hedged.
+    pub(crate) salt: Salt,
+    /// The salt of the checkpoint that is due before it, if one is.
+    pub(crate) checkpoint: Option<Salt>,
+    /// Its tags are still missing.
+    pub(crate) part: PublicPart,
+}
+
+/// What the hidden part of a stripe's summary says.
+pub(crate) struct HiddenPart {
+    /// The states of the maps of levels 1 and up.
+    pub(crate) roots: Vec<MapState>,
+    /// What the hidden slots of the stripe before hold.
+    pub(crate) echo: Echo,
+}
+
+/// A stripe as it will lie on the medium.
+pub(crate) struct Encrypted {
+    pub(crate) seq: Seq,
+    /// What its summary calls durable.
+    pub(crate) claimed: Seq,
+    pub(crate) checkpoint: Option<Salt>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Closed {
+    /// Makes its salt depend on all that is going to be sealed under it, so that two copies of a running machine, which draw the same
+    /// bytes, have keys of their own for what differs. As long as the bytes are fresh the salt is as random as they are, and tells
+    /// nothing (deniability contract). Every slot is hashed, full or empty: the work is the same whatever levels exist.
+    pub(crate) fn with_hedged_salt(mut self, keys: &LevelKeys) -> Closed {
+        let (salts, part) = (keys.salts(), &self.part);
+        let mut content = Vec::new();
+        let plain = [&self.in_flight.public, self.in_flight.hidden.get().expect("it was filled")];
+        for (slot, level, entry, block) in plain.into_iter().flat_map(Plain::to_encrypt) {
+            let mut bound = [0; 10];
+            RecordMut(&mut bound).put(0, &[level, slot.0]).u64(2, entry.pack());
+            content.extend(salts.nonce::<16>(&[0; HEDGED], &bound, block));
+        }
+        content.extend(part.previous);
+        content.extend(part.synced.0.to_le_bytes());
+        content.extend(part.root.encode());
+        content.extend(part.echo.iter().flat_map(|entry| entry.pack().to_le_bytes()));
+        content.extend(self.hidden.roots.iter().flat_map(MapState::encode));
+        for (level, entry) in &self.hidden.echo {
+            content.push(*level);
+            content.extend(entry.pack().to_le_bytes());
+        }
+        self.salt = salts.hedge(self.salt, &part.seq.0.to_le_bytes(), &content);
+        self
+    }
+
+    /// Encrypts it into `bytes`, which are as long as a stripe.
+    pub(crate) fn encrypt(
+        mut self,
+        params: &Params,
+        keys: &LevelKeys,
+        filler: &dyn RandomSource,
+        mut bytes: Vec<u8>,
+    ) -> Result<Encrypted> {
+        let stripe_keys = keys.all_of_stripe(&self.salt)?;
+        let key = &stripe_keys[0];
+        let (summary, slots) = bytes.split_at_mut(BLOCK_SIZE);
+        let (public, hidden) = slots.split_at_mut(params.public_slots() * BLOCK_SIZE);
+        let mut hidden_part = [0; BLOCK_SIZE];
+        let hidden_part = &mut hidden_part[..params.geometry.public_at() - ROOTS_AT];
+        filler.fill(hidden_part);
+        self.encrypt_hidden(keys, &stripe_keys, hidden, hidden_part);
+        let seq = self.part.seq;
+        let slots = self.in_flight.public.to_encrypt().zip(public.chunks_exact_mut(BLOCK_SIZE));
+        for (((slot, _, entry, src), dst), (_, tag)) in slots.zip(&mut self.part.entries) {
+            *tag = seal_slot(key, seq, slot, entry, src, dst);
+        }
+        let digest = key.digest(domain::DIGEST, hidden);
+        summary::seal(key, &self.salt, &digest, hidden_part, &self.part, summary);
+        Ok(Encrypted { seq, claimed: self.part.synced, checkpoint: self.checkpoint, bytes })
+    }
+
+    /// Encrypts the hidden slots, and puts into `part`, which is random, what open levels say.
+    fn encrypt_hidden(&self, keys: &LevelKeys, stripe_keys: &[WriteKey], slots: &mut [u8], part: &mut [u8]) {
+        let (seq, plain) =
+            (self.part.seq, self.in_flight.hidden.get().expect("it was filled before it was sent"));
+        let (roots, listed) = part.split_at_mut(ENTRIES_AT - ROOTS_AT);
+        for ((level, root), out) in (1..).zip(&self.hidden.roots).zip(roots.chunks_exact_mut(ROOT_LEN)) {
+            seal_root(root, &stripe_keys[usize::from(level)], level, out);
+        }
+        let (entries, echo) = listed.split_at_mut(plain.slots() * HIDDEN_ENTRY);
+        // A slot is its owner's, full or empty.
+        let key_of = |slot: Slot| &stripe_keys[usize::from(keys.owner(slot))];
+        let slots = plain.to_encrypt().zip(slots.chunks_exact_mut(BLOCK_SIZE));
+        for (((slot, _, entry, src), dst), listed) in slots.zip(entries.chunks_exact_mut(HIDDEN_ENTRY)) {
+            let key = key_of(slot);
+            let tag = seal_slot(key, seq, slot, entry, src, dst);
+            let cover = key.cover(domain::ENTRY, slot.0, entry);
+            if entry != Entry::Empty {
+                listed[..16].copy_from_slice(&cover);
+                listed[16..].copy_from_slice(&tag);
+            }
+        }
+        let echoed = Slot::all(self.hidden.echo.len()).zip(&self.hidden.echo);
+        for ((slot, (_, entry)), out) in echoed.zip(echo.chunks_exact_mut(HIDDEN_ECHO)) {
+            let cover = key_of(slot).cover(domain::ECHO, slot.0, *entry);
+            if *entry != Entry::Empty {
+                out.copy_from_slice(&cover);
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! An open deniable disk: how its parts are put together, and what front ends ask of its levels.
+
+use crate::caches::Caches;
+use crate::carrier::Carrier;
+use crate::checkpoint::Checkpoint;
+use crate::health::Health;
+use crate::hidden::Hidden;
+use crate::keys::LevelKeys;
+use crate::log::Log;
+use crate::medium_reader::MediumReader;
+use crate::params::Params;
+use crate::pipeline::Pipeline;
+use crate::place::Seq;
+use crate::progress::Progress;
+use crate::public::Public;
+use crate::read::read;
+use crate::recovery::{self, LastStripe};
+use crate::summary::LogEnd;
+use crate::threads::Threads;
+use crate::view::View;
+use lacuna_contracts::{
+    Advice, BLOCK_SIZE, BlockAddr, Budget, Error, Kind, Result, Secret, Setting, StatusItem, closed,
+};
+use lacuna_levels::{
+    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Pace, Randomness,
+    Tree, check_length, level_disks,
+};
+use lacuna_medium::Medium;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A deniable disk, open.
+pub struct Deniable {
+    medium: Arc<dyn Medium>,
+    health: Arc<Health>,
+    progress: Arc<Progress>,
+    log: Arc<Log>,
+    pipeline: Arc<Pipeline>,
+    hidden: Arc<Hidden>,
+    view: Arc<View>,
+    carrier: Arc<Carrier>,
+    public: Arc<Public>,
+    mode: Mode,
+    threads: Mutex<Option<Threads>>,
+    /// Of the open hidden levels, in blocks.
+    lengths: Vec<u64>,
+    /// The stripe with which the cover of a closing ended last.
+    covered: Mutex<Option<Seq>>,
+}
+
+impl LevelFormat for Params {
+    type Disk = Deniable;
+
+    fn medium_len(&self) -> u64 {
+        Params::medium_len(self)
+    }
+
+    /// Writes checkpoints and the first stripe. The rest of the medium is left as it is: how far the log has come is public.
+    fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
+        check_length(medium.len(), self.medium_len(), Kind::NoSpace)?;
+        check_levels(self, masters.keys)?;
+        let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
+        let disk = Deniable::build(medium, self, masters, &options, |_, _, _| {
+            Ok(LogEnd { head: Seq::NONE, name: [0; 16], echo: Vec::new() })
+        })?;
+        disk.public.beat()?;
+        let first = Checkpoint { seq: Seq(1), closed: true };
+        for turn in 0..2 {
+            let salt = disk.public.draw_salt();
+            first.write_to(turn, &**medium, disk.log.keys(), &salt)?;
+        }
+        medium.sync()
+    }
+
+    fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions) -> Result<Deniable> {
+        medium.forget_cached()?;
+        check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
+        check_levels(self, masters.keys)?;
+        let disk = Deniable::build(&medium, self, masters, &options, |log, progress, trees| {
+            let (end, summary) = recovery::find_end(log, options.read_only)?;
+            if !options.read_only {
+                // What was found may still be on its way: stripes that follow will rely on it.
+                medium.sync()?;
+            }
+            progress.begin(end.head);
+            let last = LastStripe { seq: end.head, summary: summary.as_deref() };
+            for (level, tree) in (0u8..).zip(trees) {
+                recovery::rebuild(log, level, last, tree, options.read_only)?;
+            }
+            Ok(end)
+        })?;
+        // Deniability contract: what was read to rebuild the maps follows from the levels that there are.
+        disk.medium.forget_cached()?;
+        if disk.mode.background {
+            let cover = Duration::from_millis(u64::from(self.cover_millis));
+            let next = disk.progress.written().next();
+            let Deniable { pipeline, carrier, hidden, public, .. } = &disk;
+            let threads = Threads::start(pipeline, carrier, hidden, public, next, cover)?;
+            *disk.threads.lock() = Some(threads);
+        }
+        Ok(disk)
+    }
+}
+
+impl Deniable {
+    /// The open levels, from 0 up.
+    pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
+        level_disks(self)
+    }
+
+    /// The parameters it was opened with.
+    pub fn params(&self) -> &Params {
+        self.log.params()
+    }
+
+    /// How much its caches hold.
+    pub fn caches(&self) -> Caches {
+        let leaves = std::iter::once(self.view.cached()).chain(self.hidden.cached());
+        Caches { leaves: leaves.collect(), summaries: self.log.cached() }
+    }
+
+    /// Puts the parts of a disk together. `restore` fills the maps, and returns where the log ends.
+    fn build(
+        medium: &Arc<dyn Medium>,
+        params: &Params,
+        masters: Masters<'_>,
+        options: &OpenOptions,
+        restore: impl FnOnce(&Log, &Progress, &mut [Tree]) -> Result<LogEnd>,
+    ) -> Result<Deniable> {
+        let quarter = options.budget.share(1, 4).get();
+        let filler = &options.random.filler;
+        let keys = LevelKeys::new(params, masters, &**filler);
+        let hidden_length = |level| params.hidden_blocks(level, keys.level(level));
+        let lengths: Vec<u64> = keys.open_hidden().map(hidden_length).collect();
+        let health = Arc::new(Health::default());
+        let progress = Progress::new(medium.clone(), health.clone());
+        let reader = MediumReader::new(medium.clone(), options.background);
+        let log = Arc::new(Log::new(*params, keys, reader, progress.clone(), quarter));
+        let leaves = |memory: u64| (memory / BLOCK_SIZE as u64) as usize;
+        // The share of level 0 does not depend on what else is open (deniability contract).
+        let cycle = u64::from(params.cycle);
+        let mut trees = vec![Tree::new(params.blocks, cycle, leaves(quarter))];
+        // Nor does that of a hidden level depend on those above it.
+        let hidden_trees = (1..).zip(&lengths);
+        trees.extend(hidden_trees.map(|(level, blocks)| Tree::new(*blocks, cycle, leaves(quarter >> level))));
+        let end = restore(&log, &progress, &mut trees)?;
+        let mut trees = trees.into_iter();
+        let public = trees.next().expect("level 0 is always there");
+        let view = Arc::new(View::new(log.clone(), health.clone(), public));
+        let mode = Mode::of(options);
+        let levels = trees.map(HiddenLevel::new).collect();
+        let levels = HiddenLevels::new(levels, end.head.0, quarter);
+        let echo = recovery::hidden_echo(&log, end.head);
+        let hidden = Hidden::new(levels, log.clone(), progress.clone(), health.clone(), mode, echo);
+        let pipeline = Pipeline::new(
+            log.clone(),
+            progress.clone(),
+            medium.clone(),
+            health.clone(),
+            filler.clone(),
+            end.head,
+        );
+        let carrier = Carrier::new(log.clone(), view.clone(), health.clone());
+        let public = Arc::new(Public::new(
+            health.clone(),
+            view.clone(),
+            carrier.clone(),
+            hidden.clone(),
+            pipeline.clone(),
+            options.random.public.clone(),
+            end,
+        ));
+        let threads = Mutex::new(None);
+        Ok(Deniable {
+            medium: medium.clone(),
+            health,
+            progress,
+            log,
+            pipeline,
+            hidden,
+            view,
+            carrier,
+            public,
+            mode,
+            threads,
+            lengths,
+            covered: Mutex::default(),
+        })
+    }
+
+    fn stop(&self) {
+        let threads = self.threads.lock().take();
+        drop(threads);
+        self.health.fail(closed());
+    }
+}
+
+impl Drop for Deniable {
+    fn drop(&mut self) {
+        self.stop();
+        // Of a disk that was not closed, as after a refused opening. No caller is left to take an error of the system.
+        let _told = self.medium.forget_cached();
+    }
+}
+
+/// Refuses more levels than the medium has slots for.
+fn check_levels(params: &Params, masters: &[Secret<32>]) -> Result<()> {
+    let most = usize::from(params.hidden_levels());
+    if masters.len() <= 1 + most {
+        return Ok(());
+    }
+    let more_slots = Advice::from("make fewer levels, or a disk with more hidden slots in a stripe: ");
+    Err(Error::new(Kind::Usage, "too many levels for this disk")
+        .found(format!("{} hidden levels", masters.len() - 1))
+        .expected(format!("at most {most}, by the hidden slots of a stripe"))
+        .remedy(more_slots.setting(Setting("geometry"))))
+}
+
+impl Levels for Deniable {
+    fn open_levels(&self) -> usize {
+        1 + self.lengths.len()
+    }
+
+    fn blocks(&self, level: u8) -> u64 {
+        if level == 0 { self.params().blocks } else { self.lengths[usize::from(level) - 1] }
+    }
+
+    fn read_only(&self) -> bool {
+        self.mode.read_only
+    }
+
+    fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
+        let first = BlockAddr(first);
+        read(&self.log, level, first, buf, |buf, places| match level {
+            0 => self.view.look(first, buf, places),
+            level => self.hidden.look(level, first, buf, places),
+        })
+    }
+
+    fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
+        match level {
+            0 => self.public.write(BlockAddr(first), data),
+            level => self.hidden.write(level, BlockAddr(first), data),
+        }
+    }
+
+    fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
+        match level {
+            0 => self.public.discard(BlockAddr(first), count),
+            level => self.hidden.discard(level, BlockAddr(first), count),
+        }
+    }
+
+    fn flush(&self, level: u8) -> Result<()> {
+        match level {
+            0 => self.public.flush(),
+            level => self.hidden.flush(level),
+        }
+    }
+
+    fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
+        match level {
+            0 => self.view.written(BlockAddr(first), count),
+            level => self.hidden.written(level, BlockAddr(first), count),
+        }
+    }
+
+    fn status(&self, level: u8) -> Vec<StatusItem> {
+        let params = self.params();
+        let (stripes, [blocks_written, beats]) = (self.pipeline.stripes(), self.public.counters());
+        let mut items = vec![
+            StatusItem::new("head", self.progress.written().0, "stripe"),
+            StatusItem::new("ring", params.stripes, "stripes"),
+            StatusItem::new("stripes_written", stripes, "stripes"),
+            StatusItem::new("medium_blocks_written", stripes * params.geometry.blocks(), "blocks"),
+            StatusItem::new("public_blocks_written", blocks_written, "blocks"),
+            StatusItem::new("cover_interval", u64::from(params.cover_millis), "ms"),
+            StatusItem::new("refreshes", beats, "stripes"),
+            StatusItem::new("syncs", self.progress.syncs(), "times"),
+        ];
+        match level {
+            0 => items.extend(self.view.status()),
+            level => items.extend(self.hidden.status(level)),
+        }
+        items
+    }
+
+    fn refresh(&self) -> Result<()> {
+        self.public.beat()
+    }
+
+    fn cover_closing(&self, pace: Pace) -> Result<()> {
+        if self.mode.read_only {
+            return Ok(());
+        }
+        let mut covered = self.covered.lock();
+        self.public.flush()?;
+        // Deniability contract: whether there is any follows from numbers of stripes and the pace of cover alone.
+        let head = self.progress.written();
+        let few = self.params().closing_cover().few();
+        // Cover at a pace may be due before its first beat. Without it, a disk that was only looked at stays as it is.
+        let looked_at = self.pipeline.stripes() == 0 && self.params().cover_millis == 0;
+        if looked_at || covered.is_some_and(|at| head <= at + few) {
+            return Ok(());
+        }
+        self.public.cover(pace)?;
+        *covered = Some(self.progress.written());
+        Ok(())
+    }
+
+    fn give_up(&self, level: u8, gives_up: bool) {
+        self.hidden.give_up(level, gives_up);
+    }
+
+    fn lose(&self, level: u8) {
+        self.hidden.lose(level);
+    }
+
+    fn close(&self) -> Result<()> {
+        let ended = if self.mode.read_only { Ok(()) } else { self.end() };
+        self.stop();
+        // Deniability contract: the pages of the medium that the system still holds would name the slots of levels that were read.
+        ended.and(self.medium.forget_cached())
+    }
+}
+
+impl Deniable {
+    /// Flushes level 0, writes the cover of a closing, and ends the log.
+    ///
+    /// Deniability contract: where a hidden level had more pending than that cover took along, the log ends here, as it does if the
+    /// medium fails now. So what the caller is told has a public reason, and the medium does not contradict it.
+    fn end(&self) -> Result<()> {
+        self.health.check()?;
+        // From here on stripes are counted: no beat comes between them, nor after the last.
+        self.threads.lock().iter_mut().for_each(Threads::end_clock);
+        // Where the medium refuses cover, the log ends here too, whatever is pending.
+        self.cover_closing(Pace::AtOnce)?;
+        self.health.check()?;
+        self.hidden.check_taken()?;
+        self.public.finish()
+    }
+}

@@ -1,0 +1,151 @@
+//! The hidden slots of one stripe: what they carry on, and what they take in (Table 1 of the paper: existing, then new,
+//! then dummy).
+//!
+//! Each level has slots of its own, so what one level does is nothing to another (deniability contract).
+
+use crate::carried::Carried;
+use crate::log::Log;
+use crate::params::Params;
+use crate::place::{Place, Seq, Slot};
+use crate::plain::Plain;
+use crate::source::Source;
+use crate::trims;
+use lacuna_contracts::{BLOCK_SIZE, FailStop, Result};
+use lacuna_levels::{Entry, HiddenLevel, HiddenLevels, MapState};
+
+/// A stripe whose hidden slots are being filled.
+pub(crate) struct Filling<'a> {
+    levels: &'a HiddenLevels,
+    health: &'a FailStop,
+    log: &'a Log,
+    seq: Seq,
+    carried: Carried,
+}
+
+impl<'a> Filling<'a> {
+    /// Stripe `seq`, with what it carries on.
+    pub(crate) fn new(
+        levels: &'a HiddenLevels,
+        health: &'a FailStop,
+        log: &'a Log,
+        seq: Seq,
+        carried: Carried,
+    ) -> Filling<'a> {
+        Filling { levels, health, log, seq, carried }
+    }
+
+    /// Gives the slots, filled from what is carried on and from what the levels have, and the states of the maps.
+    pub(crate) fn fill(mut self) -> Result<(Plain, Vec<MapState>)> {
+        let levels = 1..=self.levels.count() as u8;
+        let mut roots = Vec::new();
+        // One after another: no level waits for another's map.
+        for level in levels {
+            let mut state = self.levels.lock(self.health, level);
+            self.carried.drop_stale(level, &mut state.level.tree, self.log)?;
+            self.take(level, &mut state.level)?;
+            self.levels.passed(level, &mut state, self.seq.0);
+            roots.push(state.level.tree.state());
+        }
+        Ok((self.carried.hidden, roots))
+    }
+
+    fn params(&self) -> &'a Params {
+        self.log.params()
+    }
+
+    fn plain(&mut self) -> &mut Plain {
+        &mut self.carried.hidden
+    }
+
+    fn source(&self, level: u8) -> Source<'_> {
+        Source::filling(self.log, level, self.seq, &self.carried.hidden)
+    }
+
+    fn place(&self, slot: Slot) -> u64 {
+        Place { seq: self.seq, slot }.pack()
+    }
+
+    fn free(&self, level: u8) -> Option<Slot> {
+        self.params().slots(level).map(Slot::nth).find(|slot| self.carried.hidden.is_empty(*slot))
+    }
+
+    fn occupied(&self, level: u8) -> usize {
+        let slots = self.params().slots(level).map(Slot::nth);
+        slots.filter(|slot| !self.carried.hidden.is_empty(*slot)).count()
+    }
+
+    /// The slot of a block that was carried on to here.
+    fn held(&self, level: u8, addr: u64) -> Option<Slot> {
+        let held = |entry| self.carried.hidden.slot_of(level, entry);
+        held(Entry::Data(addr)).or_else(|| held(Entry::Lost(addr)))
+    }
+
+    /// Takes what a level has: discards, pages of its map that are due, blocks.
+    fn take(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
+        self.take_trims(level, state)?;
+        for _ in 0..state.tree.due(self.seq.0) {
+            let Some(slot) = self.free(level) else { return Ok(()) };
+            let mut block = [0; BLOCK_SIZE];
+            let page = state.tree.emit(self.place(slot), &self.source(level), &mut block)?;
+            let Some(page) = page else { break };
+            if let Some(old) = self.plain().slot_of(level, page) {
+                self.plain().clear(old);
+            }
+            self.plain().put(level, slot, page).copy_from_slice(&block);
+        }
+        if state.queue.trims().is_empty() { self.take_blocks(level, state) } else { Ok(()) }
+    }
+
+    fn take_trims(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
+        // Each makes pages of the map wait to be written: not too many.
+        if state.queue.trims().is_empty() || state.tree.crowded() {
+            return Ok(());
+        }
+        let Some(slot) = self.free(level) else { return Ok(()) };
+        let some = state.queue.trims().len().min(trims::MOST_RANGES);
+        for &(first, count) in &state.queue.trims()[..some] {
+            state.tree.clear(first, count, &self.source(level))?;
+            // Records are repeated before the data of their stripe: what they cover must not be in it.
+            let held = self.carried.hidden.entries_of(level);
+            for (slot, entry) in Slot::all(held.len()).zip(held) {
+                if let Entry::Data(addr) | Entry::Lost(addr) = entry
+                    && (first..first + count).contains(&addr)
+                {
+                    self.plain().clear(slot);
+                }
+            }
+        }
+        let origin = self.seq.0;
+        let block = self.plain().put(level, slot, Entry::Trim { origin });
+        block.fill(0);
+        for (at, (first, count)) in state.queue.pop_trims(some).enumerate() {
+            trims::put(block, at, first, count);
+        }
+        Ok(())
+    }
+
+    fn take_blocks(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
+        let HiddenLevel { tree, queue } = state;
+        let mut occupied = self.occupied(level);
+        for taken in 0.. {
+            let Some(addr) = queue.front() else { return Ok(()) };
+            // A stripe holds a block once: over its old version, if that was carried on into this stripe.
+            let held = self.held(level, addr);
+            let Some(slot) = held.or_else(|| self.free(level)) else { return Ok(()) };
+            let most = if tree.get(addr, &self.source(level))? == 0 {
+                self.params().hidden_first_writes(level)
+            } else {
+                self.params().hidden_overwrites(level)
+            };
+            // At least one, so that nothing ever waits for a lap while there are free slots.
+            if held.is_none() && taken > 0 && occupied >= most {
+                return Ok(());
+            }
+            tree.set(addr, self.place(slot), &self.source(level))?;
+            let block = queue.pop().expect("it was just seen");
+            self.plain().put(level, slot, Entry::Data(addr)).copy_from_slice(&block);
+            occupied += usize::from(held.is_none());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! The log, to be read: summaries, the heads that are kept of them, and slots, from the medium or from stripes that are
+//! still on their way to it.
+//!
+//! Invariant: what a level's map names in a closed stripe can be read here at any time, from memory until the stripe is on
+//! the medium and from the medium from then on.
+
+use crate::caches::Cached;
+use crate::head::Head;
+use crate::keys::LevelKeys;
+use crate::medium_reader::MediumReader;
+use crate::params::Params;
+use crate::place::{Place, Seq};
+use crate::plain::Plain;
+use crate::progress::Progress;
+use crate::summary::Summary;
+use lacuna_contracts::{BLOCK_SIZE, BoundedCache, Kind, Result};
+use lacuna_levels::{Entry, corrupt};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+/// Complete stripes whose memory is kept: as many as are ever read ahead and on their way.
+const MOST_SPARE: usize = 32;
+/// Heads that are kept whatever the memory is.
+const LEAST_HEADS: usize = 8;
+
+/// A stripe that is closed and not yet on the medium.
+pub(crate) struct InFlight {
+    pub(crate) seq: Seq,
+    pub(crate) public: Plain,
+    /// Set when the hidden slots have been filled.
+    pub(crate) hidden: OnceLock<Plain>,
+}
+
+/// The log of a disk.
+pub(crate) struct Log {
+    params: Params,
+    keys: LevelKeys,
+    reader: MediumReader,
+    progress: Arc<Progress>,
+    in_flight: RwLock<VecDeque<Arc<InFlight>>>,
+    /// Memory of stripes that are complete, for those to come: of public slots, and of hidden ones.
+    spare: [Mutex<Vec<Plain>>; 2],
+    /// Heads that reads have used, by level and stripe.
+    heads: Mutex<BoundedCache<(u8, Seq), Arc<Head>, FxBuildHasher>>,
+}
+
+impl Log {
+    /// A log that keeps heads in `memory` bytes.
+    pub(crate) fn new(
+        params: Params,
+        keys: LevelKeys,
+        reader: MediumReader,
+        progress: Arc<Progress>,
+        memory: u64,
+    ) -> Log {
+        let most = (memory / bytes_of_head(&params)) as usize;
+        Log {
+            params,
+            keys,
+            reader,
+            progress,
+            in_flight: RwLock::default(),
+            spare: Default::default(),
+            heads: Mutex::new(BoundedCache::new(most.max(LEAST_HEADS))),
+        }
+    }
+
+    pub(crate) fn params(&self) -> &Params {
+        &self.params
+    }
+
+    pub(crate) fn keys(&self) -> &LevelKeys {
+        &self.keys
+    }
+
+    /// The medium below it.
+    pub(crate) fn reader(&self) -> &MediumReader {
+        &self.reader
+    }
+
+    /// A stripe is sent to the medium: until it is there it is read from memory.
+    pub(crate) fn submit(&self, stripe: Arc<InFlight>) {
+        self.in_flight.write().push_back(stripe);
+    }
+
+    /// Everything up to stripe `seq` is on the medium.
+    pub(crate) fn complete(&self, seq: Seq) {
+        self.progress.reach(seq);
+        let mut in_flight = self.in_flight.write();
+        while in_flight.front().is_some_and(|stripe| stripe.seq <= seq) {
+            // Unless a reader still looks at it.
+            if let Some(InFlight { public, hidden, .. }) = in_flight.pop_front().and_then(Arc::into_inner) {
+                self.recycle(0, public);
+                hidden.into_inner().into_iter().for_each(|plain| self.recycle(1, plain));
+            }
+        }
+    }
+
+    fn recycle(&self, of: usize, plain: Plain) {
+        let mut spare = self.spare[of].lock();
+        if spare.len() < MOST_SPARE && plain.slots() > 0 {
+            spare.push(plain);
+        }
+    }
+
+    /// Empty slots for a stripe: public ones, or those of the hidden levels.
+    pub(crate) fn empty_slots(&self, hidden: bool) -> Plain {
+        let spare = self.spare[usize::from(hidden)].lock().pop();
+        let slots = if hidden { self.params.hidden_slots() } else { self.params.public_slots() };
+        spare.map_or_else(|| Plain::new(slots), Plain::emptied)
+    }
+
+    fn in_flight(&self, seq: Seq) -> Option<Arc<InFlight>> {
+        let in_flight = self.in_flight.read();
+        let first = in_flight.front()?.seq;
+        in_flight.get(usize::try_from(seq.0.checked_sub(first.0)?).ok()?).cloned()
+    }
+
+    /// The summary in a block that lies where stripe `seq` belongs, if it is one of this disk and of that number.
+    pub(crate) fn open_summary(&self, seq: Seq, block: &[u8; BLOCK_SIZE]) -> Result<Option<Summary>> {
+        let summary = Summary::open(&self.params, self.keys.level(0), block)?;
+        Ok(summary.filter(|found| found.public.seq == seq))
+    }
+
+    /// The summary of stripe `seq`, if it is where it belongs, read for a level.
+    fn summary(&self, level: u8, seq: Seq) -> Result<Option<Summary>> {
+        let mut block = [0; BLOCK_SIZE];
+        self.reader.read(level, self.params.offset(seq), &mut block)?;
+        self.open_summary(seq, &block)
+    }
+
+    /// The same, where a summary that the medium does not give, after retries, is no summary.
+    pub(crate) fn summary_if_read(&self, seq: Seq) -> Result<Option<Summary>> {
+        match self.summary(0, seq) {
+            Err(e) if e.kind() == Kind::Io => Ok(None),
+            read => read,
+        }
+    }
+
+    /// What stripe `seq` holds of a level. Errors: [`Kind::Corrupt`] if its summary does not verify.
+    pub(crate) fn head(&self, level: u8, seq: Seq) -> Result<Arc<Head>> {
+        if let Some(head) = self.heads.lock().get((level, seq)) {
+            return Ok(Arc::clone(head));
+        }
+        let summary =
+            self.summary(level, seq)?.ok_or_else(|| corrupt(format!("cannot read stripe {seq}")))?;
+        let head = if level == 0 {
+            Head::public(summary)
+        } else {
+            let key = self.keys.of_stripe(level, &summary.salt)?;
+            Head::hidden(&summary, key, self.params.slots(level), self.params.hidden_slots())
+        };
+        let head = Arc::new(head);
+        let mut heads = self.heads.lock();
+        heads.insert((level, seq), Arc::clone(&head));
+        Ok(head)
+    }
+
+    /// Bytes of the heads in memory, of which none goes but for another, and of as many as there may be.
+    pub(crate) fn cached(&self) -> Cached {
+        let heads = self.heads.lock();
+        let [most, share] =
+            [heads.len(), heads.most()].map(|count| count as u64 * bytes_of_head(&self.params));
+        Cached { most, share }
+    }
+
+    /// Byte offset of a level's slot in a stripe.
+    pub(crate) fn slot_offset(&self, level: u8, place: Place) -> u64 {
+        let before = if level == 0 { 1 } else { 1 + self.params.public_slots() };
+        self.params.offset(place.seq) + ((before + place.slot.at()) * BLOCK_SIZE) as u64
+    }
+
+    /// Reads the slot at `place` and its neighbours, which must hold `entries`, as the summary of that stripe describes them.
+    pub(crate) fn read_slots(
+        &self,
+        level: u8,
+        place: Place,
+        entries: &[Entry],
+        out: &mut [u8],
+    ) -> Result<()> {
+        let head = self.head(level, place.seq).map_err(|e| e.context(entries[0]))?;
+        // What does not belong there is not read, for it may not even lie within the medium.
+        head.listed(place.slot, entries)?;
+        self.reader.read(level, self.slot_offset(level, place), out)?;
+        head.open(place.slot, entries, out)
+    }
+
+    /// Reads what was taken in at `place` and the slots after it. Every block must be in a closed stripe.
+    pub(crate) fn fetch(&self, level: u8, place: Place, entries: &[Entry], out: &mut [u8]) -> Result<()> {
+        loop {
+            let written = self.progress.written();
+            if place.seq > written {
+                let Some(stripe) = self.in_flight(place.seq) else {
+                    if self.progress.written() > written {
+                        continue;
+                    }
+                    return Err(corrupt(format!("cannot find stripe {}", place.seq)));
+                };
+                // The map may point at a stripe whose other levels are still being filled.
+                let plain = if level == 0 { &stripe.public } else { stripe.hidden.wait() };
+                let found = entries.iter().zip(plain.blocks(level, place.slot, entries));
+                for ((entry, found), out) in found.zip(out.chunks_exact_mut(BLOCK_SIZE)) {
+                    out.copy_from_slice(found.ok_or_else(|| corrupt(format!("cannot read {entry}")))?);
+                }
+                return Ok(());
+            }
+            let seq = self.params.latest(place.seq, written);
+            match self.read_slots(level, Place { seq, ..place }, entries, out) {
+                // Unless it was carried on meanwhile and overwritten here.
+                Err(_) if self.params.latest(place.seq, self.progress.written()) != seq => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+/// Bytes that are reckoned for each head of such a disk.
+fn bytes_of_head(params: &Params) -> u64 {
+    Head::bytes(params.public_slots().max(params.hidden_slots()))
+}

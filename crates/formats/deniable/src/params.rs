@@ -1,0 +1,322 @@
+//! The public parameters of a disk, where they put everything on the medium, and the arithmetic of the ring. The byte-exact
+//! page is `docs/format/deniable.md`; a test keeps the two together.
+
+use crate::geometry::{Geometry, HIDDEN_LEVELS};
+use crate::place::Seq;
+use lacuna_contracts::{Advice, BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret, Setting};
+use lacuna_crypto::derive;
+use lacuna_levels::{ClosingCover, MOST_BLOCKS, SLACK, largest_level};
+use std::ops::Range;
+
+/// The version of the format.
+pub const VERSION: u16 = 1;
+/// Bytes of the medium that belong to the volume header.
+pub(crate) const HEADER_AREA: u64 = 1 << 20;
+/// Where the two checkpoints lie, one block each.
+pub(crate) const CHECKPOINTS: u64 = HEADER_AREA;
+/// Where the log begins: so that stripes of the default geometry, 256 KiB, are aligned to their length.
+pub(crate) const LOG_START: u64 = HEADER_AREA + (256 << 10);
+/// Length of the encoded parameters.
+pub(crate) const PARAMS_LEN: usize = 48;
+/// The fewest stripes of a log.
+pub(crate) const LEAST_STRIPES: u64 = 64;
+/// Bytes of the log in the gap of a large disk: what may be lost in flight, and what one sync releases.
+/// A burst of this length is taken in at the speed of the page cache.
+const GAP_BYTES: u64 = 512 << 20;
+/// The longest cycle. Opening reads the summaries of up to one and a half; a longer one would save little.
+const MOST_CYCLE: u64 = 4096;
+/// Blocks of a stride by which the length of a hidden level may fall short of what fits: a sixteenth.
+const LENGTH_SPREAD: u64 = 16;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// The public parameters of a deniable disk, kept in the volume header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// How a stripe is divided.
+    pub geometry: Geometry,
+    /// The spare factor ρ of the paper, in thousandths of the live slots.
+    pub spare_permille: u16,
+    /// Emptied stripes kept ahead of the head.
+    pub gap: u32,
+    /// Stripes in which a map is written out once.
+    pub cycle: u32,
+    /// Stripes of the log.
+    pub stripes: u64,
+    /// Length of level 0 in blocks.
+    pub blocks: u64,
+    /// Milliseconds between two refresh stripes, 0 for none.
+    pub cover_millis: u32,
+}
+
+impl Params {
+    /// Plans the largest disk for a medium of `room` bytes. `spare_permille` is ρ in thousandths (50 to 900),
+    /// `cover_millis` the time between two refresh stripes.
+    ///
+    /// Errors: [`Kind::Usage`] for numbers outside the limits or a medium too small for the geometry.
+    pub fn plan(room: u64, geometry: Geometry, spare_permille: u16, cover_millis: u32) -> Result<Params> {
+        let refused = || Error::new(Kind::Usage, "cannot lay out a deniable disk");
+        if !geometry.fits() {
+            return Err(refused()
+                .found(format!("{} public and {} hidden slots in a stripe", geometry.public, geometry.hidden))
+                .expected("at least one of each, and no more than one summary block can list")
+                .remedy("choose for example 32 and 31"));
+        }
+        if !(50..=900).contains(&spare_permille) {
+            return Err(refused()
+                .found(format!("a spare factor of {}", f64::from(spare_permille) / 1000.0))
+                .expected("0.05 to 0.9"));
+        }
+        let stripe = geometry.blocks() * BLOCK;
+        let stripes = (room.saturating_sub(LOG_START) / stripe).min(MOST_BLOCKS);
+        let gap = (GAP_BYTES / stripe).min(stripes / 16).max(4) / 2 * 2;
+        let mut params =
+            Params { geometry, spare_permille, gap: gap as u32, cycle: 0, stripes, blocks: 0, cover_millis };
+        if stripes >= LEAST_STRIPES {
+            params.cycle = (params.stride() / 4).clamp(4, MOST_CYCLE) as u32;
+            params.blocks = largest_level(params.usable(params.public_slots()));
+        }
+        if params.blocks == 0 || params.most_blocks(1) == 0 {
+            let least = LOG_START + stripe * LEAST_STRIPES.max(2 * SLACK);
+            return Err(refused()
+                .found(format!("a medium of {room} bytes"))
+                .expected(format!("at least {least} bytes for stripes of {} blocks", geometry.blocks()))
+                .remedy(
+                    Advice::from("use a larger medium, or fewer slots in a stripe: ")
+                        .setting(Setting("geometry")),
+                ));
+        }
+        Ok(params)
+    }
+
+    /// The parameters as they stand in the header.
+    pub fn encode(&self) -> [u8; PARAMS_LEN] {
+        let mut out = [0; PARAMS_LEN];
+        let mut record = RecordMut(&mut out);
+        record.u16(0, VERSION).put(2, &[self.geometry.public, self.geometry.hidden]);
+        record.u16(4, self.spare_permille).u32(8, self.gap).u32(12, self.cycle);
+        record.u64(16, self.stripes).u64(24, self.blocks).u32(40, self.cover_millis);
+        out
+    }
+
+    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could
+    /// not have written.
+    pub fn parse(bytes: &[u8]) -> Result<Params> {
+        let record = Parameters::of_len("deniable", bytes, PARAMS_LEN)?;
+        let version = record.u16(0);
+        if version != VERSION {
+            return Err(record.refused(format!("version {version}"), format!("version {VERSION}")));
+        }
+        let params = Params {
+            geometry: Geometry { public: bytes[2], hidden: bytes[3] },
+            spare_permille: record.u16(4),
+            gap: record.u32(8),
+            cycle: record.u32(12),
+            stripes: record.u64(16),
+            blocks: record.u64(24),
+            cover_millis: record.u32(40),
+        };
+        let zero = record.is_zero(6..8) && record.is_zero(32..40) && record.is_zero(44..);
+        if zero && params.sane() {
+            Ok(params)
+        } else {
+            Err(record.refused(format!("{params:?}"), "values within the format's limits"))
+        }
+    }
+
+    fn sane(&self) -> bool {
+        self.geometry.fits()
+            && (50..=900).contains(&self.spare_permille)
+            && (LEAST_STRIPES..=MOST_BLOCKS).contains(&self.stripes)
+            && self.gap >= 4
+            && self.gap.is_multiple_of(2)
+            && u64::from(self.gap) <= self.stripes / 8
+            && self.cycle >= 4
+            && u64::from(self.cycle) <= self.stride() / 2
+            && (1..=largest_level(self.usable(self.public_slots()))).contains(&self.blocks)
+            && self.most_blocks(1) > 0
+    }
+
+    /// How many hidden levels there can be. The same for all disks of a geometry, whether or not any exists.
+    pub fn hidden_levels(&self) -> u8 {
+        (1..=HIDDEN_LEVELS as u8).take_while(|level| self.most_blocks(*level) > 0).count() as u8
+    }
+
+    /// The most blocks that a hidden level can have, by what the header says: a level is up to a sixteenth shorter. 0 for a
+    /// level that has no slots.
+    pub fn most_blocks(&self, level: u8) -> u64 {
+        largest_level(self.usable(self.slots(level).len()))
+    }
+
+    /// Length of a hidden level in blocks: drawn with its key, so that no public number implies it. `level_key` is the key of
+    /// the level on this disk.
+    pub(crate) fn hidden_blocks(&self, level: u8, level_key: &Secret<32>) -> u64 {
+        let most = self.most_blocks(level);
+        let drawn: Secret<8> = derive(level_key, "deniable length", &[]);
+        most - u64::from_le_bytes(*drawn.expose()) % (most / LENGTH_SPREAD + 1)
+    }
+
+    /// The hidden slots of a stripe that belong to a hidden level. Each level has three quarters of the slots that the levels
+    /// below it left, rounded down, and level 1 at least one: the slots that are left at the end belong to no level.
+    pub fn slots(&self, level: u8) -> Range<usize> {
+        let all = self.hidden_slots();
+        let share = |level: u8, left: usize| (left * 3 / 4).max(usize::from(level == 1 && left > 0));
+        let first = (1..level).fold(0, |first, below| first + share(below, all - first));
+        first..first + share(level, all - first)
+    }
+
+    /// Bytes of the whole medium.
+    pub fn medium_len(&self) -> u64 {
+        LOG_START + self.stripes * self.stripe_len() as u64
+    }
+
+    /// The stripes of cover that closing writes before the last one: an eighth of the log at most.
+    pub fn closing_cover(&self) -> ClosingCover {
+        ClosingCover::new(self.stripe_len() as u64, self.stripes / 8)
+    }
+
+    /// Bytes in a stripe.
+    pub(crate) fn stripe_len(&self) -> usize {
+        self.geometry.blocks() as usize * BLOCK_SIZE
+    }
+
+    pub(crate) fn public_slots(&self) -> usize {
+        usize::from(self.geometry.public)
+    }
+
+    pub(crate) fn hidden_slots(&self) -> usize {
+        usize::from(self.geometry.hidden)
+    }
+
+    /// Stripes from one that holds a block to the one that carries it on: stripe *q* carries what is valid in
+    /// stripe *q* − stride. One less for each stripe of the gap than there are in the ring.
+    pub(crate) fn stride(&self) -> u64 {
+        self.stripes - u64::from(self.gap)
+    }
+
+    /// Slots that live data and maps may fill when a stripe has `slots` of them: ρ of them stay spare.
+    fn usable(&self, slots: usize) -> u64 {
+        let live = self.stride() * slots as u64;
+        live - live.saturating_mul(u64::from(self.spare_permille)) / 1000
+    }
+
+    /// How many public slots of a stripe the first write of a block may fill. Half of the spare stays spread over all
+    /// stripes, so that a log full of data that never changes still has room everywhere.
+    pub(crate) fn public_first_writes(&self) -> usize {
+        let slots = self.public_slots();
+        (slots - slots * usize::from(self.spare_permille) / 2000).max(1)
+    }
+
+    /// The same for the slots of a hidden level, where all of the spare is spread, so that a hidden flush seldom waits for a
+    /// lap: but for levels with so few slots that the spare is less than one of them. One block is taken all the same, if
+    /// there is any slot.
+    pub(crate) fn hidden_first_writes(&self, level: u8) -> usize {
+        let slots = self.slots(level).len();
+        (slots - slots * usize::from(self.spare_permille) / 1000).max(1)
+    }
+
+    /// How many an overwrite of a block may fill: a third of the spare stays free, so that a stream of them does not fill
+    /// stripe after stripe to the last slot, in all of which nothing would have room when they come round again.
+    pub(crate) fn hidden_overwrites(&self, level: u8) -> usize {
+        let slots = self.slots(level).len();
+        slots - slots * usize::from(self.spare_permille) / 3000
+    }
+
+    /// Byte offset of stripe `seq`.
+    pub(crate) fn offset(&self, seq: Seq) -> u64 {
+        LOG_START + seq.0 % self.stripes * self.stripe_len() as u64
+    }
+
+    /// The stripe that `seq` carries on, if there is one.
+    pub(crate) fn carried_by(&self, seq: Seq) -> Option<Seq> {
+        seq.back(self.stride())
+    }
+
+    /// Where the block that stripe `origin` took in lies when `head` is the last stripe: each stripe carries a block
+    /// on to the same slot, `stride` later.
+    pub(crate) fn latest(&self, origin: Seq, head: Seq) -> Seq {
+        debug_assert!(origin <= head, "a block is looked for in a stripe that was written");
+        Seq(head.0 - (head.0 - origin.0) % self.stride())
+    }
+
+    /// Stripes from one sync of the schedule to the next.
+    pub(crate) fn half_gap(&self) -> u64 {
+        u64::from(self.gap) / 2
+    }
+
+    /// The last stripe that the schedule alone makes durable before `seq` is written. Every half gap has a sync, which
+    /// has the next half to finish in.
+    pub(crate) fn synced_before(&self, seq: Seq) -> Seq {
+        let half = self.half_gap();
+        Seq(((seq.0 - 1) / half * half).saturating_sub(half))
+    }
+
+    /// Whether the schedule syncs after stripe `seq`.
+    pub(crate) fn is_sync_due(&self, seq: Seq) -> bool {
+        seq.0.is_multiple_of(self.half_gap())
+    }
+
+    /// Whether a checkpoint is written before stripe `seq`: that a stripe half a gap before is durable, for which `seq`
+    /// is the first to need it.
+    pub(crate) fn is_checkpoint_due(&self, seq: Seq) -> bool {
+        self.is_sync_due(Seq(seq.0 - 1)) && self.synced_before(seq) > Seq::NONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_survive_the_header_and_garbage_does_not() {
+        for geometry in [Geometry::DEFAULT, Geometry::PAPER, Geometry { public: 8, hidden: 4 }] {
+            for room in [24 << 20, 1 << 30, 1 << 40] {
+                let p = Params::plan(room, geometry, 200, 1000).unwrap();
+                assert!(p.medium_len() <= room);
+                assert_eq!(Params::parse(&p.encode()).unwrap(), p);
+                assert!(p.most_blocks(1) > 0 && p.hidden_levels() >= 1);
+                for at in [0, 2, 5, 6, 11, 15, 23, 31, 39, 45] {
+                    let mut bytes = p.encode();
+                    bytes[at] ^= 0x81;
+                    assert_eq!(Params::parse(&bytes).unwrap_err().kind(), Kind::Corrupt, "byte {at}");
+                }
+            }
+        }
+        assert!(Params::parse(b"short").is_err());
+        assert_eq!(Params::plan(2 << 20, Geometry::DEFAULT, 200, 0).unwrap_err().kind(), Kind::Usage);
+        assert!(Params::plan(1 << 30, Geometry { public: 0, hidden: 1 }, 200, 0).is_err());
+        assert!(Params::plan(1 << 30, Geometry::DEFAULT, 20, 0).is_err());
+    }
+
+    #[test]
+    fn each_hidden_level_has_three_quarters_of_what_is_left() {
+        let plan = |hidden| Params::plan(1 << 30, Geometry { public: 8, hidden }, 200, 0).unwrap();
+        let slots = |p: &Params| {
+            let ranges = (1..=p.hidden_levels()).map(|level| p.slots(level));
+            ranges.map(|range| (range.start, range.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(slots(&plan(31)), [(0, 23), (23, 29), (29, 30)]);
+        assert_eq!([1, 4].map(|hidden| slots(&plan(hidden))), [[(0, 1)], [(0, 3)]]);
+        assert_eq!(slots(&plan(5)), [(0, 3), (3, 4)]);
+        let p = plan(31);
+        let lengths = (0..100u8).map(|key| p.hidden_blocks(2, &Secret::copy_from(&[key; 32])));
+        let (least, most) = lengths.fold((u64::MAX, 0), |(least, most), l| (least.min(l), most.max(l)));
+        assert!(most <= p.most_blocks(2) && most > p.most_blocks(2) * 99 / 100);
+        assert!(least >= p.most_blocks(2) * 15 / 16 - 1 && least < p.most_blocks(2) * 96 / 100);
+    }
+
+    #[test]
+    fn a_block_is_carried_before_it_is_overwritten_and_synced_between() {
+        for geometry in [Geometry::DEFAULT, Geometry::PAPER] {
+            let p = Params::plan(64 << 20, geometry, 200, 0).unwrap();
+            for seq in Seq(1).up_to(Seq(3 * p.stripes)) {
+                let Some(carried) = p.carried_by(seq) else { continue };
+                // The stripe that lies where `carried` lay comes a gap later, and a sync lies between.
+                let overwrites = carried + p.stripes;
+                assert_eq!(overwrites, seq + u64::from(p.gap));
+                assert!(p.synced_before(overwrites) >= seq);
+                assert_eq!(p.latest(carried, seq), seq);
+                assert_eq!(p.latest(carried, Seq(seq.0 - 1)), carried);
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The way of a closed stripe to the medium: it becomes ciphertext, is written in its turn, and synced on schedule. With
+//! threads one encrypts and writes, and one syncs; without, the thread that closes a stripe does all.
+//!
+//! Invariants: stripes are written in the order of their numbers, each when all is durable that it overwrites the last copy
+//! of or calls durable. Checkpoints are written between stripes that the schedule names. A stripe that the medium refuses keeps its place:
+//! nothing is written before the same bytes are there.
+//!
+//! Deniability contract: when a stripe that was refused is tried again follows from public operations, the paced clock and the medium.
+
+use crate::checkpoint::Checkpoint;
+use crate::closed::{Closed, Encrypted};
+use crate::health::{Health, LOOK_AGAIN, Wake};
+use crate::keys::{LevelKeys, Salt};
+use crate::log::Log;
+use crate::params::Params;
+use crate::place::Seq;
+use crate::progress::Progress;
+use lacuna_contracts::{Error, Result};
+use lacuna_crypto::RandomSource;
+use lacuna_medium::Medium;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+
+/// Closed stripes that may be in flight before no more is closed.
+const MOST_IN_FLIGHT: u64 = 16;
+/// How many are left when a thread that waits for room is woken: to wake it for each would cost more.
+const ROOM_AT: u64 = MOST_IN_FLIGHT / 2;
+/// Syncs that may be due: a stripe further on waits for the sync itself.
+pub(crate) const MOST_DUE: usize = 2;
+
+/// Where closed stripes go.
+enum Way {
+    /// To the medium at once.
+    Direct,
+    /// To the threads.
+    Threads(Sender<Closed>),
+    /// Nowhere: the threads have been told that there are no more.
+    Ended,
+}
+
+/// The pipeline of an open disk.
+pub(crate) struct Pipeline {
+    log: Arc<Log>,
+    progress: Arc<Progress>,
+    medium: Arc<dyn Medium>,
+    health: Arc<Health>,
+    /// For what no key of an open level shows.
+    filler: Arc<dyn RandomSource>,
+    /// The end of the log when the disk was opened.
+    opened_at: Seq,
+    way: Mutex<Way>,
+    /// Without threads: a closed stripe that the medium refused.
+    held: Mutex<Option<Encrypted>>,
+    /// Buffers for ciphertext that nobody uses.
+    buffers: Mutex<Vec<Vec<u8>>>,
+    /// Closed stripes that are not on the medium yet.
+    in_flight: Mutex<u64>,
+    moved: Condvar,
+    stripes: AtomicU64,
+}
+
+impl Pipeline {
+    /// For a log that ended at `opened_at`.
+    pub(crate) fn new(
+        log: Arc<Log>,
+        progress: Arc<Progress>,
+        medium: Arc<dyn Medium>,
+        health: Arc<Health>,
+        filler: Arc<dyn RandomSource>,
+        opened_at: Seq,
+    ) -> Arc<Pipeline> {
+        let pipeline = Arc::new(Pipeline {
+            log,
+            progress,
+            medium,
+            health,
+            filler,
+            opened_at,
+            way: Mutex::new(Way::Direct),
+            held: Mutex::default(),
+            buffers: Mutex::default(),
+            in_flight: Mutex::default(),
+            moved: Condvar::new(),
+            stripes: AtomicU64::new(0),
+        });
+        pipeline.health.watch(&pipeline);
+        pipeline
+    }
+
+    pub(crate) fn params(&self) -> &Params {
+        self.log.params()
+    }
+
+    pub(crate) fn keys(&self) -> &LevelKeys {
+        self.log.keys()
+    }
+
+    /// Stripes written since the disk was opened.
+    pub(crate) fn stripes(&self) -> u64 {
+        self.stripes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until another stripe may be closed. After that one may be closed without another wait.
+    ///
+    /// Errors: why the medium refuses stripes, where no more of them may be in flight.
+    pub(crate) fn wait_room(&self) -> Result<()> {
+        self.write_held()?;
+        if *self.in_flight.lock() < MOST_IN_FLIGHT {
+            return Ok(());
+        }
+        self.progress.try_again();
+        let mut in_flight = self.in_flight.lock();
+        while *in_flight > ROOM_AT {
+            self.health.check()?;
+            self.progress.check_taken()?;
+            self.moved.wait_for(&mut in_flight, LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    /// From now on closed stripes go there.
+    pub(crate) fn attach(&self, to_encrypt: Sender<Closed>) {
+        *self.way.lock() = Way::Threads(to_encrypt);
+    }
+
+    /// No more stripes will be closed: the threads end when they have done what is pending.
+    pub(crate) fn end(&self) {
+        *self.way.lock() = Way::Ended;
+        self.progress.try_again();
+    }
+
+    fn is_ended(&self) -> bool {
+        matches!(*self.way.lock(), Way::Ended)
+    }
+
+    /// Sends a closed stripe to the medium: by the threads, or at once if there are none. With threads it does not wait:
+    /// [`Pipeline::wait_room`] is called before a stripe is closed.
+    pub(crate) fn send(&self, closed: Closed) -> Result<()> {
+        self.health.check()?;
+        *self.in_flight.lock() += 1;
+        match &*self.way.lock() {
+            Way::Threads(to_encrypt) => return to_encrypt.send(closed).map_err(|_| self.health.refusal()),
+            Way::Ended => return Err(self.health.refusal()),
+            Way::Direct => {}
+        }
+        *self.held.lock() = Some(self.encrypt(closed)?);
+        // The stripe is closed whatever the medium says: a refusal is told to the one who waits for it, or who closes the next.
+        self.write_held().or_else(|e| if e.kind().is_refusal() { Ok(()) } else { Err(e) })
+    }
+
+    /// Writes the stripe that is held, if there is one: it is just closed, or the medium refused it before.
+    fn write_held(&self) -> Result<()> {
+        let mut held = self.held.lock();
+        let Some(encrypted) = &mut *held else { return Ok(()) };
+        let seq = encrypted.seq;
+        match self.put(encrypted) {
+            // After any other error the disk is at its end.
+            Err(e) if e.kind().is_refusal() => return Err(e),
+            Err(e) => return Err(self.health.fail(e)),
+            Ok(()) => *held = None,
+        }
+        if self.params().is_sync_due(seq) { self.progress.sync_to(seq) } else { Ok(()) }
+    }
+
+    /// The work of the thread that encrypts and writes, until there is nothing more to come.
+    pub(crate) fn write_stripes(&self, closed: &Receiver<Closed>, to_sync: &SyncSender<Seq>) {
+        let _guard = self.health.fail_on_panic();
+        for closed in closed {
+            match self.health.check().and_then(|()| self.write(closed)) {
+                Ok(seq) if self.params().is_sync_due(seq) => {
+                    // Only a syncing thread that has failed takes no more.
+                    let _failed = to_sync.send(seq);
+                }
+                Ok(_) => {}
+                Err(e) => return drop(self.health.fail(e)),
+            }
+        }
+    }
+
+    /// The work of the syncing thread, which is ahead of the writing one's need.
+    pub(crate) fn sync_stripes(&self, due: &Receiver<Seq>) {
+        let _guard = self.health.fail_on_panic();
+        for seq in due {
+            if let Err(e) = self.progress.sync_to(seq) {
+                return drop(self.health.fail(e));
+            }
+        }
+    }
+
+    /// Encrypts and writes a stripe, however often the medium refuses it. Gives its number.
+    fn write(&self, closed: Closed) -> Result<Seq> {
+        let mut encrypted = self.encrypt(closed)?;
+        while let Err(e) = self.put(&mut encrypted) {
+            if !e.kind().is_refusal() || self.is_ended() {
+                return Err(e);
+            }
+            self.hold(e)?;
+        }
+        Ok(encrypted.seq)
+    }
+
+    /// Tells those who wait that the medium refused a stripe, and waits for the time to try it again.
+    fn hold(&self, refused: Error) -> Result<()> {
+        self.progress.refuse(refused);
+        drop(self.in_flight.lock());
+        self.moved.notify_all();
+        self.progress.wait_for_try();
+        self.health.check()
+    }
+
+    fn encrypt(&self, closed: Closed) -> Result<Encrypted> {
+        let params = self.params();
+        let spare = self.buffers.lock().pop();
+        let buffer = spare.unwrap_or_else(|| vec![0; params.stripe_len()]);
+        closed.encrypt(params, self.log.keys(), &*self.filler, buffer)
+    }
+
+    /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), one write to the medium. It can be called again after a refusal.
+    fn put(&self, stripe: &mut Encrypted) -> Result<()> {
+        let (params, seq) = (self.params(), stripe.seq);
+        // The stripe that lies here was carried on by one a gap earlier, which must be durable first; and what the summary
+        // calls durable must be.
+        let synced = params.synced_before(seq);
+        self.progress.sync_to(stripe.claimed.max(synced))?;
+        // Between two stripes, always the same two: the order of writes is no matter of speed (deniability contract).
+        if let Some(salt) = &stripe.checkpoint {
+            let durable = if self.is_first(seq) { self.opened_at } else { synced };
+            self.write_checkpoint(durable, false, salt)?;
+            stripe.checkpoint = None;
+        }
+        self.medium.write_at(params.offset(seq), &stripe.bytes)?;
+        self.stripes.fetch_add(1, Ordering::Relaxed);
+        self.log.complete(seq);
+        self.buffers.lock().push(std::mem::take(&mut stripe.bytes));
+        let mut in_flight = self.in_flight.lock();
+        *in_flight -= 1;
+        if *in_flight == ROOM_AT {
+            self.moved.notify_all();
+        }
+        Ok(())
+    }
+
+    fn is_first(&self, seq: Seq) -> bool {
+        seq == self.opened_at.next()
+    }
+
+    /// Whether a checkpoint is due before stripe `seq`. The first stripe of a session takes back that the disk was closed.
+    pub(crate) fn is_checkpoint_due(&self, seq: Seq) -> bool {
+        self.params().is_checkpoint_due(seq) || self.is_first(seq)
+    }
+
+    /// Waits until stripe `seq`, which was sent, is on the medium, and makes it and all before it durable.
+    ///
+    /// Errors: why the medium refuses that stripe or one before it, after another try. They stay in flight.
+    pub(crate) fn settle(&self, seq: Seq) -> Result<()> {
+        self.write_held()?;
+        self.progress.try_again();
+        self.progress.wait_written(seq)?;
+        self.progress.sync_to(seq)
+    }
+
+    /// Says in a checkpoint that the disk is closed after stripe `last`, which holds nothing new and is durable.
+    pub(crate) fn finish(&self, last: Seq, salt: &Salt) -> Result<()> {
+        self.write_checkpoint(last, true, salt)?;
+        self.progress.sync_all()
+    }
+
+    /// Writes down that stripe `seq` is durable.
+    fn write_checkpoint(&self, seq: Seq, closed: bool, salt: &Salt) -> Result<()> {
+        let checkpoint = Checkpoint { seq, closed };
+        checkpoint.write(&*self.medium, self.params(), self.log.keys(), salt)
+    }
+}
+
+impl Wake for Pipeline {
+    fn wake(&self) {
+        self.moved.notify_all();
+    }
+}

@@ -1,0 +1,297 @@
+//! Level 0: its blocks go into stripes in the order in which they are written, beside what a stripe carries on; a full stripe is
+//! closed and is sent to the medium (the paper's Algorithms 2 and 5, and Table 1, for all public slots of a stripe at
+//! once).
+//!
+//! Deniability contract: which stripes there are, when they are closed and what they say to level 0 is decided here, by
+//! public operations and the paced clock, under a lock that hidden operations never take.
+
+use crate::carried::Carried;
+use crate::carrier::Carrier;
+use crate::closed::Closed;
+use crate::health::Health;
+use crate::hidden::Hidden;
+use crate::keys::Salt;
+use crate::params::Params;
+use crate::pipeline::Pipeline;
+use crate::place::Seq;
+use crate::summary::{LogEnd, PublicPart, name_of};
+use crate::view::View;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
+use lacuna_crypto::RandomSource;
+use lacuna_levels::{Pace, SALT_LEN};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A stripe that a flush or a beat closed is called durable by the stripe that closes so many flushes and beats later:
+/// a number, and no matter of how long the sync took. With more, more clients can flush at once; with fewer, less of the
+/// log counts as lost when its end is damaged.
+const CLAIM_AFTER: usize = 4;
+
+/// Level 0, to be changed.
+pub(crate) struct Public {
+    params: Params,
+    health: Arc<Health>,
+    view: Arc<View>,
+    carrier: Arc<Carrier>,
+    hidden: Arc<Hidden>,
+    pipeline: Arc<Pipeline>,
+    /// The public randomness, from which salts come.
+    random: Arc<dyn RandomSource>,
+    /// Held by the one operation that changes level 0 now, also while it waits for the medium.
+    turn: Mutex<Turn>,
+    blocks_written: AtomicU64,
+    beats: AtomicU64,
+}
+
+/// What one operation leaves to the next.
+struct Turn {
+    /// The last closed stripe.
+    last: LogEnd,
+    /// What the open stripe carries on in its hidden slots; none while no stripe is open.
+    carried: Option<Carried>,
+    /// Stripes that flushes and beats closed and that none has called durable yet, and the last that one has.
+    to_claim: VecDeque<Seq>,
+    claimed: Seq,
+    /// The medium refuses stripes, or to give what the next one carries on: the operation fails, and everything is as it was before its
+    /// last step.
+    refused: bool,
+}
+
+fn no_room(what: &str) -> Error {
+    Error::new(Kind::NoSpace, format!("the log has no room for {what}"))
+        .found("no free slot in a whole lap")
+        .expected("at least the spare ones")
+}
+
+impl Public {
+    /// Level 0 of a log that ends so.
+    pub(crate) fn new(
+        health: Arc<Health>,
+        view: Arc<View>,
+        carrier: Arc<Carrier>,
+        hidden: Arc<Hidden>,
+        pipeline: Arc<Pipeline>,
+        random: Arc<dyn RandomSource>,
+        end: LogEnd,
+    ) -> Public {
+        let claimed = end.head;
+        let turn = Turn { last: end, carried: None, to_claim: VecDeque::new(), claimed, refused: false };
+        Public {
+            params: *pipeline.params(),
+            health,
+            view,
+            carrier,
+            hidden,
+            pipeline,
+            random,
+            turn: Mutex::new(turn),
+            blocks_written: AtomicU64::new(0),
+            beats: AtomicU64::new(0),
+        }
+    }
+
+    /// Blocks that front ends wrote, and beats of the paced cover.
+    pub(crate) fn counters(&self) -> [u64; 2] {
+        [&self.blocks_written, &self.beats].map(|counter| counter.load(Ordering::Relaxed))
+    }
+
+    /// Changes level 0, one operation after another.
+    fn in_turn<T>(&self, change: impl FnOnce(&mut Turn) -> Result<T>) -> Result<T> {
+        let mut turn = self.turn.lock();
+        let _guard = self.health.fail_on_panic();
+        self.health.check()?;
+        let done = change(&mut turn);
+        let refused = std::mem::take(&mut turn.refused);
+        done.map_err(|e| if refused { e } else { self.health.fail_unless_full(e) })
+    }
+
+    /// Takes blocks into the log, one after another and no others between them: they are read together.
+    pub(crate) fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        let count = data.len() / BLOCK_SIZE;
+        self.view.warm(first, count as u64);
+        self.in_turn(|turn| {
+            let (mut done, mut stripes) = (0, 0);
+            loop {
+                self.ensure_open(turn)?;
+                let rest = &data[done * BLOCK_SIZE..];
+                let taken = self.view.take_in(BlockAddr(first.0 + done as u64), rest)?;
+                done += taken;
+                if done == count {
+                    return Ok(());
+                }
+                // Existing valid data goes before new data (Table 1): on to a stripe with room.
+                self.close(turn)?;
+                stripes = if taken > 0 { 1 } else { stripes + 1 };
+                if stripes > 2 * self.params.stripes {
+                    return Err(no_room("a block"));
+                }
+            }
+        })?;
+        self.blocks_written.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes blocks unwritten. The medium is told nothing: the log says it, and the slots are reused in their turn.
+    pub(crate) fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        let view = &self.view;
+        view.warm(first, count);
+        self.in_turn(|turn| {
+            let mut stripes = 0;
+            loop {
+                self.ensure_open(turn)?;
+                if !view.is_any_written(first, count)? {
+                    return Ok(());
+                }
+                stripes += 1;
+                if stripes > 2 * self.params.stripes {
+                    return Err(no_room("a discard"));
+                }
+                if view.discard(first, count)? {
+                    break;
+                }
+                self.close(turn)?;
+            }
+            // Pages that the discard changed are written before it is answered, once there are many.
+            for _ in 0..self.params.stripes {
+                if !view.is_crowded() {
+                    break;
+                }
+                self.ensure_open(turn)?;
+                self.close(turn)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes everything that level 0 acknowledged durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let closed = self.in_turn(|turn| {
+            if self.view.is_fresh() {
+                self.close_and_claim(turn)?;
+            }
+            Ok(turn.last.head)
+        })?;
+        self.pipeline.settle(closed)
+    }
+
+    /// One beat of the paced cover. If the medium refuses its stripe, the next beat tries again.
+    pub(crate) fn beat(&self) -> Result<()> {
+        let _guard = self.health.fail_on_panic();
+        self.beats.fetch_add(1, Ordering::Relaxed);
+        self.write_stripe().map(drop)
+    }
+
+    /// Writes the stripes of cover that closing takes, whatever is in them, and makes them durable.
+    pub(crate) fn cover(&self, pace: Pace) -> Result<()> {
+        let _guard = self.health.fail_on_panic();
+        self.params.closing_cover().write(pace, |durable| {
+            if durable {
+                return self.write_stripe().map(drop);
+            }
+            self.in_turn(|turn| {
+                self.ensure_open(turn)?;
+                self.close(turn)
+            })
+        })
+    }
+
+    /// Closes the open stripe, whatever is in it, and syncs. Returns its number.
+    fn write_stripe(&self) -> Result<Seq> {
+        let closed = self.in_turn(|turn| {
+            self.ensure_open(turn)?;
+            self.close_and_claim(turn)?;
+            Ok(turn.last.head)
+        })?;
+        self.pipeline.settle(closed)?;
+        Ok(closed)
+    }
+
+    /// Ends the log with a stripe that holds nothing new, makes everything durable and says so in a checkpoint: from
+    /// then on what cannot be read was damaged, and is no end of the log; and what the last stripes held is known
+    /// from the echoes in those after them.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let last = self.write_stripe()?;
+        self.pipeline.finish(last, &self.draw_salt())
+    }
+
+    /// Random bytes for the salt of a stripe or a checkpoint, which is hedged with the content sealed under it. Drawn in the order of
+    /// operations, never by a thread of the disk: the same public randomness gives the same trace.
+    pub(crate) fn draw_salt(&self) -> Salt {
+        let mut salt = [0; SALT_LEN];
+        self.random.fill(&mut salt);
+        salt
+    }
+
+    /// Sees to it that a stripe is open.
+    ///
+    /// Errors: why the system refuses to read what it carries on; then nothing has changed.
+    fn ensure_open(&self, turn: &mut Turn) -> Result<()> {
+        if turn.carried.is_none() {
+            let seq = turn.last.head.next();
+            let taken = self.carrier.take(seq);
+            let carried = taken.inspect_err(|e| turn.refused = e.kind().is_refusal())?;
+            // What was carried is taken: there is no second try.
+            turn.carried = Some(self.view.open(seq, carried).map_err(|e| self.health.fail(e))?);
+        }
+        Ok(())
+    }
+
+    /// Waits until a stripe may be closed. After that one may be closed without another wait.
+    fn wait_room(&self, turn: &mut Turn) -> Result<()> {
+        self.pipeline.wait_room().inspect_err(|e| turn.refused = e.kind().is_refusal())
+    }
+
+    /// Closes the open stripe for a flush or a beat, which may call an earlier one durable.
+    fn close_and_claim(&self, turn: &mut Turn) -> Result<()> {
+        self.wait_room(turn)?;
+        turn.claim();
+        self.close(turn)
+    }
+
+    /// Closes the open stripe, fills its hidden slots and sends it to the medium.
+    ///
+    /// Errors: why the medium refuses stripes; then nothing has changed. After any other error the disk is at its end.
+    ///
+    /// The hidden slots are filled before the operation goes on that closed the stripe: what a level has in a stripe is a
+    /// function of the order of operations on it and on level 0, and no matter of speed (deniability contract).
+    fn close(&self, turn: &mut Turn) -> Result<()> {
+        self.wait_room(turn)?;
+        let drawn = self.draw_salt();
+        let seq = turn.last.head.next();
+        let checkpoint = self.pipeline.is_checkpoint_due(seq).then(|| self.draw_salt());
+        let carried = turn.carried.take().expect("an open stripe has what it carries on");
+        let (in_flight, root) = self.view.close();
+        let entries = in_flight.public.entries_of(0);
+        let last = LogEnd { head: seq, name: name_of(&drawn), echo: entries.clone() };
+        let before = std::mem::replace(&mut turn.last, last);
+        let part = PublicPart {
+            seq,
+            previous: before.name,
+            synced: turn.claimed.max(self.params.synced_before(seq)),
+            root,
+            entries: entries.into_iter().map(|entry| (entry, [0; 16])).collect(),
+            echo: before.echo,
+        };
+        let filled = self.hidden.fill(&in_flight, carried);
+        let sent = filled.and_then(|hidden| {
+            let closed = Closed { in_flight, hidden, salt: drawn, checkpoint, part };
+            let closed = closed.with_hedged_salt(self.pipeline.keys());
+            turn.last.name = name_of(&closed.salt);
+            self.pipeline.send(closed)
+        });
+        // The stripe has its number: no other can take its place.
+        sent.map_err(|e| self.health.fail(e))
+    }
+}
+
+impl Turn {
+    /// The open stripe is going to be closed by a flush or a beat: it may call an earlier one durable.
+    fn claim(&mut self) {
+        self.to_claim.push_back(self.last.head.next());
+        if self.to_claim.len() > CLAIM_AFTER {
+            self.claimed = self.to_claim.pop_front().expect("there are more");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Reading a level: where its blocks are is looked up under the level's lock, and the log is read without it.
+
+use crate::log::Log;
+use crate::place::Place;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Kind, Result};
+use lacuna_levels::{Entry, LOST, corrupt};
+
+/// Reads blocks of a level. `look` says where they are, and deals itself with those whose place it gives as 0.
+pub(crate) fn read(
+    log: &Log,
+    level: u8,
+    first: BlockAddr,
+    buf: &mut [u8],
+    look: impl Fn(&mut [u8], &mut [u64]) -> Result<()>,
+) -> Result<()> {
+    let mut places = vec![0; buf.len() / BLOCK_SIZE];
+    look(buf, &mut places)?;
+    loop {
+        let read = fetch_all(log, level, first, &places, buf);
+        if !read.as_ref().is_err_and(|e| e.kind() == Kind::Corrupt) {
+            return read;
+        }
+        // Unless a block was written anew since, and its old place given up.
+        let mut now = vec![0; places.len()];
+        look(buf, &mut now)?;
+        if now == places {
+            return read;
+        }
+        places = now;
+    }
+}
+
+/// Reads what a map says, from `first` on.
+fn fetch_all(log: &Log, level: u8, first: BlockAddr, places: &[u64], buf: &mut [u8]) -> Result<()> {
+    let mut at = 0;
+    while at < places.len() {
+        let addr = first.0 + at as u64;
+        if places[at] == LOST {
+            return Err(corrupt(format!("cannot read block {addr}")));
+        }
+        let Some(place) = Place::unpack(places[at]) else {
+            at += 1;
+            continue;
+        };
+        // Blocks written one after another lie one after another.
+        let follows = |(before, after): (&u64, &u64)| *after != LOST && before.checked_add(1) == Some(*after);
+        let run = 1 + places[at..].iter().zip(&places[at + 1..]).take_while(|pair| follows(*pair)).count();
+        let entries: Vec<Entry> = (addr..).take(run).map(Entry::Data).collect();
+        log.fetch(level, place, &entries, &mut buf[at * BLOCK_SIZE..(at + run) * BLOCK_SIZE])?;
+        at += run;
+    }
+    Ok(())
+}

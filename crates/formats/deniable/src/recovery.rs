@@ -1,0 +1,390 @@
+//! From a medium to maps: where the log ends, and what its last stripes changed.
+//!
+//! A stripe tells which stripes were durable when it was closed. So a stripe that cannot be read is either among
+//! those that a power cut may take, and the log ends before it, or it was damaged since: then what it held is named by
+//! the echo in the stripe after it, and fails when it is read.
+//!
+//! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
+
+use crate::checkpoint::Checkpoint;
+use crate::keys::open_slot;
+use crate::log::Log;
+use crate::place::{Place, Seq, Slot};
+use crate::plain::Echo;
+use crate::source::Source;
+use crate::summary::{LogEnd, Summary};
+use crate::trims;
+use lacuna_contracts::{Advice, BLOCK_SIZE, Error, Kind, Result, Setting};
+use lacuna_levels::{Entry, MapState, Tree, corrupt};
+use rustc_hash::FxHashMap;
+
+/// The end of the log as far as it has been followed.
+struct End {
+    last: LogEnd,
+    /// The summary of the last stripe, as it was read when the end was found.
+    summary: Option<Box<Summary>>,
+    /// Whether a stripe cannot be read that nothing calls durable: what was written before it may belong to another end.
+    doubtful: bool,
+}
+
+impl End {
+    /// Stripe `head`, of which nothing is known.
+    fn unknown(head: Seq, doubtful: bool) -> End {
+        End { last: LogEnd { head, name: [0; 16], echo: Vec::new() }, summary: None, doubtful }
+    }
+
+    /// The stripe with this summary.
+    fn known(summary: Box<Summary>, doubtful: bool) -> End {
+        End { last: summary.end(), summary: Some(summary), doubtful }
+    }
+
+    fn head(&self) -> Seq {
+        self.last.head
+    }
+}
+
+/// Finds the end of the log, and the summary that maps are rebuilt from: that of the last stripe, or of the one before it if closing
+/// wrote the last one and it is damaged. It is not read again for the maps: a medium may answer differently when it is asked again,
+/// and end and maps would be of different times. `read_only` says that the disk is opened to rescue what there is.
+pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box<Summary>>)> {
+    let checkpoint = match Checkpoint::read(log.reader(), log.keys().level(0))? {
+        Some(checkpoint) => checkpoint,
+        None => Checkpoint { seq: last_synced(log)?, closed: false },
+    };
+    let durable = checkpoint.seq;
+    let mut end = match log.summary_if_read(durable)? {
+        Some(summary) => End::known(Box::new(summary), false),
+        None => End::unknown(durable, false),
+    };
+    // A checkpoint may be older than it should be: as long as all of what was looked at is whole, look on.
+    loop {
+        let from = end.head();
+        let (found, looked) = look(log, from)?;
+        end = follow(log, end, durable, found);
+        if end.head() < looked || end.head() >= durable + log.params().stripes {
+            break;
+        }
+    }
+    if end.head() == Seq::NONE {
+        return Err(Error::new(Kind::Corrupt, "cannot find the log of this disk")
+            .found("not one stripe that verifies")
+            .expected("at least the one that creation wrote")
+            .remedy("the medium was overwritten: restore it from a backup"));
+    }
+    let was_closed = checkpoint.closed && checkpoint.seq == end.head();
+    let read = end.summary.take();
+    let summary = last_summary(log, end.head(), read, was_closed)?;
+    if !read_only && !was_closed {
+        check_next(log, &end)?;
+    }
+    Ok((end.last, summary))
+}
+
+/// What lies where the summary of a stripe belongs.
+enum Found {
+    Summary(Box<Summary>),
+    /// Another stripe's summary, or nothing.
+    Other,
+    /// The medium does not give it, after retries. A power cut leaves no such thing.
+    Unreadable,
+}
+
+fn find(log: &Log, seq: Seq) -> Result<Found> {
+    let mut block = [0; BLOCK_SIZE];
+    match log.reader().read(0, log.params().offset(seq), &mut block) {
+        Err(e) if e.kind() == Kind::Io => return Ok(Found::Unreadable),
+        read => read?,
+    }
+    let summary = log.open_summary(seq, &block)?;
+    Ok(summary.map_or(Found::Other, |found| Found::Summary(Box::new(found))))
+}
+
+/// The summaries after stripe `from`, and the last that was looked for: at most four gaps, and no further than a gap in
+/// which nothing is, because no more than a gap is ever in flight.
+fn look(log: &Log, from: Seq) -> Result<(Vec<Found>, Seq)> {
+    let gap = u64::from(log.params().gap);
+    let mut found: Vec<Found> = Vec::new();
+    let (mut seq, mut last) = (from, from);
+    while seq < from + 4 * gap && seq < last + gap {
+        seq = seq.next();
+        found.push(find(log, seq)?);
+        if let Some(Found::Summary(_)) = found.last() {
+            last = seq;
+        }
+    }
+    Ok((found, seq))
+}
+
+/// Follows the log from `end` over the summaries found after it.
+fn follow(log: &Log, mut end: End, durable: Seq, found: Vec<Found>) -> End {
+    let claims = found.iter().filter_map(|found| match found {
+        Found::Summary(summary) => Some(summary.public.synced),
+        _ => None,
+    });
+    let synced = claims.fold(durable, Seq::max);
+    let mut linked = !end.last.echo.is_empty();
+    let mut found = found.into_iter().peekable();
+    while let Some(here) = found.next() {
+        let seq = end.head().next();
+        match here {
+            Found::Summary(summary) => {
+                let whole = seq <= synced
+                    || ((!linked || summary.public.previous == end.last.name)
+                        && is_whole(log, seq, &summary));
+                if !whole {
+                    break;
+                }
+                end = End::known(summary, end.doubtful);
+                linked = true;
+            }
+            // A bad sector is no end of the log if the stripe after it was written, whole.
+            Found::Unreadable if seq <= synced || is_followed(log, seq, found.peek(), synced) => {
+                end = End::unknown(seq, end.doubtful || seq > synced);
+                linked = false;
+            }
+            _ if seq <= synced => {
+                end = End::unknown(seq, end.doubtful);
+                linked = false;
+            }
+            _ => break,
+        }
+    }
+    end
+}
+
+/// Whether an unreadable stripe that nothing calls durable is followed by a whole one.
+fn is_followed(log: &Log, seq: Seq, next: Option<&Found>, synced: Seq) -> bool {
+    matches!(next, Some(Found::Summary(next)) if seq < synced || is_whole(log, seq.next(), next))
+}
+
+/// The summary of the last stripe, which may have been read before. Refuses a log where it cannot be read, unless that stripe is
+/// known to hold nothing new, since closing wrote it: what it held would silently be missing. Then it is the summary of the stripe
+/// before, if there is one.
+fn last_summary(
+    log: &Log,
+    head: Seq,
+    read: Option<Box<Summary>>,
+    was_closed: bool,
+) -> Result<Option<Box<Summary>>> {
+    let again = |seq: Seq| -> Result<Option<Box<Summary>>> { Ok(log.summary_if_read(seq)?.map(Box::new)) };
+    if let Some(summary) = read.map_or_else(|| again(head), |summary| Ok(Some(summary)))? {
+        return Ok(Some(summary));
+    }
+    let before = head.back(1);
+    let found = before.filter(|_| was_closed).map_or(Ok(None), again)?;
+    if found.is_some() || (was_closed && before.is_none()) {
+        return Ok(found);
+    }
+    Err(corrupt("cannot open the disk").found(format!("the last stripe of the log, {head}, is damaged")))
+}
+
+/// Refuses to write to a log whose next stripe cannot be read, if it was not closed: that may be the last one that was
+/// flushed, and the blocks in it would silently be older than that.
+fn check_next(log: &Log, end: &End) -> Result<()> {
+    let seq = end.head().next();
+    if !end.doubtful && !matches!(find(log, seq)?, Found::Unreadable) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, "cannot open the disk for writing")
+        .found(format!(
+            "a bad sector in stripe {seq}, which may be the last one that was written before the power was cut"
+        ))
+        .expected("a log whose end can be read")
+        .remedy(rescue("; blocks written in the last moments may be older than they should be")))
+}
+
+/// To read what there is, and what else to say of that.
+fn rescue(more: &'static str) -> Advice {
+    Advice::from("open it with ").setting(Setting("read_only")).text(" and copy what is there").text(more)
+}
+
+/// The last stripe that any summary calls durable, for a disk whose checkpoints are gone. Reads the whole ring.
+fn last_synced(log: &Log) -> Result<Seq> {
+    let (mut synced, mut any, mut failed) = (Seq::NONE, false, None);
+    for at in (0..log.params().stripes).map(Seq) {
+        let mut block = [0; BLOCK_SIZE];
+        match log.reader().read(0, log.params().offset(at), &mut block) {
+            Err(e) if e.kind() == Kind::Io => {
+                failed.get_or_insert(e);
+                continue;
+            }
+            read => read?,
+        }
+        if let Some(summary) = Summary::open(log.params(), log.keys().level(0), &block)? {
+            any = true;
+            synced = synced.max(summary.public.synced);
+        }
+    }
+    match failed {
+        // Nothing says that the medium was overwritten.
+        Some(e) if !any => Err(e.context("cannot find the log of this disk")),
+        _ => Ok(synced),
+    }
+}
+
+/// Whether everything in a stripe is what it was written with: hidden slots too, of whatever level.
+fn is_whole(log: &Log, seq: Seq, summary: &Summary) -> bool {
+    let public = log.params().public_slots() * BLOCK_SIZE;
+    let mut slots = vec![0; log.params().stripe_len() - BLOCK_SIZE];
+    // A power cut tears a stripe, it does not make it unreadable.
+    if log.reader().read(0, log.slot_offset(0, Place { seq, slot: Slot(0) }), &mut slots).is_err() {
+        return true;
+    }
+    if !summary.has_hidden_slots(&slots[public..]) {
+        return false;
+    }
+    let mut blocks = slots[..public].chunks_exact_mut(BLOCK_SIZE).zip(&summary.public.entries).enumerate();
+    blocks.all(|(slot, (block, (entry, tag)))| {
+        open_slot(&summary.key, seq, Slot::nth(slot), *entry, tag, block).is_ok()
+    })
+}
+
+/// What the hidden slots of the last stripe hold, as far as open levels know.
+pub(crate) fn hidden_echo(log: &Log, head: Seq) -> Echo {
+    let mut echo = vec![(0, Entry::Empty); log.params().hidden_slots()];
+    for level in log.keys().open_hidden() {
+        let Ok(found) = log.head(level, head) else { continue };
+        for (held, entry) in echo.iter_mut().zip(found.entries()).filter(|(_, e)| *e != Entry::Empty) {
+            *held = (level, entry);
+        }
+    }
+    echo
+}
+
+/// What a stripe did to a map.
+enum Change {
+    Put(u64, Place),
+    Clear(u64, u64),
+}
+
+/// The last stripe of a log, and its summary if it has been read, as [`find_end`] gives them.
+#[derive(Clone, Copy)]
+pub(crate) struct LastStripe<'s> {
+    pub(crate) seq: Seq,
+    pub(crate) summary: Option<&'s Summary>,
+}
+
+/// Rebuilds the map of a level. `log` must be complete up to the last stripe. Without a stripe that was written while the level was
+/// open the level is empty.
+pub(crate) fn rebuild(
+    log: &Log,
+    level: u8,
+    end: LastStripe<'_>,
+    tree: &mut Tree,
+    read_only: bool,
+) -> Result<()> {
+    let mut skipped = false;
+    let last = last_root(log, level, end, &mut skipped)?;
+    if level > 0 && skipped && last.is_some() && !read_only {
+        return Err(last_of_level_missing(level));
+    }
+    let Some((last, root)) = last else { return Ok(()) };
+    // What is older than a whole stride was carried on since, and is in a later summary.
+    let first = Seq((root.covered + 1).max((last.0 + 1).saturating_sub(log.params().stride())));
+    let mut moved: FxHashMap<(u8, u64), u64> = FxHashMap::default();
+    let mut changes: Vec<Change> = Vec::new();
+    for seq in first.up_to(last) {
+        // Of a level that was closed meanwhile, what was overwritten is gone.
+        let entries = if seq + log.params().stripes <= end.seq {
+            Vec::new()
+        } else {
+            entries_of(log, level, seq, last)?
+        };
+        let mut puts = Vec::new();
+        for (slot, entry) in Slot::all(entries.len()).zip(entries) {
+            let place = Place { seq, slot };
+            match entry {
+                Entry::Page { depth, index } => drop(moved.insert((depth, index), place.pack())),
+                Entry::Data(addr) | Entry::Lost(addr) => puts.push(Change::Put(addr, place)),
+                // One that was carried on was repeated where it was new.
+                Entry::Trim { origin } if origin == seq.0 => read_trims(log, level, place, &mut changes)?,
+                Entry::Trim { .. } | Entry::Empty => {}
+            }
+        }
+        // The records of a stripe come before its data.
+        changes.append(&mut puts);
+    }
+    tree.restore(root, &moved, &Source::lenient(log, level))?;
+    for change in changes {
+        match change {
+            Change::Put(addr, place) => tree.replay(addr, place.pack()),
+            Change::Clear(first, count) => tree.replay_clear(first, count),
+        }
+    }
+    Ok(())
+}
+
+/// The error of a hidden level whose last changes may be in a stripe that cannot be read: blocks would silently be older than
+/// what was flushed.
+fn last_of_level_missing(level: u8) -> Error {
+    corrupt(format!("cannot open level {level} for writing"))
+        .found("a damaged stripe after the last one that the level is known to have written")
+        .expected("that stripe, or that the level was open in one after it")
+        .remedy(rescue(", or open the disk without the level"))
+}
+
+/// The last root record of a level, and its stripe.
+///
+/// `skipped` becomes whether a stripe after it cannot be read, which may have had a later one: but not the stripe that closed
+/// the disk, which had nothing new.
+fn last_root(
+    log: &Log,
+    level: u8,
+    LastStripe { seq: head, summary: last }: LastStripe<'_>,
+    skipped: &mut bool,
+) -> Result<Option<(Seq, MapState)>> {
+    let first = head.back(log.params().stripes - 1).unwrap_or(Seq(1));
+    for seq in first.up_to(head).rev() {
+        let read = match last {
+            Some(last) if last.public.seq == seq => None,
+            _ => log.summary_if_read(seq)?,
+        };
+        let Some(summary) = read.as_ref().or(last.filter(|last| last.public.seq == seq)) else {
+            *skipped |= seq < head;
+            continue;
+        };
+        if level == 0 {
+            return Ok(Some((seq, summary.public.root)));
+        }
+        let key = log.keys().of_stripe(level, &summary.salt)?;
+        if let Some(root) = summary.hidden_root(&key, level) {
+            return Ok(Some((seq, root)));
+        }
+    }
+    Ok(None)
+}
+
+/// What the slots of a stripe hold of a level; from the stripe after it if it cannot be read itself.
+fn entries_of(log: &Log, level: u8, seq: Seq, last: Seq) -> Result<Vec<Entry>> {
+    match log.head(level, seq) {
+        Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {}
+        head => return Ok(head?.entries().collect()),
+    }
+    let next = if seq < last { log.summary_if_read(seq.next())? } else { None };
+    let Some(next) = next else {
+        return Err(corrupt("cannot open the disk").found(format!(
+            "two damaged stripes side by side ({seq} and {}) among those that its map still needs",
+            seq.next()
+        )));
+    };
+    if level == 0 {
+        return Ok(next.public.echo);
+    }
+    let key = log.keys().of_stripe(level, &next.salt)?;
+    let slots = log.params().slots(level);
+    let mut echo = vec![Entry::Empty; log.params().hidden_slots()];
+    echo[slots.clone()].copy_from_slice(&next.hidden_echo(&key, slots));
+    Ok(echo)
+}
+
+fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> Result<()> {
+    let mut block = [0; BLOCK_SIZE];
+    let entry = Entry::Trim { origin: place.seq.0 };
+    // Of one that is damaged or cannot be read, what was discarded reads as it did before.
+    match log.read_slots(level, place, &[entry], &mut block) {
+        Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => return Ok(()),
+        read => read?,
+    }
+    changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count)));
+    Ok(())
+}

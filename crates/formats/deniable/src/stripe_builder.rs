@@ -1,0 +1,123 @@
+//! The public slots of the stripe that is being built: what it carries on, and what it takes in.
+//!
+//! Invariants: a block, and a page, is in it once; records of discards cover no block that is in it, for they are repeated
+//! before the data of their stripe.
+
+use crate::log::Log;
+use crate::place::{Place, Seq, Slot};
+use crate::plain::Plain;
+use crate::source::Source;
+use crate::trims;
+use lacuna_contracts::BlockAddr;
+use lacuna_levels::Entry;
+use std::collections::BTreeMap;
+
+/// A stripe that takes blocks of level 0 in. Without slots, as long as none is open.
+#[derive(Default)]
+pub(crate) struct StripeBuilder {
+    seq: Seq,
+    plain: Plain,
+    /// The slots of the blocks in it.
+    index: BTreeMap<u64, Slot>,
+    /// Free slots, the lowest last.
+    free: Vec<Slot>,
+    /// The slot that records discards, and how many ranges it has.
+    trim: Option<(Slot, usize)>,
+    /// Whether it holds anything that is nowhere else.
+    fresh: bool,
+}
+
+impl StripeBuilder {
+    /// Stripe `seq`, which carries on what is in `plain`.
+    pub(crate) fn new(seq: Seq, plain: Plain) -> StripeBuilder {
+        let slots = Slot::all(plain.slots()).zip(plain.entries());
+        let index = slots.filter_map(|(slot, (_, entry))| match entry {
+            Entry::Data(addr) | Entry::Lost(addr) => Some((*addr, slot)),
+            _ => None,
+        });
+        let index = index.collect();
+        let free = Slot::all(plain.slots()).rev().filter(|slot| plain.is_empty(*slot)).collect();
+        StripeBuilder { seq, plain, index, free, trim: None, fresh: false }
+    }
+
+    /// Ends it.
+    pub(crate) fn close(self) -> (Seq, Plain) {
+        (self.seq, self.plain)
+    }
+
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// Pages of level 0, also those that are in it.
+    pub(crate) fn source<'a>(&'a self, log: &'a Log) -> Source<'a> {
+        Source::filling(log, 0, self.seq, &self.plain)
+    }
+
+    pub(crate) fn place(&self, slot: Slot) -> Place {
+        Place { seq: self.seq, slot }
+    }
+
+    /// The block that was taken in at `place`, if that is here.
+    pub(crate) fn block(&self, place: Place, addr: BlockAddr) -> Option<&[u8]> {
+        if place.seq == self.seq { self.plain.block(0, place.slot, Entry::Data(addr.0)) } else { None }
+    }
+
+    /// The slot of a block that is in it.
+    pub(crate) fn slot_of(&self, addr: BlockAddr) -> Option<Slot> {
+        self.index.get(&addr.0).copied()
+    }
+
+    /// A free slot, as long as fewer than `most` are occupied. It stays free until something is put there.
+    pub(crate) fn free_slot(&self, most: usize) -> Option<Slot> {
+        let occupied = self.plain.slots() - self.free.len();
+        self.free.last().copied().filter(|_| occupied < most)
+    }
+
+    fn put(&mut self, slot: Slot, entry: Entry) -> &mut [u8] {
+        if self.free.last() == Some(&slot) {
+            self.free.pop();
+        }
+        self.plain.put(0, slot, entry)
+    }
+
+    fn clear(&mut self, slot: Slot) {
+        self.plain.clear(slot);
+        self.free.push(slot);
+    }
+
+    /// Takes a block in, into its slot or a free one.
+    pub(crate) fn put_block(&mut self, addr: BlockAddr, slot: Slot, block: &[u8]) {
+        self.put(slot, Entry::Data(addr.0)).copy_from_slice(block);
+        self.index.insert(addr.0, slot);
+        self.fresh = true;
+    }
+
+    /// Takes a page of the map into a free slot. What was carried on is not repeated beside its successor.
+    pub(crate) fn put_page(&mut self, page: Entry, slot: Slot, block: &[u8]) {
+        let old = self.plain.slot_of(0, page);
+        self.put(slot, page).copy_from_slice(block);
+        old.into_iter().for_each(|old| self.clear(old));
+    }
+
+    /// Records a discard, and drops the blocks that it covers and gives them. None without room.
+    pub(crate) fn record_discard(&mut self, first: BlockAddr, count: u64) -> Option<Vec<BlockAddr>> {
+        let (slot, at) = match self.trim {
+            Some((slot, ranges)) if ranges < trims::MOST_RANGES => (slot, ranges),
+            _ => (self.free_slot(usize::MAX)?, 0),
+        };
+        let origin = self.seq.0;
+        let record = self.put(slot, Entry::Trim { origin });
+        if at == 0 {
+            record.fill(0);
+        }
+        trims::put(record, at, first.0, count);
+        (self.trim, self.fresh) = (Some((slot, at + 1)), true);
+        let covered: Vec<u64> = self.index.range(first.0..first.0 + count).map(|(addr, _)| *addr).collect();
+        for addr in &covered {
+            let slot = self.index.remove(addr);
+            slot.into_iter().for_each(|slot| self.clear(slot));
+        }
+        Some(covered.into_iter().map(BlockAddr).collect())
+    }
+}

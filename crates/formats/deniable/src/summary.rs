@@ -1,0 +1,201 @@
+//! The summary: the first block of every stripe. The key of a level shows what its slots hold.
+//!
+//! ```text
+//!    0  salt            32  random
+//!   32  tag             16  of the public part, over everything after it as well
+//!   48  digest          16  keyed hash of the starts of the hidden sectors as they lie
+//!   64  roots      7 x  48  the state of the maps of levels 1 to 7, or random
+//!  400  entries    h x  32  what the hidden slots hold, or random
+//!       echo       h x  16  what the hidden slots of the stripe before hold, or random
+//!       public part         encrypted under the key of level 0, up to the end of the block
+//! ```
+//!
+//! Without a key it is 4096 random bytes. With that of level 0 it is the public part, and random bytes.
+
+use crate::geometry::{
+    DIGEST_AT, ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, PUBLIC_ECHO, PUBLIC_ENTRY, PUBLIC_FIXED, ROOT_LEN,
+    ROOTS_AT, TAG_AT,
+};
+use crate::keys::{Salt, domain, stripe_key};
+use crate::params::Params;
+use crate::place::{Seq, Slot};
+use lacuna_contracts::{BLOCK_SIZE, Record, RecordMut, Result, Secret};
+use lacuna_crypto::constant_time_eq;
+use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
+use std::ops::Range;
+
+/// Encrypts the root record of a hidden level: the state of its map.
+pub(crate) fn seal_root(state: &MapState, key: &WriteKey, level: u8, out: &mut [u8]) {
+    let (body, tag) = out.split_at_mut(STATE_LEN);
+    tag.copy_from_slice(&key.seal(domain::ROOT, level, &[], &state.encode(), body));
+}
+
+fn open_root(key: &WriteKey, level: u8, bytes: &[u8]) -> Option<MapState> {
+    let (body, tag) = bytes.split_at(STATE_LEN);
+    let (mut body, tag): ([u8; STATE_LEN], [u8; TAG_LEN]) = (body.try_into().ok()?, tag.try_into().ok()?);
+    key.open(domain::ROOT, level, &[], &mut body, &tag).ok()?;
+    Some(MapState::decode(&body))
+}
+
+/// The half of the salt of a stripe by which the next stripe names it.
+pub(crate) type Name = [u8; 16];
+
+/// The name of the stripe with this salt.
+pub(crate) fn name_of(salt: &Salt) -> Name {
+    Record(salt).array(0)
+}
+
+/// How the log ends: what the next stripe says of the last one.
+pub(crate) struct LogEnd {
+    pub(crate) head: Seq,
+    pub(crate) name: Name,
+    /// What its public slots hold.
+    pub(crate) echo: Vec<Entry>,
+}
+
+/// What a slot holds, and its tag.
+pub(crate) type Listed = (Entry, [u8; TAG_LEN]);
+
+/// The public part of a summary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PublicPart {
+    pub(crate) seq: Seq,
+    /// The first half of the salt of the stripe before.
+    pub(crate) previous: Name,
+    /// A stripe that was durable, with all before it, when this one was closed.
+    pub(crate) synced: Seq,
+    /// The state of the map of level 0.
+    pub(crate) root: MapState,
+    /// What the public slots hold.
+    pub(crate) entries: Vec<Listed>,
+    /// What the public slots of the stripe before hold.
+    pub(crate) echo: Vec<Entry>,
+}
+
+impl PublicPart {
+    fn encode(&self, out: &mut [u8]) {
+        let mut record = RecordMut(out);
+        record.u64(0, self.seq.0).put(8, &self.previous).u64(24, self.synced.0).put(32, &self.root.encode());
+        let (entries, echoes) = out[PUBLIC_FIXED..].split_at_mut(self.entries.len() * PUBLIC_ENTRY);
+        for (out, (entry, tag)) in entries.chunks_exact_mut(PUBLIC_ENTRY).zip(&self.entries) {
+            RecordMut(out).u64(0, entry.pack()).put(8, tag);
+        }
+        for (out, entry) in echoes.chunks_exact_mut(PUBLIC_ECHO).zip(&self.echo) {
+            RecordMut(out).u64(0, entry.pack());
+        }
+    }
+
+    fn decode(bytes: &[u8], slots: usize) -> Option<PublicPart> {
+        let record = Record(bytes);
+        let echo_at = PUBLIC_FIXED + slots * PUBLIC_ENTRY;
+        let listed = |slot: usize| -> Option<Listed> {
+            let at = PUBLIC_FIXED + slot * PUBLIC_ENTRY;
+            Some((Entry::unpack(record.u64(at))?, record.array(at + 8)))
+        };
+        let echoed = |slot: usize| Entry::unpack(record.u64(echo_at + slot * PUBLIC_ECHO));
+        let part = PublicPart {
+            seq: Seq::checked(record.u64(0))?,
+            previous: record.array(8),
+            synced: Seq(record.u64(24)),
+            root: MapState::decode(&bytes[32..PUBLIC_FIXED]),
+            entries: (0..slots).map(listed).collect::<Option<_>>()?,
+            echo: (0..slots).map(echoed).collect::<Option<_>>()?,
+        };
+        // A stripe speaks of those before it.
+        (part.synced < part.seq && part.root.covered < part.seq.0).then_some(part)
+    }
+}
+
+/// A summary that verified under the key of level 0.
+pub(crate) struct Summary {
+    pub(crate) salt: Salt,
+    pub(crate) key: WriteKey,
+    pub(crate) public: PublicPart,
+    digest: [u8; TAG_LEN],
+    /// Roots, entries and echo of the hidden levels, as they lie.
+    hidden: Vec<u8>,
+}
+
+/// Writes a summary. `hidden` is roots, entries and echo, `digest` that of the hidden slots, `public` has all entries.
+pub(crate) fn seal(
+    key: &WriteKey,
+    salt: &Salt,
+    digest: &[u8; TAG_LEN],
+    hidden: &[u8],
+    public: &PublicPart,
+    out: &mut [u8],
+) {
+    let public_at = ROOTS_AT + hidden.len();
+    out[..SALT_LEN].copy_from_slice(salt);
+    out[DIGEST_AT..ROOTS_AT].copy_from_slice(digest);
+    out[ROOTS_AT..public_at].copy_from_slice(hidden);
+    let mut plain = [0; BLOCK_SIZE];
+    let plain = &mut plain[public_at..];
+    public.encode(plain);
+    let (clear, body) = out.split_at_mut(public_at);
+    let tag = key.seal(domain::SUMMARY, 0, &clear[DIGEST_AT..], plain, body);
+    clear[TAG_AT..DIGEST_AT].copy_from_slice(&tag);
+}
+
+impl Summary {
+    /// Reads a summary block. None if it is not one that this level-0 key wrote.
+    pub(crate) fn open(
+        params: &Params,
+        level0: &Secret<32>,
+        block: &[u8; BLOCK_SIZE],
+    ) -> Result<Option<Summary>> {
+        let record = Record(block);
+        let salt = record.array(0);
+        let key = stripe_key(level0, &salt)?;
+        let public_at = params.geometry.public_at();
+        let mut plain = *block;
+        let tag = record.array(TAG_AT);
+        let opened =
+            key.open(domain::SUMMARY, 0, &block[DIGEST_AT..public_at], &mut plain[public_at..], &tag);
+        if opened.is_err() {
+            return Ok(None);
+        }
+        let Some(public) = PublicPart::decode(&plain[public_at..], params.public_slots()) else {
+            return Ok(None);
+        };
+        let (digest, hidden) = (record.array(DIGEST_AT), block[ROOTS_AT..public_at].to_vec());
+        Ok(Some(Summary { salt, key, public, digest, hidden }))
+    }
+
+    /// How a log ends whose last stripe this is.
+    pub(crate) fn end(&self) -> LogEnd {
+        let echo = self.public.entries.iter().map(|(entry, _)| *entry).collect();
+        LogEnd { head: self.public.seq, name: name_of(&self.salt), echo }
+    }
+
+    /// Whether these are the hidden slots that it was written with.
+    pub(crate) fn has_hidden_slots(&self, slots: &[u8]) -> bool {
+        constant_time_eq(&self.key.digest(domain::DIGEST, slots), &self.digest)
+    }
+
+    /// The root record of a hidden level, if the level was open when this was written.
+    pub(crate) fn hidden_root(&self, key: &WriteKey, level: u8) -> Option<MapState> {
+        let at = usize::from(level - 1) * ROOT_LEN;
+        open_root(key, level, &self.hidden[at..at + ROOT_LEN]).filter(|root| root.covered < self.public.seq.0)
+    }
+
+    /// What these hidden slots hold, as far as they are this level's.
+    pub(crate) fn hidden_entries(&self, key: &WriteKey, slots: Range<usize>) -> Vec<Listed> {
+        let listed = self.hidden[ENTRIES_AT - ROOTS_AT..].chunks_exact(HIDDEN_ENTRY);
+        let uncovered = |(slot, bytes): (Slot, &[u8])| match key.uncover(domain::ENTRY, slot.0, &bytes[..16])
+        {
+            Some(entry) => (entry, Record(bytes).array(16)),
+            None => (Entry::Empty, [0; TAG_LEN]),
+        };
+        Slot::all(slots.end).zip(listed).skip(slots.start).map(uncovered).collect()
+    }
+
+    /// What these hidden slots of the stripe before held, as far as they were this level's.
+    pub(crate) fn hidden_echo(&self, key: &WriteKey, slots: Range<usize>) -> Vec<Entry> {
+        let all = (self.hidden.len() - (ENTRIES_AT - ROOTS_AT)) / (HIDDEN_ENTRY + HIDDEN_ECHO);
+        let echo = self.hidden[ENTRIES_AT - ROOTS_AT + all * HIDDEN_ENTRY..].chunks_exact(HIDDEN_ECHO);
+        let uncovered = |(slot, bytes): (Slot, &[u8])| key.uncover(domain::ECHO, slot.0, bytes);
+        let slots = Slot::all(slots.end).zip(echo).skip(slots.start);
+        slots.map(|echo| uncovered(echo).unwrap_or(Entry::Empty)).collect()
+    }
+}

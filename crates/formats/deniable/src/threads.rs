@@ -1,0 +1,83 @@
+//! The threads of an open disk: one reads ahead what stripes carry on, one loads leaves of hidden maps, one encrypts closed
+//! stripes and writes them, one syncs them, one is the paced clock. The same ones run whatever levels are open.
+
+use crate::carrier::Carrier;
+use crate::hidden::Hidden;
+use crate::pipeline::{MOST_DUE, Pipeline};
+use crate::place::Seq;
+use crate::public::Public;
+use lacuna_contracts::{Error, Result};
+use lacuna_levels::PacedClock;
+use std::sync::Arc;
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Stripes whose hidden blocks wait for their leaves to be loaded.
+const MOST_TO_WARM: usize = 8;
+
+/// Dropping it ends them, after what was closed is written.
+pub(crate) struct Threads {
+    pipeline: Arc<Pipeline>,
+    carrier: Arc<Carrier>,
+    workers: Vec<JoinHandle<()>>,
+    clock: Option<PacedClock>,
+}
+
+impl Threads {
+    /// Starts the threads of a log whose next stripe is `next`. The clock beats so often, unless that is never.
+    pub(crate) fn start(
+        pipeline: &Arc<Pipeline>,
+        carrier: &Arc<Carrier>,
+        hidden: &Arc<Hidden>,
+        public: &Arc<Public>,
+        next: Seq,
+        cover: Duration,
+    ) -> Result<Threads> {
+        let (pipeline, carrier) = (Arc::clone(pipeline), Arc::clone(carrier));
+        let (hidden, public) = (Arc::clone(hidden), Arc::clone(public));
+        let (to_encrypt, closed) = channel();
+        let (to_sync, due) = sync_channel(MOST_DUE);
+        let (to_warm, found) = sync_channel(MOST_TO_WARM);
+        let (writing, syncing) = (Arc::clone(&pipeline), Arc::clone(&pipeline));
+        let reading = Arc::clone(&carrier);
+        let mut threads = Threads { pipeline, carrier, workers: Vec::new(), clock: None };
+        threads.pipeline.attach(to_encrypt);
+        threads.begin("lacuna-stripes", move || writing.write_stripes(&closed, &to_sync))?;
+        threads.begin("lacuna-sync", move || syncing.sync_stripes(&due))?;
+        threads.carrier.start();
+        threads.begin("lacuna-carry", move || reading.read_ahead(next, &to_warm))?;
+        threads.begin("lacuna-maps", move || hidden.warm_found(&found))?;
+        if !cover.is_zero() {
+            let beat = move || match public.beat() {
+                // The next beat tries again.
+                Err(e) if e.kind().is_refusal() => Ok(()),
+                done => done,
+            };
+            threads.clock = Some(PacedClock::start(cover, beat)?);
+        }
+        Ok(threads)
+    }
+
+    fn begin(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
+        self.workers.push(spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))?);
+        Ok(())
+    }
+
+    /// Stops the paced clock.
+    pub(crate) fn end_clock(&mut self) {
+        self.clock.take().into_iter().for_each(PacedClock::end);
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.end_clock();
+        self.pipeline.end();
+        self.carrier.end();
+        for worker in self.workers.drain(..) {
+            let _panicked = worker.join();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The format as it is for ever: a disk kept as a file, which must open and read as it did when it was made, and take writes.
+//!
+//! The file holds the blocks of the medium that are not zero, each behind its offset (8 bytes, little-endian).
+
+mod fixture;
+
+use fixture::{create, fill, flush_hidden, open, params_of};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_deniable::{Geometry, Levels, Params};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_testkit::kept_medium;
+use lacuna_testkit::levels::has_contents;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Written blocks of each level and their stamps; all others read as zeros.
+const CONTENTS: [&[(u64, u64)]; 3] = [&[(0, 3), (5, 1), (9, 2)], &[(1, 4), (30, 5)], &[(2, 6), (7, 8)]];
+
+const LEVELS: usize = CONTENTS.len();
+
+/// Level 1 has three hidden slots, level 2 has one, one belongs to no level.
+fn params() -> Params {
+    params_of(Geometry { public: 1, hidden: 5 }, 64)
+}
+
+fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/deniable-v1.sparse")
+}
+
+fn kept() -> Arc<dyn Medium> {
+    Arc::new(MemoryMedium::from_bytes(kept_medium(&path(), params().medium_len())))
+}
+
+/// The medium of a disk with [`CONTENTS`]: overwritten, discarded, the log once round.
+fn make() -> Vec<u8> {
+    let params = params();
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, &params, LEVELS, 1).unwrap();
+    let disk = open(&medium, &params, LEVELS, 2).unwrap();
+    let levels = disk.levels();
+    let write = |level: usize, block: u64, stamp: u64| {
+        let mut data = vec![0; BLOCK_SIZE];
+        fill(block, stamp, &mut data);
+        levels[level].write(BlockAddr(block), &data).unwrap();
+    };
+    for (level, contents) in CONTENTS.iter().enumerate() {
+        contents.iter().for_each(|(block, stamp)| write(level, *block, *stamp));
+    }
+    write(0, 6, 9);
+    write(1, 2, 9);
+    for round in 0..70 {
+        write(0, 5, 100 + round);
+    }
+    write(0, 5, 1);
+    levels[0].discard(BlockAddr(6), 1).unwrap();
+    levels[1..].iter().for_each(|level| flush_hidden(&disk, level).unwrap());
+    levels[1].discard(BlockAddr(2), 1).unwrap();
+    flush_hidden(&disk, &levels[1]).unwrap();
+    disk.close().unwrap();
+    memory.snapshot()
+}
+
+#[test]
+fn the_golden_disk_opens() {
+    for levels in 1..=LEVELS {
+        let disk = open(&kept(), &params(), levels, 3).unwrap();
+        disk.levels().iter().zip(CONTENTS).for_each(|(level, contents)| has_contents(level, contents));
+    }
+}
+
+#[test]
+fn the_golden_disk_takes_writes_for_laps() {
+    let (medium, params) = (kept(), params());
+    let mut stamp = 1 << 30;
+    for session in 0..3 {
+        let disk = open(&medium, &params, LEVELS, 10 + session).unwrap();
+        let levels = disk.levels();
+        for round in 0..120 {
+            for level in &levels {
+                stamp += 1;
+                let mut data = vec![0; BLOCK_SIZE];
+                let block = [11, 12, 13][round % 3];
+                fill(block, stamp, &mut data);
+                level.write(BlockAddr(block), &data).unwrap();
+            }
+            disk.refresh().unwrap();
+        }
+        for level in &levels {
+            level.discard(BlockAddr(11), 3).unwrap();
+        }
+        levels[1..].iter().for_each(|level| flush_hidden(&disk, level).unwrap());
+        disk.close().unwrap();
+        drop((levels, disk));
+        let again = open(&medium, &params, LEVELS, 20 + session).unwrap();
+        again.levels().iter().zip(CONTENTS).for_each(|(level, contents)| has_contents(level, contents));
+    }
+}
+
+#[test]
+#[ignore = "makes the golden disk, which is never made again"]
+fn write_the_golden_disk() {
+    let (bytes, mut kept) = (make(), Vec::new());
+    for (at, block) in bytes.chunks(BLOCK_SIZE).enumerate().filter(|(_, b)| b.iter().any(|&byte| byte != 0)) {
+        kept.extend(((at * BLOCK_SIZE) as u64).to_le_bytes());
+        kept.extend(block);
+    }
+    assert!(!path().exists(), "it is there already");
+    std::fs::write(path(), kept).unwrap();
+}

@@ -1,0 +1,107 @@
+//! Blocks that were acknowledged and are not in the log yet.
+
+use lacuna_contracts::BLOCK_SIZE;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// One block.
+pub(crate) type Plain = Arc<Zeroizing<[u8; BLOCK_SIZE]>>;
+
+#[derive(Default)]
+struct State {
+    pending: BTreeMap<u32, Plain>,
+    /// On their way to the log: still the latest unless they are pending again.
+    in_flight: BTreeMap<u32, Plain>,
+}
+
+/// The write buffer of a disk.
+pub(crate) struct Buffer {
+    state: Mutex<State>,
+    most: usize,
+}
+
+impl Buffer {
+    /// Holds about so many blocks.
+    pub(crate) fn new(most: usize) -> Buffer {
+        Buffer { state: Mutex::default(), most: most.max(64) }
+    }
+
+    /// Puts blocks. True: it is time to write some.
+    pub(crate) fn put(&self, first: u32, data: &[u8]) -> bool {
+        // In place: a block that is moved leaves a copy behind.
+        let copy = |data: &[u8; BLOCK_SIZE]| {
+            let mut block = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
+            Arc::get_mut(&mut block).expect("nobody else has it yet").copy_from_slice(data);
+            block
+        };
+        // Not under the lock; nor is what they replace zeroed under it.
+        let mut blocks: Vec<Plain> = data.as_chunks::<BLOCK_SIZE>().0.iter().map(copy).collect();
+        let mut replaced = vec![];
+        let mut state = self.state.lock();
+        for (block, plain) in (first..).zip(blocks.drain(..)) {
+            replaced.extend(state.pending.insert(block, plain));
+        }
+        state.pending.len() >= self.most
+    }
+
+    /// Whether so much is pending that flushes must have failed.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.state.lock().pending.len() >= 2 * self.most
+    }
+
+    /// The first of these blocks that is here.
+    pub(crate) fn first_of(&self, blocks: Range<u32>) -> Option<u32> {
+        let state = self.state.lock();
+        let first = |of: &BTreeMap<u32, Plain>| of.range(blocks.clone()).next().map(|(block, _)| *block);
+        [first(&state.pending), first(&state.in_flight)].into_iter().flatten().min()
+    }
+
+    /// The latest version of a block, if it is here.
+    pub(crate) fn get(&self, block: u32) -> Option<Plain> {
+        let state = self.state.lock();
+        state.pending.get(&block).or_else(|| state.in_flight.get(&block)).cloned()
+    }
+
+    /// Blocks here.
+    pub(crate) fn len(&self) -> usize {
+        let state = self.state.lock();
+        state.pending.len() + state.in_flight.len()
+    }
+
+    /// Drops pending versions of blocks, which a discard supersedes. None of them is in flight: the caller is the one that
+    /// writes.
+    pub(crate) fn forget(&self, first: u32, count: u32) {
+        let mut state = self.state.lock();
+        let gone: Vec<u32> = state.pending.range(first..first + count).map(|(block, _)| *block).collect();
+        gone.iter().for_each(|block| drop(state.pending.remove(block)));
+    }
+
+    /// Takes all that is pending: it is in flight until [`Buffer::landed`].
+    pub(crate) fn take(&self) -> Vec<(u32, Plain)> {
+        let mut state = self.state.lock();
+        let pending = std::mem::take(&mut state.pending);
+        let taken = pending.iter().map(|(block, plain)| (*block, plain.clone())).collect();
+        state.in_flight = pending;
+        taken
+    }
+
+    /// The index names these now.
+    pub(crate) fn landed(&self, blocks: impl Iterator<Item = u32>) {
+        let mut state = self.state.lock();
+        // Not zeroed under the lock.
+        let landed: Vec<_> = blocks.map(|block| state.in_flight.remove(&block)).collect();
+        drop(state);
+        drop(landed);
+    }
+
+    /// What did not land is pending again.
+    pub(crate) fn put_back(&self) {
+        let mut state = self.state.lock();
+        for (block, plain) in std::mem::take(&mut state.in_flight) {
+            state.pending.entry(block).or_insert(plain);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Checkpoints: the root of the index, the table of the log and the key state map, so that opening reads no more of the log than
+//! what was written since.
+//!
+//! There are two places for them, used in turn. What a checkpoint holds is encrypted and authenticated as one piece; its head is
+//! written last. Invariants:
+//! 1. The older one is overwritten only while the newer one is whole.
+//! 2. The newest one counts or none does: a disk is never opened as it was before, whatever was damaged.
+
+use crate::index::Index;
+use crate::keys::{Keys, Recoverable};
+use crate::leb_table::LebUse;
+use crate::log::{Log, Position, damaged};
+use crate::numbers::{KeyBlock, Place};
+use crate::params::Layout;
+use crate::placer::Placer;
+use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_crypto::{HedgedNonce, RandomSource, XAES_NONCE, XaesKey, derive};
+use lacuna_nand::{Flash, Leb};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const MAGIC: &[u8; 8] = b"lacflash";
+const VERSION: u32 = 1;
+/// What the tag authenticates of the head, beside the content.
+const BOUND: usize = 24;
+const HEAD: usize = BOUND + XAES_NONCE + 16;
+/// What stands before the parts of variable length.
+const FRONT: usize = 64;
+/// Where the floor of sequence numbers stands.
+const FLOOR: usize = 48;
+const PURGING: u32 = 1;
+const DAMAGED: u32 = 1 << 31;
+/// Of a block of the log: how many nodes are live, and the last group.
+const TABLE_ENTRY: usize = 12;
+/// No number ever gets there: counting on from below never overflows.
+const MOST: u64 = 1 << 48;
+
+/// What a checkpoint says beside what it gives to the parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// Where replay begins.
+    pub(crate) position: Position,
+    /// The last purge that is complete.
+    pub(crate) epoch: u64,
+    /// A purge has begun and is not complete.
+    pub(crate) purging: bool,
+    /// Deleted keys that were replaced and of which a superseded copy may be on the flash, by a purge or between two purges.
+    pub(crate) undrained: Recoverable,
+    /// Openings that were cut before their own checkpoint may have used sequence numbers below this, if that is above the position's.
+    pub(crate) floor: u64,
+}
+
+/// The newest checkpoint.
+pub(crate) struct Newest {
+    pub(crate) marks: Marks,
+    /// Blocks of keys that were fresh.
+    pub(crate) fresh: Vec<KeyBlock>,
+    content: Vec<u8>,
+}
+
+/// Writes checkpoints.
+pub(crate) struct Checkpoints {
+    flash: Arc<dyn Flash>,
+    layout: Layout,
+    key: XaesKey,
+    nonces: HedgedNonce,
+    random: Arc<dyn RandomSource>,
+    log: Arc<Log>,
+    index: Arc<Index>,
+    keys: Arc<Keys>,
+    /// The number of the last one.
+    number: Mutex<u64>,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(
+        flash: Arc<dyn Flash>,
+        layout: Layout,
+        master: &Secret<32>,
+        random: Arc<dyn RandomSource>,
+        log: Arc<Log>,
+        index: Arc<Index>,
+        keys: Arc<Keys>,
+    ) -> Checkpoints {
+        let key = XaesKey::new(&derive(master, "flash checkpoint", b""));
+        let nonces = HedgedNonce::derive(master, "flash checkpoint nonce", b"");
+        Checkpoints { flash, layout, key, nonces, random, log, index, keys, number: Mutex::new(0) }
+    }
+
+    /// Writes one. The caller is the one that writes; the log has room for the dirty pages of the index.
+    pub(crate) fn write(&self, placer: &Placer, epoch: u64, purging: bool) -> Result<()> {
+        self.write_now(placer, epoch, purging).map_err(|e| e.context("checkpoint"))
+    }
+
+    fn write_now(&self, placer: &Placer, epoch: u64, purging: bool) -> Result<()> {
+        placer.place_whole_index()?;
+        let Some(position) = self.log.position() else { return Ok(()) };
+        let mut number = self.number.lock();
+        let undrained = self.keys.undrained();
+        let content = self.pack(&Marks { position, epoch, purging, undrained, floor: 0 });
+        self.put(*number + 1, &content)?;
+        *number += 1;
+        self.log.checkpointed();
+        Ok(())
+    }
+
+    /// Writes the newest one once more, which says then that sequence numbers below `floor` may have been used.
+    pub(crate) fn raise_floor(&self, newest: Newest, floor: u64) -> Result<()> {
+        let Newest { mut content, .. } = newest;
+        RecordMut(&mut content).u64(FLOOR, floor);
+        let mut number = self.number.lock();
+        self.put(*number + 1, &content).map_err(|e| e.context("checkpoint"))?;
+        *number += 1;
+        Ok(())
+    }
+
+    fn pack(&self, marks: &Marks) -> Vec<u8> {
+        let at = marks.position;
+        let mut out = vec![0; FRONT];
+        let fresh = self.keys.fresh();
+        // All keys fit 32 bits. A key may have been replaced many times.
+        let count = |keys: u64| u32::try_from(keys).unwrap_or(u32::MAX);
+        RecordMut(&mut out)
+            .u32(0, at.leb)
+            .u32(4, at.unit)
+            .u32(8, at.next)
+            .u32(12, if marks.purging { PURGING } else { 0 })
+            .u64(16, at.sequence)
+            .u64(24, marks.epoch)
+            .u32(32, fresh.len() as u32)
+            .u32(36, count(marks.undrained.most))
+            .u32(40, count(marks.undrained.known))
+            .u64(FLOOR, marks.floor);
+        fresh.iter().for_each(|block| out.extend(block.to_le_bytes()));
+        self.index.root().iter().for_each(|place| out.extend(place.to_le_bytes()));
+        self.log.with_table(|table| {
+            for leb in 0..table.len() {
+                let damaged = if table.used(leb) == LebUse::Damaged { DAMAGED } else { 0 };
+                out.extend((table.live(leb) | damaged).to_le_bytes());
+                out.extend(table.written(leb).to_le_bytes());
+            }
+        });
+        self.keys.pack(&mut out);
+        out
+    }
+
+    /// Gives the parts what a checkpoint holds; `None` for what this version does not write.
+    pub(crate) fn unpack(&self, content: &[u8]) -> Option<(Marks, Vec<KeyBlock>)> {
+        let record = Record(content.get(..FRONT)?);
+        let position = Position {
+            leb: record.u32(0),
+            unit: record.u32(4),
+            next: record.u32(8),
+            sequence: record.u64(16),
+        };
+        let flags = record.u32(12);
+        let undrained = Recoverable { most: record.u32(36).into(), known: record.u32(40).into() };
+        let (epoch, floor) = (record.u64(24), record.u64(FLOOR));
+        let marks = Marks { position, epoch, purging: flags == PURGING, undrained, floor };
+        let zeros = record.is_zero(44..FLOOR) && record.is_zero(FLOOR + 8..);
+        let sound = flags <= PURGING && undrained.known <= undrained.most && zeros;
+        if !sound || [position.sequence, epoch, floor].iter().any(|number| *number >= MOST) {
+            return None;
+        }
+        let part = |at: usize, len: u64| content.get(at..at.checked_add(usize::try_from(len).ok()?)?);
+        let mut at = FRONT;
+        let fresh = part(at, 4 * u64::from(record.u32(32)))?;
+        at += fresh.len();
+        let fresh: Vec<u32> = fresh.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let root = part(at, 8 * u64::from(self.layout.index_pages))?;
+        for (page, place) in (0..).zip(root.as_chunks::<8>().0) {
+            self.index.set_root(page, Place::unpack(u64::from_le_bytes(*place))).ok()?;
+        }
+        at += root.len();
+        let table = part(at, TABLE_ENTRY as u64 * u64::from(self.layout.log.1))?;
+        at += table.len();
+        for (leb, entry) in (0..).zip(table.as_chunks::<TABLE_ENTRY>().0) {
+            self.unpack_leb(leb, Record(entry))?;
+        }
+        at += self.keys.unpack(content.get(at..)?)?;
+        let sound = at == content.len() && fresh.iter().all(|block| *block < self.layout.keys.1);
+        sound.then(|| (marks, fresh.into_iter().map(KeyBlock).collect()))
+    }
+
+    /// An entry of the table of the log.
+    fn unpack_leb(&self, leb: u32, entry: Record<'_>) -> Option<()> {
+        let live = entry.u32(0) & !DAMAGED;
+        let used = match (entry.u32(0) & DAMAGED, live) {
+            (0, 0) => LebUse::Free,
+            (0, _) => LebUse::Closed,
+            _ => LebUse::Damaged,
+        };
+        self.log.with_table(|table| {
+            table.set_live(leb, live);
+            table.set_used(leb, used);
+            table.note_written(leb, entry.u64(4));
+        });
+        // No block has more nodes than units.
+        (live <= self.layout.units).then_some(())
+    }
+
+    /// Reads the newest one.
+    ///
+    /// Errors: [`Kind::Corrupt`] if there is none, or if it does not verify, or is of a version that this one does not know.
+    pub(crate) fn read(&self) -> Result<Newest> {
+        let (number, half, head) = self.newest()?;
+        let content = self.content(half, &head)?.ok_or_else(|| damaged("the newest checkpoint"))?;
+        *self.number.lock() = number;
+        let (marks, fresh) = self.unpack(&content).ok_or_else(|| damaged("the checkpoint"))?;
+        Ok(Newest { marks, fresh, content })
+    }
+
+    /// Number, place and head of the newest one. Were a place with a damaged head passed over, the other would open the disk as
+    /// it was before.
+    fn newest(&self) -> Result<(u64, u32, [u8; HEAD])> {
+        let mut heads = vec![];
+        for half in 0..2 {
+            let mut head = [0; HEAD];
+            self.flash.read(self.leb(half, 0), 0, &mut head)?;
+            if head == [0xff; HEAD] {
+                continue;
+            }
+            let record = Record(&head);
+            let (version, number) = (record.u32(8), record.u64(16));
+            if head[..8] != *MAGIC {
+                return Err(damaged("the head of a checkpoint"));
+            }
+            if version != VERSION {
+                return Err(Error::new(Kind::Corrupt, "this disk has another version")
+                    .found(format!("version {version}"))
+                    .expected(format!("version {VERSION}"))
+                    .remedy("open it with the version of lacuna that wrote it"));
+            }
+            if number % 2 != u64::from(half) || number >= MOST {
+                return Err(damaged("the head of a checkpoint"));
+            }
+            heads.push((number, half, head));
+        }
+        heads.sort_unstable_by_key(|(number, ..)| *number);
+        match heads[..] {
+            // The first of a disk is alone.
+            [first] if first.0 == 1 => Ok(first),
+            [older, newer] if newer.0 == older.0 + 1 => Ok(newer),
+            _ => Err(damaged("a checkpoint")),
+        }
+    }
+
+    fn content(&self, half: u32, head: &[u8; HEAD]) -> Result<Option<Vec<u8>>> {
+        let record = Record(head);
+        let len = record.u32(12) as usize;
+        let first = self.layout.page as usize;
+        let leb_len = self.layout.leb_len as usize;
+        if len > self.layout.checkpoints.1 as usize * leb_len - first {
+            return Ok(None);
+        }
+        let mut content = vec![0; len];
+        let (mut done, mut leb, mut offset) = (0, 0, first);
+        while done < len {
+            let part = (leb_len - offset).min(len - done);
+            self.flash.read(self.leb(half, leb), offset as u32, &mut content[done..done + part])?;
+            (done, leb, offset) = (done + part, leb + 1, 0);
+        }
+        let (nonce, tag) = (record.array(BOUND), record.array(BOUND + XAES_NONCE));
+        let opened = self.key.open_in_place(&nonce, &head[..BOUND], &mut content, &tag)?;
+        Ok(opened.is_ok().then_some(content))
+    }
+
+    fn put(&self, number: u64, plain: &[u8]) -> Result<()> {
+        let half = (number % 2) as u32;
+        let page = self.layout.page as usize;
+        let mut head = vec![0xff; page];
+        RecordMut(&mut head).put(0, MAGIC).u32(8, VERSION).u32(12, plain.len() as u32).u64(16, number);
+        let mut nonce = [0; XAES_NONCE];
+        self.random.fill(&mut nonce);
+        let nonce = self.nonces.hedge(nonce, &number.to_le_bytes(), plain);
+        let mut content = vec![0; plain.len()];
+        let tag = self.key.seal(&nonce, &head[..BOUND], plain, &mut content)?;
+        RecordMut(&mut head).put(BOUND, &nonce).put(BOUND + XAES_NONCE, &tag);
+        debug_assert!(page + content.len() <= (self.layout.checkpoints.1 * self.layout.leb_len) as usize);
+        let leb_len = self.layout.leb_len as usize;
+        let (start, rest) = content.split_at(content.len().min(leb_len - page));
+        for (leb, part) in (1..).zip(rest.chunks(leb_len)) {
+            self.flash.change(self.leb(half, leb), &padded(part.to_vec(), page))?;
+        }
+        head.extend_from_slice(start);
+        self.flash.change(self.leb(half, 0), &padded(head, page)).map_err(|e| self.not_taken(e, number))
+    }
+
+    /// The error of a head that the flash did not take. It is a refusal only if the head is not there: the next checkpoint has its number,
+    /// and would be written over the newest.
+    fn not_taken(&self, e: Error, number: u64) -> Error {
+        if !e.kind().is_refusal() {
+            return e;
+        }
+        let mut head = [0; HEAD];
+        let read = self.flash.read(self.leb((number % 2) as u32, 0), 0, &mut head);
+        if read.is_ok() && Record(&head).u64(16) != number { e } else { e.of_sync() }
+    }
+
+    fn leb(&self, half: u32, number: u32) -> Leb {
+        Leb(self.layout.checkpoints.0 + half * self.layout.checkpoints.1 + number)
+    }
+}
+
+fn padded(mut bytes: Vec<u8>, page: usize) -> Vec<u8> {
+    bytes.resize(bytes.len().next_multiple_of(page), 0xff);
+    bytes
+}

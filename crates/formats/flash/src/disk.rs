@@ -1,0 +1,394 @@
+//! An open disk on flash, and how it is made and opened.
+
+use crate::buffer::Buffer;
+use crate::checkpoint::{Checkpoints, Newest};
+use crate::collector::Collector;
+use crate::forgetting::{Account, Forgetting};
+use crate::header_area::header_lebs;
+use crate::index::Index;
+use crate::keys::Keys;
+use crate::leftovers::{self, Leftovers};
+use crate::log::Log;
+use crate::params::Params;
+use crate::placer::Placer;
+use crate::policy::{Policy, PurgeThread};
+use crate::purger::{Purged, Purger};
+use crate::reader::Reader;
+use crate::recovery::{Replay, Replayed};
+use crate::writer::{Parts, Turn, Writer, number};
+use lacuna_contracts::{
+    Advice, BLOCK_SIZE, BlockAddr, Budget, Clock, Disk, Error, Extent, ExtentRuns, Kind, Result, Secret,
+    Setting, Status, StatusItem, closed,
+};
+use lacuna_crypto::RandomSource;
+use lacuna_nand::{Flash, FlashGeometry, Leb};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Sequence numbers that are left out when a disk is opened: more than were ever given to groups that a power cut tore, and more than
+/// an opening uses before its checkpoint, which are those of the pages of the index that replay changed.
+const JUMP: u64 = 1 << 16;
+
+/// How to open a disk.
+pub struct OpenOptions {
+    /// Memory for all caches.
+    pub budget: Budget,
+    /// Refuse writes. Nothing is purged then either, and a purge that was cut stays so.
+    pub read_only: bool,
+    /// When to purge unasked; without it `close` alone does. A purge that was cut is finished at the opening in any case.
+    pub policy: Option<Policy>,
+    /// What time it is, for the policy.
+    pub clock: Arc<dyn Clock>,
+    /// The source of all randomness.
+    pub random: Arc<dyn RandomSource>,
+}
+
+/// A disk on flash, open.
+pub struct FlashDisk {
+    params: Params,
+    flash: Arc<dyn Flash>,
+    read_only: bool,
+    log: Arc<Log>,
+    keys: Arc<Keys>,
+    index: Arc<Index>,
+    buffer: Arc<Buffer>,
+    reader: Arc<Reader>,
+    writer: Arc<Writer>,
+    replayed: u64,
+    /// What the opening purged, until somebody who asks for a purge is told.
+    finished: Mutex<Purged>,
+    period: Option<Duration>,
+    purging: Mutex<Option<PurgeThread>>,
+}
+
+impl FlashDisk {
+    /// Makes a disk. What is on the flash behind the header is superseded.
+    ///
+    /// Errors: those of [`Params::layout`], and what the flash reports.
+    pub fn create(
+        flash: &Arc<dyn Flash>,
+        params: &Params,
+        master: &Secret<32>,
+        random: &Arc<dyn RandomSource>,
+    ) -> Result<()> {
+        let layout = params.layout()?;
+        for leb in (header_lebs(params.flash)..params.flash.lebs).map(Leb) {
+            if flash.is_mapped(leb)? {
+                flash.unmap(leb)?;
+            }
+        }
+        flash.drain()?;
+        Keys::create(flash.clone(), layout, master, random.clone())?;
+        let parts = Opened::new(flash, params, master, random, Budget::bytes(1 << 20))?;
+        parts.log.start(1)?;
+        parts.checkpoints.write(&parts.placer, 0, false)
+    }
+
+    /// Opens a disk and replays its log. A purge that was cut is finished before this returns, unless the disk is opened for reading
+    /// alone. If it cannot be finished, the disk is open all the same, and [`Forgetting::purge_wanted`] says so: for reading, and for
+    /// writing too if the flash refused a call and no more.
+    ///
+    /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names what is not there, [`Kind::Usage`] for parameters
+    /// that do not fit the flash, and what the flash reports.
+    pub fn open(
+        flash: Arc<dyn Flash>,
+        params: &Params,
+        master: &Secret<32>,
+        options: &OpenOptions,
+    ) -> Result<FlashDisk> {
+        check_flash(flash.geometry(), params.flash)?;
+        let parts = Opened::new(&flash, params, master, &options.random, options.budget)?;
+        let layout = params.layout()?;
+        let newest = parts.checkpoints.read()?;
+        let replay = Replay { layout: &layout, log: &parts.log, index: &parts.index, keys: &parts.keys };
+        let replayed = replay.run(newest.marks, &newest.fresh)?;
+        let lost = replayed.sequence..replayed.sequence + JUMP;
+        let left = leftovers::find(&*flash, &layout, &parts.log, &lost, &replayed.ends)?;
+        if !options.read_only {
+            parts.begin(newest, &replayed, &left).map_err(reading_is_left)?;
+        }
+        let Opened { log, index, keys, placer, checkpoints, .. } = parts;
+        let buffer =
+            Arc::new(Buffer::new((options.budget.share(1, 8).get() as usize / BLOCK_SIZE).min(4096)));
+        let reader = Arc::new(Reader::new(buffer.clone(), index.clone(), log.clone(), keys.clone()));
+        let recoverable = keys.recoverable().most > 0;
+        let account = Account::new(options.clock.clone(), replayed.epoch, recoverable);
+        let writer = Arc::new(Writer::new(
+            Parts {
+                buffer: buffer.clone(),
+                index: index.clone(),
+                keys: keys.clone(),
+                placer: placer.clone(),
+                checkpoints: checkpoints.clone(),
+                collector: Collector::new(log.clone(), index.clone(), placer.clone(), checkpoints),
+                purger: Purger::new(flash.clone(), layout, log.clone(), index.clone(), keys.clone(), placer),
+                reader: reader.clone(),
+                account,
+            },
+            Turn { epoch: replayed.epoch, purging: replayed.purging, owed: false },
+        ));
+        let is_cut = replayed.purging && !options.read_only;
+        let finished = if is_cut { writer.finish_purge() } else { Purged::default() };
+        let purging = match options.policy {
+            Some(policy) if !options.read_only => {
+                Some(PurgeThread::start(writer.clone(), keys.clone(), policy)?)
+            }
+            _ => None,
+        };
+        Ok(FlashDisk {
+            params: *params,
+            flash,
+            read_only: options.read_only,
+            log,
+            keys,
+            index,
+            buffer,
+            reader,
+            writer,
+            replayed: replayed.groups,
+            finished: Mutex::new(finished),
+            period: options.policy.filter(|_| !options.read_only).map(|policy| policy.period),
+            purging: Mutex::new(purging),
+        })
+    }
+
+    /// The parameters it was opened with.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Purges: when this returns, nothing that was deleted before can be recovered by anybody, whatever keys they have. The first purge
+    /// tells also what the opening did to finish one that was cut.
+    ///
+    /// Errors: [`Kind::PurgeIncomplete`] if that cannot be said, whatever the cause: the disk takes no more writes then, and to
+    /// close it fails as well. If the flash refused a call the disk goes on, and another purge may be complete.
+    /// [`Kind::ReadOnly`] if it is open for reading alone.
+    pub fn purge(&self) -> Result<Purged> {
+        self.check_writable()?;
+        let purged = self.writer.purge()?;
+        self.sync().map_err(|e| e.with_kind(Kind::PurgeIncomplete))?;
+        Ok(purged.with(std::mem::take(&mut self.finished.lock())))
+    }
+
+    /// Versions of blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase, at
+    /// most. Blocks in the write buffer count, for each may replace one on the flash; so do, after a crash, keys of which nobody
+    /// knows whether they encrypt anything ([`Forgetting::recoverable_known`]).
+    pub fn recoverable(&self) -> u64 {
+        self.writer.recoverable()
+    }
+
+    /// What is recoverable, since when, when the next purge is due, and what purges did.
+    pub fn forgetting(&self) -> Forgetting {
+        self.writer.forgetting(self.period)
+    }
+
+    /// From now on, whatever is deleted among these blocks is purged before the call that deletes it returns. It is forgotten when
+    /// the disk is closed.
+    ///
+    /// A write or discard that touches such blocks, if any of them is on the flash, costs a flush of everything acknowledged and
+    /// one purge, however many blocks it deletes: each block of the key storage area that holds deleted keys is replaced and its
+    /// old copy erased. So a caller that deletes many sensitive blocks does so in few calls. The first write to a sensitive
+    /// block deletes nothing and costs a flush.
+    ///
+    /// A write or discard whose purge the flash refuses fails, and the purge is owed: the next flush, the next write or discard of
+    /// sensitive blocks, and the close complete it or fail too.
+    pub fn mark_sensitive(&self, blocks: Range<u64>) {
+        self.writer.mark_sensitive(blocks);
+    }
+
+    /// Compares the key state map with all nodes that the index names (paper 003, section 3.2): each used key encrypts one of
+    /// them, and no other key does. Gives the keys of which this does not hold.
+    pub fn check_keys(&self) -> Result<Vec<u32>> {
+        crate::key_check::check(&self.params.layout()?, &self.index, &self.keys)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if !self.read_only {
+            return Ok(());
+        }
+        Err(Error::new(Kind::ReadOnly, "the disk is open for reading alone"))
+    }
+
+    /// Makes what is on the flash survive the end of the machine. What a sync that failed has lost is not known: no more is written then.
+    fn sync(&self) -> Result<()> {
+        self.flash.sync().map_err(|e| self.writer.health.fail(e.of_sync()))
+    }
+
+    fn stop(&self) {
+        if let Some(thread) = self.purging.lock().take() {
+            thread.stop();
+        }
+    }
+}
+
+impl Drop for FlashDisk {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The parts below the writer.
+pub(crate) struct Opened {
+    flash: Arc<dyn Flash>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) placer: Arc<Placer>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+}
+
+impl Opened {
+    pub(crate) fn new(
+        flash: &Arc<dyn Flash>,
+        params: &Params,
+        master: &Secret<32>,
+        random: &Arc<dyn RandomSource>,
+        budget: Budget,
+    ) -> Result<Opened> {
+        let layout = params.layout()?;
+        let keys = Arc::new(Keys::open(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
+        let log = Arc::new(Log::new(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
+        let index = Arc::new(Index::new(log.clone(), &layout, budget.share(1, 4)));
+        let placer = Arc::new(Placer::new(layout, log.clone(), index.clone(), keys.clone()));
+        let checkpoints = Checkpoints::new(
+            flash.clone(),
+            layout,
+            master,
+            random.clone(),
+            log.clone(),
+            index.clone(),
+            keys.clone(),
+        );
+        let checkpoints = Arc::new(checkpoints);
+        Ok(Opened { flash: flash.clone(), log, index, keys, placer, checkpoints })
+    }
+
+    /// Begins to write, at sequence numbers that nobody ever used, and writes a checkpoint.
+    ///
+    /// That no number is used twice, by however many openings that are cut before their checkpoint: each of them replays the same log,
+    /// and so would begin at the same number, the end of the log and a jump, or the floor that the checkpoint says if that is
+    /// above. What it writes there stays in erase blocks that the next opening finds, since nothing that is live is in them. That one
+    /// raises the floor behind all numbers that they may have before it erases them and before it writes. So either the floor is above
+    /// all numbers that were used, or there are leftovers. Once the checkpoint of an opening is written, its position is above them.
+    fn begin(&self, newest: Newest, replayed: &Replayed, left: &Leftovers) -> Result<()> {
+        let mut first = (replayed.sequence + JUMP).max(newest.marks.floor);
+        if left.of_opening {
+            first += JUMP;
+            self.checkpoints.raise_floor(newest, first)?;
+        }
+        leftovers::erase(&*self.flash, left)?;
+        self.log.start(first)?;
+        self.checkpoints.write(&self.placer, replayed.epoch, replayed.purging)
+    }
+}
+
+impl Disk for FlashDisk {
+    fn blocks(&self) -> u64 {
+        self.params.blocks
+    }
+
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        self.reader.read(number(first.0)?, buf)
+    }
+
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.writer.write(number(first.0)?, data)
+    }
+
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.check_writable()?;
+        self.writer.discard(number(first.0)?, number(count)?)
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.writer.flush()?;
+        self.sync()
+    }
+
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        let mut runs = ExtentRuns::default();
+        for block in first.0..first.0 + count {
+            let block = number(block)?;
+            runs.add(1, self.buffer.get(block).is_some() || self.index.get(block)?.is_some());
+        }
+        Ok(runs.finish())
+    }
+
+    fn purge(&self) -> Result<Status> {
+        let Purged { key_blocks, keys, known, rewritten } = FlashDisk::purge(self)?;
+        Ok(Status {
+            items: vec![
+                StatusItem::new("purged_keys", keys, "keys"),
+                StatusItem::new("purged_known", known, "blocks"),
+                StatusItem::new("purged_key_blocks", key_blocks, "blocks"),
+                StatusItem::new("rewritten", rewritten, "blocks"),
+            ],
+        })
+    }
+
+    fn status(&self) -> Status {
+        let (used, deleted) = self.keys.totals();
+        let (collected, copied) = self.writer.collected();
+        let (free, live) = self.log.with_table(|table| (u64::from(table.free()), table.all_live()));
+        let mut status = Status {
+            items: vec![
+                StatusItem::new("dirty", (self.buffer.len() * BLOCK_SIZE) as u64, "bytes"),
+                StatusItem::new("nodes_live", live, "nodes"),
+                StatusItem::new("erase_blocks_free", free, "blocks"),
+                StatusItem::new("erase_blocks_collected", collected, "blocks"),
+                StatusItem::new("nodes_copied", copied, "nodes"),
+                StatusItem::new("keys_used", used, "keys"),
+                StatusItem::new("keys_deleted", deleted, "keys"),
+                StatusItem::new("groups_replayed", self.replayed, "groups"),
+            ],
+        };
+        status.items.extend(self.forgetting().items());
+        status
+    }
+
+    fn close(&self) -> Result<()> {
+        self.stop();
+        if self.read_only {
+            return Ok(());
+        }
+        let done = self.writer.close().and_then(|()| self.sync());
+        self.writer.health.fail(closed());
+        done
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+}
+
+/// Whether this is the flash that the disk was made on.
+fn check_flash(found: FlashGeometry, expected: FlashGeometry) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let words = |flash: FlashGeometry| {
+        format!("{} erase blocks of {} bytes, pages of {}", flash.lebs, flash.leb_len, flash.page)
+    };
+    Err(Error::new(Kind::Corrupt, "this is not the flash that the disk was made on")
+        .found(words(found))
+        .expected(words(expected))
+        .remedy("put the flash back as it was, or restore the disk to a new one from a backup"))
+}
+
+/// What is said of flash that takes no more writes when a disk is opened for writing.
+fn reading_is_left(e: Error) -> Error {
+    if e.kind() != Kind::ReadOnly {
+        return e;
+    }
+    e.remedy(
+        Advice::from("open it with ")
+            .setting(Setting("read_only"))
+            .text(" and copy what is there to another device: nothing that was flushed is lost"),
+    )
+}

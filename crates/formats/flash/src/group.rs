@@ -1,0 +1,310 @@
+//! A group: what the log takes in one go. One unit of header, then nodes.
+//!
+//! The header says of each node what it is of, which key encrypted it, its sequence number and its tag, and what it replaced, so
+//! that replay needs nothing but headers. It is encrypted and authenticated with the key of the log under a random nonce,
+//! hedged (docs/format/flash.md), which is long: flash bears more headers than short ones are good for.
+
+use crate::numbers::{KeyPosition, Place, Target, Unit};
+use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
+use lacuna_crypto::{HedgedNonce, RandomSource, XAES_NONCE, XaesKey};
+
+/// The version of headers of groups.
+const VERSION: u8 = 1;
+const NONCE: usize = XAES_NONCE;
+const TAG: usize = 16;
+const SEALED: usize = NONCE + TAG;
+/// What stands before the entries.
+const FRONT: usize = 24;
+const ENTRY: usize = 40;
+const ENTRY_OF_RECORD: usize = 16;
+const INDEX_FLAG: u32 = 1 << 31;
+/// As many ordinals fit an entry of the index.
+pub(crate) const MOST_ORDINALS: u32 = 64;
+
+/// The most nodes of a group.
+pub(crate) fn most_nodes(unit: u32) -> u32 {
+    (((unit as usize - SEALED - FRONT) / ENTRY) as u32).min(MOST_ORDINALS)
+}
+
+/// The most entries of a record.
+pub(crate) fn most_records(unit: u32) -> usize {
+    (unit as usize - SEALED - FRONT) / ENTRY_OF_RECORD
+}
+
+/// What the header says of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeEntry {
+    /// What it is of.
+    pub(crate) target: Target,
+    /// Its key; of a page of the index, random bits of its nonce.
+    pub(crate) key: u32,
+    /// When it was encrypted: copies keep it.
+    pub(crate) sequence: u64,
+    /// Its authentication tag.
+    pub(crate) tag: [u8; TAG],
+    /// Where the version was that it replaces. A copy of the same version has the same key.
+    pub(crate) replaced: Option<Place>,
+}
+
+/// An entry of the index that a discard empties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Discarded {
+    /// The block.
+    pub(crate) block: u32,
+    /// Where it was.
+    pub(crate) place: Place,
+}
+
+/// What a group is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Nodes follow, as many as entries.
+    Nodes(Vec<NodeEntry>),
+    /// Blocks that became holes.
+    Discard(Vec<Discarded>),
+    /// A purge begins; its epoch.
+    PurgeStart(u64),
+    /// These blocks of the key storage area have new keys wherever none was used.
+    Renewed(Vec<u32>),
+    /// The purge of this epoch is complete: nothing that was deleted before its start can be read any more.
+    PurgeFinish(u64),
+}
+
+/// The header of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Ascends by one from group to group.
+    pub(crate) sequence: u64,
+    /// Where the log goes on behind this logical erase block.
+    pub(crate) next_leb: u32,
+    /// Checksum of the nodes: tells a group that a power cut tore.
+    pub(crate) checksum: u32,
+    pub(crate) content: Content,
+}
+
+impl Header {
+    /// Nodes that follow.
+    pub(crate) fn nodes(&self) -> &[NodeEntry] {
+        match &self.content {
+            Content::Nodes(nodes) => nodes,
+            _ => &[],
+        }
+    }
+
+    /// One unit.
+    ///
+    /// Errors: [`Kind::Memory`] if the cipher could not be set up.
+    pub(crate) fn seal(
+        &self,
+        unit: u32,
+        place: Unit,
+        key: &XaesKey,
+        nonces: &HedgedNonce,
+        random: &dyn RandomSource,
+    ) -> Result<Vec<u8>> {
+        let plain = self.encode(unit);
+        let mut bytes = vec![0; unit as usize];
+        let (nonce, rest) = bytes.split_first_chunk_mut::<NONCE>().expect("a unit is longer");
+        let (tag, body) = rest.split_first_chunk_mut::<TAG>().expect("a unit is longer");
+        random.fill(nonce);
+        let place = place.0.to_le_bytes();
+        *nonce = nonces.hedge(*nonce, &place, &plain);
+        *tag = key.seal(nonce, &place, &plain, body)?;
+        Ok(bytes)
+    }
+
+    /// What is encrypted of a unit.
+    pub(crate) fn encode(&self, unit: u32) -> Vec<u8> {
+        let mut plain = vec![0; unit as usize - SEALED];
+        let mut record = RecordMut(&mut plain);
+        let (kind, count) = self.content.kind();
+        record
+            .put(0, &[VERSION, kind])
+            .u16(2, count as u16)
+            .u32(4, self.next_leb)
+            .u64(8, self.sequence)
+            .u32(16, self.checksum);
+        self.content.put(&mut record);
+        plain
+    }
+
+    /// What one unit holds. `None` if it is not a header that was written there under this key.
+    ///
+    /// Errors: [`Kind::Corrupt`] if it is one, and says what this version does not know: the log does not end there.
+    pub(crate) fn open(bytes: &[u8], place: Unit, key: &XaesKey) -> Result<Option<Header>> {
+        let (nonce, rest) = bytes.split_first_chunk::<NONCE>().expect("a unit is longer");
+        let (tag, body) = rest.split_first_chunk::<TAG>().expect("a unit is longer");
+        let mut plain = body.to_vec();
+        if key.open_in_place(nonce, &place.0.to_le_bytes(), &mut plain, tag)?.is_err() {
+            return Ok(None);
+        }
+        Self::parse(&plain).map(Some).ok_or_else(|| unknown(place, &plain))
+    }
+
+    /// What a header says after its tag verified; `None` for what this version does not write.
+    pub(crate) fn parse(plain: &[u8]) -> Option<Header> {
+        let record = Record(plain);
+        if plain.len() < FRONT || plain[0] != VERSION || !record.is_zero(20..24) {
+            return None;
+        }
+        let content = Content::parse(plain[1], usize::from(record.u16(2)), plain)?;
+        Some(Header { sequence: record.u64(8), next_leb: record.u32(4), checksum: record.u32(16), content })
+    }
+}
+
+fn unknown(place: Unit, plain: &[u8]) -> Error {
+    Error::new(Kind::Corrupt, "the log has a group that this version of lacuna does not understand")
+        .found(format!("version {}, kind {}, at unit {}", plain[0], plain[1], place.0))
+        .expected(format!("version {VERSION}, kinds 1 to 5"))
+        .remedy("open the disk with the version of lacuna that wrote it")
+}
+
+impl Content {
+    fn kind(&self) -> (u8, usize) {
+        match self {
+            Content::Nodes(nodes) => (1, nodes.len()),
+            Content::Discard(discarded) => (2, discarded.len()),
+            Content::PurgeStart(_) => (3, 1),
+            Content::Renewed(blocks) => (4, blocks.len()),
+            Content::PurgeFinish(_) => (5, 1),
+        }
+    }
+
+    fn put(&self, record: &mut RecordMut<'_>) {
+        match self {
+            Content::Nodes(nodes) => {
+                (FRONT..).step_by(ENTRY).zip(nodes).for_each(|(at, node)| node.put(record, at));
+            }
+            Content::Discard(discarded) => {
+                for (at, entry) in (FRONT..).step_by(ENTRY_OF_RECORD).zip(discarded) {
+                    record.u32(at, entry.block).u64(at + 8, Place::pack(Some(entry.place)));
+                }
+            }
+            Content::Renewed(blocks) => {
+                for (at, block) in (FRONT..).step_by(ENTRY_OF_RECORD).zip(blocks) {
+                    record.u32(at, *block);
+                }
+            }
+            Content::PurgeStart(epoch) | Content::PurgeFinish(epoch) => drop(record.u64(FRONT, *epoch)),
+        }
+    }
+
+    fn parse(kind: u8, count: usize, plain: &[u8]) -> Option<Content> {
+        let record = Record(plain);
+        let entry = if kind == 1 { ENTRY } else { ENTRY_OF_RECORD };
+        let most = if kind == 1 { MOST_ORDINALS as usize } else { usize::from(u16::MAX) };
+        let end = FRONT + count * entry;
+        // All that is not used is zero, so that a later version may use it.
+        if count == 0 || count > most || end > plain.len() || !record.is_zero(end..) {
+            return None;
+        }
+        let places = (FRONT..).step_by(entry).take(count);
+        // Entries of records use the first and the last of these.
+        let zeros = |from: usize, to: usize| places.clone().all(|at| record.is_zero(at + from..at + to));
+        let epoch = || (count == 1 && zeros(8, 16)).then(|| record.u64(FRONT));
+        Some(match kind {
+            1 => Content::Nodes(places.map(|at| NodeEntry::parse(record, at)).collect::<Option<_>>()?),
+            2 if zeros(4, 8) => {
+                let discarded = places.map(|at| {
+                    Some(Discarded { block: record.u32(at), place: Place::unpack(record.u64(at + 8))? })
+                });
+                Content::Discard(discarded.collect::<Option<_>>()?)
+            }
+            3 => Content::PurgeStart(epoch()?),
+            4 if zeros(4, 16) => Content::Renewed(places.map(|at| record.u32(at)).collect()),
+            5 => Content::PurgeFinish(epoch()?),
+            _ => return None,
+        })
+    }
+}
+
+impl NodeEntry {
+    fn put(&self, record: &mut RecordMut<'_>, at: usize) {
+        let target = match self.target {
+            Target::Block(block) => block,
+            Target::Index(page) => page | INDEX_FLAG,
+        };
+        record.u32(at, target).u32(at + 4, self.key).u64(at + 8, self.sequence);
+        record.u64(at + 16, Place::pack(self.replaced)).put(at + 24, &self.tag);
+    }
+
+    fn parse(record: Record<'_>, at: usize) -> Option<NodeEntry> {
+        let target = record.u32(at);
+        let replaced = record.u64(at + 16);
+        // 0 alone is no place.
+        (replaced == 0 || Place::unpack(replaced).is_some()).then(|| NodeEntry {
+            target: if target & INDEX_FLAG == 0 {
+                Target::Block(target)
+            } else {
+                Target::Index(target & !INDEX_FLAG)
+            },
+            key: record.u32(at + 4),
+            sequence: record.u64(at + 8),
+            replaced: Place::unpack(replaced),
+            tag: record.array(at + 24),
+        })
+    }
+
+    /// The key of a block of the disk.
+    pub(crate) fn key_position(&self) -> Option<KeyPosition> {
+        matches!(self.target, Target::Block(_)).then_some(KeyPosition(self.key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: usize = 512;
+
+    fn headers() -> Vec<Header> {
+        let place = Place { group: Unit(9), ordinal: 3, key: KeyPosition(77) };
+        let node = |target, replaced| NodeEntry { target, key: 5, sequence: 64, tag: [6; TAG], replaced };
+        let contents = [
+            Content::Nodes(vec![node(Target::Block(1), None), node(Target::Index(2), Some(place))]),
+            Content::Discard(vec![Discarded { block: 4, place }]),
+            Content::PurgeStart(3),
+            Content::Renewed(vec![1, 2]),
+            Content::PurgeFinish(3),
+        ];
+        let header = |content| Header { sequence: 1 << 40, next_leb: 7, checksum: 8, content };
+        contents.map(header).into()
+    }
+
+    #[test]
+    fn headers_come_back() {
+        for header in headers() {
+            assert_eq!(Header::parse(&header.encode(UNIT as u32)), Some(header));
+        }
+    }
+
+    /// What is zero is free for later versions, which this one refuses.
+    #[test]
+    fn what_this_version_does_not_write_is_refused() {
+        let place = Unit(3);
+        let key = XaesKey::new(&lacuna_contracts::Secret::copy_from(&[1; 32]));
+        let open = |plain: &[u8]| {
+            let mut bytes = vec![0; UNIT];
+            let tag = key.seal(&[9; NONCE], &place.0.to_le_bytes(), plain, &mut bytes[SEALED..]).unwrap();
+            bytes[..NONCE].fill(9);
+            bytes[NONCE..SEALED].copy_from_slice(&tag);
+            Header::open(&bytes, place, &key)
+        };
+        for header in headers() {
+            let plain = header.encode(UNIT as u32);
+            assert_eq!(open(&plain).unwrap(), Some(header));
+            // The version, the kind, no entries or too many, the zeros, those behind the last entry.
+            for (at, byte) in [(0, 2), (1, 0), (1, 6), (2, 0), (3, 1), (20, 1), (UNIT - SEALED - 1, 1)] {
+                let mut other = plain.clone();
+                other[at] = byte;
+                let refused = open(&other).unwrap_err();
+                assert_eq!(refused.kind(), Kind::Corrupt, "{at}, {byte}: {refused}");
+            }
+        }
+        // A place of which nothing but the key is there.
+        let mut plain = headers()[0].encode(UNIT as u32);
+        plain[FRONT + 16] = 7;
+        assert_eq!(open(&plain).unwrap_err().kind(), Kind::Corrupt);
+        assert_eq!(Header::open(&[0xff; UNIT], place, &key).unwrap(), None);
+    }
+}

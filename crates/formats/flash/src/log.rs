@@ -1,0 +1,367 @@
+//! The log: groups one after the other, in logical erase blocks that name the next one, and what is read from it.
+//!
+//! Invariants:
+//! 1. Groups have ascending sequence numbers without gaps, so that replay knows where the log ends. A torn group is the last.
+//! 2. A block that replay needs is not written again before a checkpoint that does without it.
+//! 3. What a reader finds may be erased under it. So a reader checks what it found, and asks the index again if it fails.
+
+use crate::group::{Content, Header, NodeEntry};
+use crate::leb_table::{LebTable, LebUse};
+use crate::node_key::Ciphers;
+use crate::numbers::{Place, Target, Unit};
+use crate::params::Layout;
+use lacuna_contracts::{BLOCK_SIZE, BoundedCache, Budget, Error, Kind, Result, Secret};
+use lacuna_crypto::{HedgedNonce, RandomSource, XaesKey, derive};
+use lacuna_nand::{Flash, Leb};
+use parking_lot::Mutex;
+use rustc_hash::FxBuildHasher;
+use std::sync::Arc;
+
+/// What a cached header takes: 64 entries of 56 bytes, and its place in the cache.
+const HEADER_COST: u64 = 4096;
+
+/// Where the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// The block, by its number within the log.
+    pub(crate) leb: u32,
+    /// The next unit in it.
+    pub(crate) unit: u32,
+    /// Where the log goes on after it.
+    pub(crate) next: u32,
+    /// The sequence number of the next group.
+    pub(crate) sequence: u64,
+}
+
+struct State {
+    table: LebTable,
+    at: Option<Position>,
+}
+
+/// The log of an open disk.
+pub(crate) struct Log {
+    flash: Arc<dyn Flash>,
+    layout: Layout,
+    key: XaesKey,
+    nonces: HedgedNonce,
+    index_key: Ciphers,
+    random: Arc<dyn RandomSource>,
+    state: Mutex<State>,
+    /// For the next group. What was in it is ciphertext.
+    memory: Mutex<Vec<u8>>,
+    /// Of groups that were read or written lately.
+    headers: Mutex<BoundedCache<u32, Arc<Header>, FxBuildHasher>>,
+}
+
+impl Log {
+    /// A log that is not written to yet, of which nothing is live.
+    pub(crate) fn new(
+        flash: Arc<dyn Flash>,
+        layout: Layout,
+        master: &Secret<32>,
+        random: Arc<dyn RandomSource>,
+        budget: Budget,
+    ) -> Result<Log> {
+        let headers = Mutex::new(BoundedCache::new((budget.get() / HEADER_COST).max(16) as usize));
+        let state = State { table: LebTable::new(layout.log.1), at: None };
+        let key = XaesKey::new(&derive(master, "flash log", b""));
+        let nonces = HedgedNonce::derive(master, "flash log nonce", b"");
+        let index_key = Ciphers::derive(master, "flash index", "flash index tags")?;
+        Ok(Log {
+            flash,
+            layout,
+            key,
+            nonces,
+            index_key,
+            random,
+            state: Mutex::new(state),
+            memory: Mutex::default(),
+            headers,
+        })
+    }
+
+    // --- writing, by one thread at a time ---
+
+    /// Begins to write at a block of its own. `sequence` must be above all that were ever used.
+    pub(crate) fn start(&self, sequence: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let (Some(leb), Some(next)) = (state.table.take(), state.table.take()) else { return Err(full()) };
+        self.flash.unmap(self.leb(leb))?;
+        state.at = Some(Position { leb, unit: 0, next, sequence });
+        Ok(())
+    }
+
+    /// Where it is written.
+    pub(crate) fn position(&self) -> Option<Position> {
+        self.state.lock().at
+    }
+
+    /// How many nodes fit behind a header where the log is written, at most so many as a group has; never none.
+    pub(crate) fn room(&self) -> Result<usize> {
+        let mut state = self.state.lock();
+        let nodes = |left: u32| {
+            let units = (left / self.layout.page_units() * self.layout.page_units()).saturating_sub(1);
+            (units / self.layout.node_units()).min(crate::group::most_nodes(self.layout.unit)) as usize
+        };
+        let at = state.at.ok_or_else(not_started)?;
+        match nodes(self.layout.units - at.unit) {
+            0 => {
+                self.go_on(&mut state)?;
+                Ok(nodes(self.layout.units))
+            }
+            room => Ok(room),
+        }
+    }
+
+    /// Memory for a group of so many nodes, and how long the header is in front of them.
+    pub(crate) fn group_memory(&self, nodes: usize) -> (Vec<u8>, usize) {
+        let header = self.layout.unit as usize;
+        let len = (header + nodes * BLOCK_SIZE).next_multiple_of(self.layout.page as usize);
+        let mut bytes = std::mem::take(&mut *self.memory.lock());
+        bytes.resize(len, 0);
+        bytes[header + nodes * BLOCK_SIZE..].fill(0xff);
+        (bytes, header)
+    }
+
+    /// Appends a group. It is durable when this returns. `bytes` is [`Log::group_memory`] with as many nodes as `content` has
+    /// entries, which must fit.
+    pub(crate) fn append(&self, content: Content, mut bytes: Vec<u8>) -> Result<Unit> {
+        let mut state = self.state.lock();
+        let padded = bytes.len() as u32 / self.layout.unit;
+        if state.at.ok_or_else(not_started)?.unit + padded > self.layout.units {
+            self.go_on(&mut state)?;
+        }
+        let at = state.at.ok_or_else(not_started)?;
+        let place = self.unit(at.leb, at.unit);
+        let next_leb = at.next;
+        let mut header = Header { sequence: at.sequence, next_leb, checksum: 0, content };
+        let (front, nodes) = bytes.split_at_mut(self.layout.unit as usize);
+        header.checksum = crc32fast::hash(&nodes[..header.nodes().len() * BLOCK_SIZE]);
+        front.copy_from_slice(&header.seal(
+            self.layout.unit,
+            place,
+            &self.key,
+            &self.nonces,
+            &*self.random,
+        )?);
+        let programmed = self.flash.program(self.leb(at.leb), at.unit * self.layout.unit, &bytes);
+        programmed.map_err(|e| self.not_taken(e, place))?;
+        let live = state.table.live(at.leb) + header.nodes().len() as u32;
+        state.table.set_live(at.leb, live);
+        state.table.note_written(at.leb, at.sequence);
+        state.at = Some(Position { unit: at.unit + padded, sequence: at.sequence + 1, ..at });
+        self.headers.lock().insert(place.0, Arc::new(header));
+        *self.memory.lock() = bytes;
+        Ok(place)
+    }
+
+    /// The error of a group that the flash did not take. It is a refusal only if nothing of the group is there: replay would find it, and
+    /// not the group that gets its number next.
+    fn not_taken(&self, e: Error, place: Unit) -> Error {
+        let mut front = vec![0; self.layout.unit as usize];
+        let mut is_erased = || self.read(place, &mut front).is_ok() && front.iter().all(|byte| *byte == 0xff);
+        if !e.kind().is_refusal() || is_erased() { e } else { e.of_sync() }
+    }
+
+    /// Goes on in another block.
+    pub(crate) fn leave(&self) -> Result<()> {
+        self.go_on(&mut self.state.lock())
+    }
+
+    /// Unmaps a block if it is the one where the log goes on: nothing was written to it yet.
+    pub(crate) fn clear_if_next(&self, leb: u32) -> Result<()> {
+        let state = self.state.lock();
+        if state.at.is_some_and(|at| at.next == leb) { self.flash.unmap(self.leb(leb)) } else { Ok(()) }
+    }
+
+    fn go_on(&self, state: &mut State) -> Result<()> {
+        let at = state.at.ok_or_else(not_started)?;
+        // What power cuts brought back there, if anything.
+        self.flash.unmap(self.leb(at.next))?;
+        let next = state.table.take().ok_or_else(full)?;
+        state.at = Some(Position { leb: at.next, unit: 0, next, sequence: at.sequence });
+        Ok(())
+    }
+
+    // --- what is live ---
+
+    /// Notes that a node is not live any more.
+    pub(crate) fn died(&self, place: Place) {
+        self.all_died(std::iter::once(place));
+    }
+
+    /// Notes that nodes are not live any more.
+    pub(crate) fn all_died(&self, places: impl Iterator<Item = Place>) {
+        let mut state = self.state.lock();
+        for place in places {
+            let leb = self.leb_of(place.group);
+            let live = state.table.live(leb).saturating_sub(1);
+            state.table.set_live(leb, live);
+        }
+    }
+
+    /// Shows the table of blocks to `f`.
+    pub(crate) fn with_table<R>(&self, f: impl FnOnce(&mut LebTable) -> R) -> R {
+        f(&mut self.state.lock().table)
+    }
+
+    /// The blocks whose collection pays most, the best one last.
+    pub(crate) fn victims(&self) -> Vec<u32> {
+        let state = self.state.lock();
+        state.at.map_or(vec![], |at| state.table.victims(self.layout.leb_nodes(), at.sequence))
+    }
+
+    /// Gives a block back that holds nothing live.
+    pub(crate) fn release(&self, leb: u32) -> Result<()> {
+        self.flash.unmap(self.leb(leb))?;
+        let mut state = self.state.lock();
+        state.table.set_live(leb, 0);
+        state.table.set_used(leb, LebUse::Free);
+        let first = self.unit(leb, 0).0;
+        let mut headers = self.headers.lock();
+        (first..first + self.layout.units).for_each(|unit| drop(headers.remove(unit)));
+        Ok(())
+    }
+
+    /// A checkpoint is complete: replay begins here from now on.
+    pub(crate) fn checkpointed(&self) {
+        let mut state = self.state.lock();
+        if let Some(at) = state.at {
+            state.table.close_recent([at.leb, at.next]);
+        }
+    }
+
+    // --- reading ---
+
+    /// The header of a group, if it is one.
+    pub(crate) fn header(&self, place: Unit) -> Result<Option<Arc<Header>>> {
+        if let Some(header) = self.headers.lock().get(place.0) {
+            return Ok(Some(header.clone()));
+        }
+        let Some(header) = self.read_header(place)? else { return Ok(None) };
+        let header = Arc::new(header);
+        self.headers.lock().insert(place.0, header.clone());
+        Ok(Some(header))
+    }
+
+    /// The same from the flash.
+    pub(crate) fn read_header(&self, place: Unit) -> Result<Option<Header>> {
+        let mut bytes = vec![0; self.layout.unit as usize];
+        self.read(place, &mut bytes)?;
+        Header::open(&bytes, place, &self.key)
+    }
+
+    /// The same, of what a unit of a block of the log held.
+    pub(crate) fn header_in(&self, leb: u32, unit: u32, bytes: &[u8]) -> Result<Option<Header>> {
+        Header::open(bytes, self.unit(leb, unit), &self.key)
+    }
+
+    /// Reads neighbouring nodes of a group, as they lie.
+    pub(crate) fn read_nodes(&self, group: Unit, ordinal: u8, out: &mut [u8]) -> Result<()> {
+        self.read(Unit(group.0 + 1 + u32::from(ordinal) * self.layout.node_units()), out)
+    }
+
+    /// Forgets a header that is not what the index says any more.
+    pub(crate) fn forget_header(&self, place: Unit) {
+        self.headers.lock().remove(place.0);
+    }
+
+    fn read(&self, at: Unit, out: &mut [u8]) -> Result<()> {
+        let (leb, unit) = (at.0 / self.layout.units, at.0 % self.layout.units);
+        let end = u64::from(unit) * u64::from(self.layout.unit) + out.len() as u64;
+        if end > u64::from(self.layout.leb_len) {
+            return Err(damaged(format!("unit {}", at.0)));
+        }
+        self.flash.read(Leb(leb), unit * self.layout.unit, out)
+    }
+
+    /// All groups of a block from its first unit on, with the units where their headers lie, as far as there are any.
+    pub(crate) fn groups_of(&self, leb: u32) -> Result<Vec<(Unit, Arc<Header>)>> {
+        let mut groups: Vec<(Unit, Arc<Header>)> = vec![];
+        let mut unit = 0;
+        while unit < self.layout.units {
+            let place = self.unit(leb, unit);
+            let Some(header) = self.read_header(place)? else { break };
+            if groups.last().is_some_and(|(_, last)| last.sequence >= header.sequence) {
+                break;
+            }
+            unit += self.units_of(&header);
+            groups.push((place, Arc::new(header)));
+        }
+        Ok(groups)
+    }
+
+    /// Units that a group takes.
+    pub(crate) fn units_of(&self, header: &Header) -> u32 {
+        let units = 1 + header.nodes().len() as u32 * self.layout.node_units();
+        units.next_multiple_of(self.layout.page_units())
+    }
+
+    /// Whether the nodes of a group are all there.
+    pub(crate) fn is_whole(&self, place: Unit, header: &Header) -> Result<bool> {
+        if header.nodes().is_empty() {
+            return Ok(true);
+        }
+        let mut nodes = vec![0; header.nodes().len() * BLOCK_SIZE];
+        self.read(Unit(place.0 + 1), &mut nodes)?;
+        Ok(crc32fast::hash(&nodes) == header.checksum)
+    }
+
+    // --- nodes ---
+
+    /// Encrypts a page of the index.
+    pub(crate) fn seal_index(&self, page: u32, sequence: u64, plain: &[u8], out: &mut [u8]) -> NodeEntry {
+        let mut random = [0; 4];
+        self.random.fill(&mut random);
+        let (target, key) = (Target::Index(page), u32::from_le_bytes(random));
+        let tag = self.index_key.seal(key, target, sequence, plain, out);
+        NodeEntry { target, key, sequence, tag, replaced: None }
+    }
+
+    /// Reads a page of the index.
+    pub(crate) fn read_index(&self, page: u32, place: Place) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; BLOCK_SIZE];
+        self.read_nodes(place.group, place.ordinal, &mut bytes)?;
+        let header = self.header(place.group)?;
+        let entry = header.as_ref().and_then(|header| header.nodes().get(usize::from(place.ordinal)));
+        let opened = entry
+            .filter(|entry| entry.target == Target::Index(page))
+            .is_some_and(|entry| self.index_key.open(entry.key, entry, &mut bytes));
+        if opened { Ok(bytes) } else { Err(damaged(format!("page {page} of the index"))) }
+    }
+
+    // --- numbers ---
+
+    fn leb(&self, leb: u32) -> Leb {
+        debug_assert!(leb < self.layout.log.1);
+        Leb(self.layout.log.0 + leb)
+    }
+
+    /// A unit of a block of the log.
+    pub(crate) fn unit(&self, leb: u32, unit: u32) -> Unit {
+        Unit((self.layout.log.0 + leb) * self.layout.units + unit)
+    }
+
+    /// The block of the log in which a unit lies.
+    pub(crate) fn leb_of(&self, unit: Unit) -> u32 {
+        (unit.0 / self.layout.units).saturating_sub(self.layout.log.0).min(self.layout.log.1 - 1)
+    }
+}
+
+fn not_started() -> Error {
+    Error::new(Kind::ReadOnly, "the log is not written to")
+}
+
+/// No free block is left in the log.
+pub(crate) fn full() -> Error {
+    Error::new(Kind::NoSpace, "the log has no free erase block left")
+        .expected("room, for the disk is shorter than its log")
+        .remedy("close the disk and check it")
+}
+
+/// Something of the log does not verify.
+pub(crate) fn damaged(what: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Corrupt, format!("{what} does not verify"))
+        .found("something else than what this disk wrote there")
+        .remedy("restore it from a backup; a check lists what is lost")
+}

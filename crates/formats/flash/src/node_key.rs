@@ -1,0 +1,102 @@
+//! The key of one block in the log, and encryption with it.
+//!
+//! The tag of a node is synthetic, and the nonce as well ([`SivKey`]): of two copies of a running machine each may use a key once,
+//! for different blocks. It depends on the key of the node itself, so that no content can be tried against the tag of a node whose
+//! key is deleted.
+
+use crate::group::NodeEntry;
+use crate::numbers::{KeyPosition, Target};
+use lacuna_contracts::{Result, Secret};
+use lacuna_crypto::{GcmKey, HEDGED, SivHash, SivKey, derive};
+
+/// A key with its two uses.
+pub(crate) struct Ciphers {
+    stream: GcmKey,
+    tags: SivKey,
+}
+
+impl Ciphers {
+    /// The bytes are the caller's to wipe.
+    pub(crate) fn new(hash: &SivHash, key: &[u8; 32]) -> Result<Ciphers> {
+        Ok(Ciphers { stream: GcmKey::from_bytes(key)?, tags: SivKey::under(hash, key) })
+    }
+
+    /// Of a key that encrypts many nodes: `label` says which, and `label_of_tags` names that of their tags.
+    pub(crate) fn derive(master: &Secret<32>, label: &str, label_of_tags: &str) -> Result<Ciphers> {
+        let stream = GcmKey::new(&derive(master, label, b""))?;
+        Ok(Ciphers { stream, tags: SivKey::derive(master, label_of_tags, b"") })
+    }
+
+    /// Encrypts a node of a target with its sequence number, and gives its tag. `random` are further bytes of its entry, if any.
+    pub(crate) fn seal(
+        &self,
+        random: u32,
+        target: Target,
+        sequence: u64,
+        plain: &[u8],
+        out: &mut [u8],
+    ) -> [u8; 16] {
+        self.tags.seal(&self.stream, &counter(random), &associated(target, sequence), plain, out)
+    }
+
+    /// Decrypts a node where it lies. False: it is not what the entry says, and is zeros now.
+    pub(crate) fn open(&self, random: u32, entry: &NodeEntry, node: &mut [u8]) -> bool {
+        let data = associated(entry.target, entry.sequence);
+        self.tags.open_in_place(&self.stream, &counter(random), &data, node, &entry.tag).is_ok()
+    }
+}
+
+/// A key, ready for use.
+pub(crate) enum NodeKey<'k> {
+    /// It encrypts nothing else.
+    Own(Ciphers),
+    /// It encrypts every block of a disk without keys.
+    OfDisk(&'k Ciphers),
+}
+
+impl NodeKey<'_> {
+    fn ciphers(&self) -> &Ciphers {
+        match self {
+            NodeKey::Own(ciphers) => ciphers,
+            NodeKey::OfDisk(ciphers) => ciphers,
+        }
+    }
+
+    /// Encrypts a block, and gives its entry.
+    pub(crate) fn seal(
+        &self,
+        block: u32,
+        position: KeyPosition,
+        sequence: u64,
+        plain: &[u8],
+        out: &mut [u8],
+    ) -> NodeEntry {
+        let target = Target::Block(block);
+        let tag = self.ciphers().seal(0, target, sequence, plain, out);
+        NodeEntry { target, key: position.0, sequence, tag, replaced: None }
+    }
+
+    /// Decrypts a block where it was read to. False: it is not what the entry says, and is zeros now.
+    pub(crate) fn open(&self, entry: &NodeEntry, block: &mut [u8]) -> bool {
+        self.ciphers().open(0, entry, block)
+    }
+}
+
+/// What is authenticated with a node.
+fn associated(target: Target, sequence: u64) -> [u8; 13] {
+    let mut data = [0; 13];
+    let (kind, number) = match target {
+        Target::Block(block) => (0, block),
+        Target::Index(page) => (1, page),
+    };
+    data[0] = kind;
+    data[1..5].copy_from_slice(&number.to_le_bytes());
+    data[5..].copy_from_slice(&sequence.to_le_bytes());
+    data
+}
+
+fn counter(random: u32) -> [u8; HEDGED] {
+    let mut counter = [0; HEDGED];
+    counter[..4].copy_from_slice(&random.to_le_bytes());
+    counter
+}

@@ -1,0 +1,79 @@
+//! The parameters of a disk as they stand in its header. `docs/format/flash.md` says the same, and a test compares the two.
+
+use crate::params::Params;
+use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
+use lacuna_nand::FlashGeometry;
+
+/// Bytes of the parameters in the header.
+pub const PARAMS_LEN: usize = 40;
+/// The version of the format.
+pub const VERSION: u32 = 1;
+
+impl Params {
+    /// The parameters as they stand in the header.
+    pub fn encode(&self) -> [u8; PARAMS_LEN] {
+        let mut bytes = [0; PARAMS_LEN];
+        let mut record = RecordMut(&mut bytes);
+        record.u32(0, VERSION);
+        record.u32(4, u32::from(self.key_len));
+        record.u64(8, self.blocks);
+        record.u32(16, self.flash.page);
+        record.u32(20, self.flash.leb_len);
+        record.u32(24, self.flash.lebs);
+        record.u64(28, self.most_blocks);
+        bytes
+    }
+
+    /// Reads the parameters from a header.
+    ///
+    /// Errors: [`Kind::NotFound`] for a version that this build does not know, [`Kind::Corrupt`] for what no disk has.
+    pub fn parse(bytes: &[u8]) -> Result<Params> {
+        let corrupt = |found: String| {
+            Error::new(Kind::Corrupt, "the parameters of the disk make no sense")
+                .found(found)
+                .remedy("restore the header from a backup")
+        };
+        let bytes: &[u8; PARAMS_LEN] =
+            bytes.try_into().map_err(|_| corrupt(format!("{} bytes", bytes.len())))?;
+        let record = Record(bytes);
+        let version = record.u32(0);
+        if version != VERSION {
+            return Err(Error::new(Kind::NotFound, "cannot use this disk on flash")
+                .found(format!("version {version} of its format"))
+                .expected(format!("version {VERSION}"))
+                .remedy("use a version of lacuna that knows it"));
+        }
+        let key_len =
+            u8::try_from(record.u32(4)).map_err(|_| corrupt(format!("keys of {} bytes", record.u32(4))))?;
+        if bytes[36..].iter().any(|byte| *byte != 0) {
+            return Err(corrupt("bytes that are not zero where they should be".into()));
+        }
+        let flash = FlashGeometry { page: record.u32(16), leb_len: record.u32(20), lebs: record.u32(24) };
+        let params = Params { blocks: record.u64(8), most_blocks: record.u64(28), key_len, flash };
+        params.layout().map_err(|e| e.with_kind(Kind::Corrupt))?;
+        Ok(params)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_nothing_else() {
+        let flash = FlashGeometry { page: 2048, leb_len: 124 * 1024, lebs: 1000 };
+        let params = Params::fitting(flash, 32, 70).unwrap();
+        let bytes = params.encode();
+        assert_eq!(Params::parse(&bytes).unwrap(), params);
+        assert_eq!(Params::parse(&bytes[..39]).unwrap_err().kind(), Kind::Corrupt);
+        for (at, value, kind) in
+            [(0, 2, Kind::NotFound), (4, 24, Kind::Corrupt), (16, 3, Kind::Corrupt), (38, 1, Kind::Corrupt)]
+        {
+            let mut altered = bytes;
+            altered[at] = value;
+            assert_eq!(Params::parse(&altered).unwrap_err().kind(), kind, "{at}");
+        }
+        let none = Params { flash: FlashGeometry { page: 0, ..flash }, ..params };
+        assert_eq!(Params::parse(&none.encode()).unwrap_err().kind(), Kind::Corrupt);
+    }
+}

@@ -1,0 +1,187 @@
+//! Puts nodes and records into the log, and keeps index, keys and counts in step with it.
+//!
+//! Invariants, of the one thread that writes:
+//! 1. The index names a node only when it is in the log; the key of what it replaces is deleted only then.
+//! 2. A key is assigned from a fresh block, and a block is fresh only when the log says that it was renewed.
+//! 3. The log has room: the callers see to it.
+//! 4. A call that the flash refuses ([`lacuna_contracts::Kind::is_refusal`]) leaves everything as it was, and its error stays a refusal: the writer
+//!    goes on. What fails once the log has a group is none, for index and keys do not fit the log then.
+
+use crate::assignment::Lifetime;
+use crate::buffer::Plain;
+use crate::group::{Content, Discarded, NodeEntry, most_records};
+use crate::index::Index;
+use crate::keys::Keys;
+use crate::log::Log;
+use crate::numbers::{KeyBlock, KeyPosition, Place, Unit};
+use crate::params::Layout;
+use lacuna_contracts::{BLOCK_SIZE, Error, Result};
+use std::sync::Arc;
+
+/// A live node that lies in a block that is being collected.
+pub(crate) struct Live {
+    /// Where it lies.
+    pub(crate) place: Place,
+    /// What its header says.
+    pub(crate) entry: NodeEntry,
+}
+
+/// See the head of this file.
+pub(crate) struct Placer {
+    pub(crate) layout: Layout,
+    log: Arc<Log>,
+    index: Arc<Index>,
+    keys: Arc<Keys>,
+}
+
+impl Placer {
+    pub(crate) fn new(layout: Layout, log: Arc<Log>, index: Arc<Index>, keys: Arc<Keys>) -> Placer {
+        Placer { layout, log, index, keys }
+    }
+
+    /// Writes the first of these blocks, whose lifetimes are thought to be these, as many as one group takes, and gives how many.
+    /// They are durable then.
+    pub(crate) fn place(&self, blocks: &[(u32, Plain)], lifetimes: &[Lifetime]) -> Result<usize> {
+        let mut keys = Vec::new();
+        let group = match self.append_nodes(blocks, lifetimes, &mut keys) {
+            Ok(group) => group,
+            Err(e) => {
+                // A part of what they encrypted may be on the flash: nothing else gets them, and the next purge replaces them.
+                self.keys.delete(keys.into_iter())?;
+                return Err(e);
+            }
+        };
+        let count = keys.len();
+        let places = (0..).zip(keys).map(|(ordinal, key)| Place { group, ordinal, key });
+        let numbers = blocks[..count].iter().map(|(block, _)| *block);
+        let old = self.index.set_all(numbers.zip(places)).map_err(Error::of_sync)?;
+        self.delete(&old)?;
+        Ok(count)
+    }
+
+    /// Appends a group of the first of these blocks, and puts their keys into `keys`.
+    fn append_nodes(
+        &self,
+        blocks: &[(u32, Plain)],
+        lifetimes: &[Lifetime],
+        keys: &mut Vec<KeyPosition>,
+    ) -> Result<Unit> {
+        // Before the group is begun: to renew a block of keys writes to the log.
+        let most = crate::group::most_nodes(self.layout.unit) as usize;
+        let room = self.log.room()?.min(most);
+        keys.reserve(room);
+        for same in lifetimes[..room.min(blocks.len())].chunk_by(|a, b| a == b) {
+            let wanted = keys.len() + same.len();
+            loop {
+                self.keys.assign(same[0], wanted, keys);
+                if keys.len() == wanted {
+                    break;
+                }
+                self.renew(&[self.keys.wanted(same[0])?])?;
+            }
+        }
+        let room = self.log.room()?;
+        // What was renewed meanwhile took some of the room. These encrypt nothing.
+        self.keys.take_back(keys.drain(room.min(keys.len())..));
+        let blocks = &blocks[..keys.len()];
+        let replaced = self.index.places(blocks.iter().map(|(block, _)| *block))?;
+        let fetched = self.keys.fetch(keys)?;
+        let (mut bytes, header) = self.log.group_memory(blocks.len());
+        let nodes = bytes[header..].chunks_exact_mut(BLOCK_SIZE);
+        let mut entries = Vec::with_capacity(blocks.len());
+        let sequences = self.first_sequence()..;
+        for (at, (((block, plain), out), sequence)) in blocks.iter().zip(nodes).zip(sequences).enumerate() {
+            let entry = fetched.key(at)?.seal(*block, keys[at], sequence, &plain[..], out);
+            entries.push(NodeEntry { replaced: replaced[at], ..entry });
+        }
+        self.log.append(Content::Nodes(entries), bytes)
+    }
+
+    /// Copies live nodes as they are to the end of the log, as many as one group takes, and gives how many.
+    pub(crate) fn copy(&self, live: &[Live]) -> Result<usize> {
+        let live = &live[..live.len().min(self.log.room()?)];
+        let (mut bytes, header) = self.log.group_memory(live.len());
+        let mut nodes = &mut bytes[header..];
+        let follow =
+            |a: &Live, b: &Live| (a.place.group, a.place.ordinal + 1) == (b.place.group, b.place.ordinal);
+        for run in live.chunk_by(follow) {
+            let out = nodes.split_off_mut(..run.len() * BLOCK_SIZE).expect("memory for all");
+            self.log.read_nodes(run[0].place.group, run[0].place.ordinal, out)?;
+        }
+        let entries =
+            live.iter().map(|node| NodeEntry { replaced: Some(node.place), ..node.entry }).collect();
+        let group = self.log.append(Content::Nodes(entries), bytes)?;
+        let to = |(ordinal, node): (u8, &Live)| {
+            Some((node.entry.target.block()?, Place { group, ordinal, key: node.place.key }))
+        };
+        self.index.set_all((0..).zip(live).filter_map(to)).map_err(Error::of_sync)?;
+        self.log.all_died(live.iter().map(|node| node.place));
+        Ok(live.len())
+    }
+
+    /// Writes these dirty pages of the index, as many as one group takes, and gives how many.
+    pub(crate) fn place_index(&self, pages: &[u32]) -> Result<usize> {
+        let pages = &pages[..pages.len().min(self.log.room()?)];
+        let sequence = self.first_sequence();
+        let (mut bytes, header) = self.log.group_memory(pages.len());
+        let mut entries = Vec::with_capacity(pages.len());
+        for ((at, page), out) in (0..).zip(pages).zip(bytes[header..].chunks_exact_mut(BLOCK_SIZE)) {
+            let entry = self.log.seal_index(*page, sequence + at, &self.index.bytes_of(*page), out);
+            entries.push(NodeEntry { replaced: self.index.place_of(*page), ..entry });
+        }
+        let group = self.log.append(Content::Nodes(entries), bytes)?;
+        for (ordinal, page) in (0..).zip(pages) {
+            let place = Place { group, ordinal, key: KeyPosition(0) };
+            if let Some(old) = self.index.written(*page, place) {
+                self.log.died(old);
+            }
+        }
+        Ok(pages.len())
+    }
+
+    /// Writes all dirty pages of the index.
+    pub(crate) fn place_whole_index(&self) -> Result<()> {
+        loop {
+            let pages = self.index.some_dirty(crate::group::MOST_ORDINALS as usize);
+            if pages.is_empty() {
+                return Ok(());
+            }
+            self.place_index(&pages)?;
+        }
+    }
+
+    /// Makes blocks holes, durably.
+    pub(crate) fn discard(&self, discarded: &[Discarded]) -> Result<()> {
+        for part in discarded.chunks(most_records(self.layout.unit)) {
+            self.record(Content::Discard(part.to_vec()))?;
+            let old = part.iter().map(|entry| self.index.set(entry.block, None));
+            self.delete(&old.collect::<Result<Vec<_>>>().map_err(Error::of_sync)?)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces all keys of blocks that are not used, and says so in the log.
+    pub(crate) fn renew(&self, blocks: &[KeyBlock]) -> Result<()> {
+        for part in blocks.chunks(most_records(self.layout.unit)) {
+            part.iter().try_for_each(|block| self.keys.renew(*block))?;
+            self.record(Content::Renewed(part.iter().map(|block| block.0).collect()))?;
+            self.keys.renewed(part);
+        }
+        Ok(())
+    }
+
+    /// Appends a record.
+    pub(crate) fn record(&self, content: Content) -> Result<Unit> {
+        self.log.append(content, self.log.group_memory(0).0)
+    }
+
+    fn delete(&self, old: &[Option<Place>]) -> Result<()> {
+        self.log.all_died(old.iter().copied().flatten());
+        self.keys.delete(old.iter().flatten().map(|place| place.key))
+    }
+
+    /// The sequence number of the first node of the next group.
+    fn first_sequence(&self) -> u64 {
+        self.log.position().map_or(0, |at| at.sequence) << 6
+    }
+}

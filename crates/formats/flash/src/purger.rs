@@ -1,0 +1,229 @@
+//! Purging: everything that was deleted before is gone for good when it returns (paper 003, section 3.2).
+//!
+//! The log says when a purge starts and when it is finished, so that purging needs no checkpoint. In between, every block of keys
+//! that has deleted ones is replaced atomically: used keys stay where they are, all others are new. Then the flash is drained, for
+//! the old copies of these blocks are still there. Only then is the purge finished.
+//!
+//! A power cut between start and finish leaves keys that the log calls deleted and that may be new already: they are replaced once
+//! more by the purge that the next opening does. It is due if, and only if, a start has no finish.
+
+use crate::group::Content;
+use crate::index::Index;
+use crate::keys::{KeyCopy, Keys};
+use crate::leb_table::LebUse;
+use crate::log::Log;
+use crate::numbers::{KeyBlock, Unit};
+use crate::params::Layout;
+use crate::placer::Placer;
+use crate::stuck::Stuck;
+use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_nand::{Flash, Leb, Unerased};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// How often a purge begins again because a block of keys went bad with its contents.
+const TRIES: u32 = 8;
+
+/// What a purge did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Blocks of keys that were replaced.
+    pub key_blocks: u64,
+    /// Deleted keys that are gone: at most so many versions of blocks.
+    pub keys: u64,
+    /// Of these, those that encrypted a block for sure. The others were unused when the disk crashed, or not.
+    pub known: u64,
+    /// Blocks of the disk that were encrypted again, since a block of keys went bad with its contents.
+    pub rewritten: u64,
+}
+
+impl Purged {
+    /// What both did.
+    pub(crate) fn with(self, other: Purged) -> Purged {
+        Purged {
+            key_blocks: self.key_blocks + other.key_blocks,
+            keys: self.keys + other.keys,
+            known: self.known + other.known,
+            rewritten: self.rewritten + other.rewritten,
+        }
+    }
+}
+
+/// See the head of this file.
+pub(crate) struct Purger {
+    flash: Arc<dyn Flash>,
+    layout: Layout,
+    log: Arc<Log>,
+    index: Arc<Index>,
+    keys: Arc<Keys>,
+    placer: Arc<Placer>,
+    stuck: Stuck,
+}
+
+/// What a purge asks its caller for.
+pub(crate) trait Evict {
+    /// Sees to room in the log.
+    fn make_room(&self) -> Result<()>;
+    /// Writes these blocks again, under other keys.
+    fn rewrite(&self, blocks: &[u32]) -> Result<()>;
+    /// Gives these blocks of the log back, after what is live in them was copied.
+    fn evict(&self, lebs: &BTreeSet<u32>) -> Result<()>;
+}
+
+/// What was encrypted under keys that can be read for ever.
+#[derive(Default)]
+struct Tainted {
+    /// Blocks of the disk.
+    blocks: Vec<u32>,
+    /// Blocks of the log that hold such nodes, live or not.
+    lebs: BTreeSet<u32>,
+}
+
+impl Purger {
+    pub(crate) fn new(
+        flash: Arc<dyn Flash>,
+        layout: Layout,
+        log: Arc<Log>,
+        index: Arc<Index>,
+        keys: Arc<Keys>,
+        placer: Arc<Placer>,
+    ) -> Purger {
+        let stuck = Stuck::new(layout, log.clone(), keys.clone());
+        Purger { flash, layout, log, index, keys, placer, stuck }
+    }
+
+    /// Ends an epoch. `start` is the record that says so, written by the caller already. Everything acknowledged is in the log.
+    ///
+    /// Errors: [`Kind::PurgeIncomplete`] if old keys stay readable, whatever is done.
+    pub(crate) fn purge(&self, caller: &dyn Evict) -> Result<Purged> {
+        let mut purged = Purged::default();
+        for _ in 0..TRIES {
+            let blocks = self.keys.with_deleted();
+            purged.key_blocks += blocks.len() as u64;
+            for part in blocks.chunks(64) {
+                caller.make_room()?;
+                self.placer.renew(part)?;
+            }
+            // Copies of the header are for those who change passphrases.
+            let wanted = |copy: &Unerased| copy.leb.is_none_or(|leb| leb.0 >= self.layout.keys.0);
+            let copies = self.stuck.add(self.flash.drain_of(&wanted)?);
+            if copies.is_empty() {
+                self.check_exposed()?;
+                let gone = self.keys.recoverable();
+                (purged.keys, purged.known) = (gone.most, gone.known);
+                self.keys.drained();
+                return Ok(purged);
+            }
+            // The flash tells of these copies once for each opening: what is refused here is not made good by another purge.
+            purged.rewritten += self.replace_tainted(&copies, caller).map_err(Error::of_sync)?;
+        }
+        Err(self.incomplete("blocks of keys that go bad with their contents, one after the other"))
+    }
+
+    /// These keys can be read for ever. None of them is assigned any more, and what they encrypt has to go: live nodes get other keys, and
+    /// the blocks of the log that hold any are erased. Gives how many blocks of the disk that were.
+    fn replace_tainted(&self, copies: &[KeyCopy], caller: &dyn Evict) -> Result<u64> {
+        caller.make_room()?;
+        let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
+        self.placer.renew(&blocks.into_iter().collect::<Vec<_>>())?;
+        let mut tainted = self.tainted(copies)?;
+        let rewritten = tainted.blocks.len() as u64;
+        caller.rewrite(&tainted.blocks)?;
+        // Collection may have moved some of them, as they were, before their turn came.
+        tainted.lebs.extend(self.tainted(copies)?.lebs);
+        caller.evict(&tainted.lebs)?;
+        let kept = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Damaged);
+        let Some(leb) = tainted.lebs.into_iter().find(kept) else { return Ok(rewritten) };
+        Err(self.incomplete(format!("erase block {leb} of the log, which is damaged and cannot be emptied")))
+    }
+
+    /// Nothing that can be read for ever is readable with keys that can.
+    fn check_exposed(&self) -> Result<()> {
+        let exposed = self.stuck.exposed()?;
+        if exposed.units > 0 && exposed.blocks.is_empty() {
+            return Err(self.incomplete(format!(
+                "erase blocks that went bad with {} units of the log that have no header, and blocks of keys",
+                exposed.units
+            )));
+        }
+        let exposed = exposed.blocks;
+        if exposed.is_empty() {
+            return Ok(());
+        }
+        let (count, first) = (exposed.len(), exposed.first().copied().unwrap_or(0));
+        Err(self.incomplete(format!(
+            "erase blocks that went bad with versions of {count} blocks and their keys, the first of block {first}"
+        )))
+    }
+
+    fn incomplete(&self, found: impl std::fmt::Display) -> Error {
+        let left = self.keys.recoverable().most;
+        Error::new(Kind::PurgeIncomplete, "the purge could not be completed")
+            .found(format!("{found}; blocks that may still be recoverable: {left}"))
+            .expected("flash that can be erased")
+            .remedy("nothing that was flushed is lost: copy what is there to another device, and destroy this one")
+    }
+
+    /// Finds all nodes that the keys in these copies decrypt. It reads all headers of the log, for this is rare.
+    fn tainted(&self, copies: &[KeyCopy]) -> Result<Tainted> {
+        let mut tainted = Tainted::default();
+        let mut node = Zeroizing::new(vec![0; BLOCK_SIZE]);
+        for leb in 0..self.layout.log.1 {
+            let groups = self.log.groups_of(leb)?;
+            let end = groups
+                .last()
+                .map_or(0, |(group, header)| group.0 - self.log.unit(leb, 0).0 + self.log.units_of(header));
+            // Nodes need no header to be decrypted: each has a key that encrypts nothing else.
+            if self.holds_any(leb, end)? {
+                tainted.lebs.insert(leb);
+            }
+            for (group, header) in groups {
+                for (ordinal, entry) in (0..).zip(header.nodes()) {
+                    let (Some(block), Some(key)) = (entry.target.block(), entry.key_position()) else {
+                        continue;
+                    };
+                    for copy in copies {
+                        let Some(cipher) = self.keys.cipher_in(copy, key)? else { continue };
+                        self.log.read_nodes(group, ordinal, &mut node[..])?;
+                        if cipher.open(entry, &mut node[..]) {
+                            tainted.lebs.insert(leb);
+                            if self
+                                .index
+                                .get(block)?
+                                .is_some_and(|place| (place.group, place.ordinal) == (group, ordinal))
+                            {
+                                tainted.blocks.push(block);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(tainted)
+    }
+
+    /// Whether anything is programmed in a block of the log from a unit on.
+    fn holds_any(&self, leb: u32, unit: u32) -> Result<bool> {
+        let Unit(first) = self.log.unit(leb, 0);
+        let block = Leb(first / self.layout.units);
+        if unit >= self.layout.units || !self.flash.is_mapped(block)? {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; ((self.layout.units - unit) * self.layout.unit) as usize];
+        self.flash.read(block, unit * self.layout.unit, &mut bytes)?;
+        Ok(bytes.iter().any(|byte| *byte != 0xff))
+    }
+
+    /// The record that a purge begins.
+    pub(crate) fn start(&self, epoch: u64) -> Result<()> {
+        self.placer.record(Content::PurgeStart(epoch))?;
+        self.keys.end_epoch();
+        Ok(())
+    }
+
+    /// The record that it is complete.
+    pub(crate) fn finish(&self, epoch: u64) -> Result<()> {
+        self.placer.record(Content::PurgeFinish(epoch)).map(drop)
+    }
+}

@@ -1,0 +1,122 @@
+//! Reading blocks: the buffer, then the index, the header of the group, the key, the node.
+//!
+//! What the index says may be old by the time it is used: the node may have been copied, its block erased, its key purged. So a node
+//! that does not verify counts as damaged only if the index still says the same.
+
+use crate::buffer::Buffer;
+use crate::group::NodeEntry;
+use crate::index::{Index, Run};
+use crate::keys::Keys;
+use crate::log::{Log, damaged};
+use crate::numbers::{KeyPosition, Place};
+use lacuna_contracts::{BLOCK_SIZE, Result};
+use std::sync::Arc;
+
+/// Times that a block may have moved while it was read.
+const TRIES: u32 = 16;
+
+/// See the head of this file.
+pub(crate) struct Reader {
+    buffer: Arc<Buffer>,
+    index: Arc<Index>,
+    log: Arc<Log>,
+    keys: Arc<Keys>,
+}
+
+impl Reader {
+    pub(crate) fn new(buffer: Arc<Buffer>, index: Arc<Index>, log: Arc<Log>, keys: Arc<Keys>) -> Reader {
+        Reader { buffer, index, log, keys }
+    }
+
+    /// Reads blocks from `first` on.
+    pub(crate) fn read(&self, first: u32, out: &mut [u8]) -> Result<()> {
+        let blocks = out.as_chunks_mut::<BLOCK_SIZE>().0;
+        let mut at = 0;
+        while at < blocks.len() {
+            at += self.read_run(first + at as u32, &mut blocks[at..])?;
+        }
+        Ok(())
+    }
+
+    /// Reads some blocks, those that lie together, and says how many.
+    fn read_run(&self, first: u32, out: &mut [[u8; BLOCK_SIZE]]) -> Result<usize> {
+        let end = first + out.len() as u32;
+        // Before the index: what leaves the buffer meanwhile is in the index by then.
+        let until = match self.buffer.first_of(first..end) {
+            Some(pending) if pending == first => {
+                return self.place_or_copy(first, &mut out[0]).and_then(|place| match place {
+                    Some(_) => self.read_again(first, &mut out[0]).map(|()| 1),
+                    None => Ok(1),
+                });
+            }
+            Some(pending) => pending,
+            None => end,
+        };
+        let (place, keys) = match self.index.run(first, (until - first) as usize)? {
+            Run::Nodes(place, keys) => (place, keys),
+            Run::Holes(count) => {
+                out[..count].as_flattened_mut().fill(0);
+                return Ok(count);
+            }
+        };
+        let count = keys.len();
+        let out = &mut out[..count];
+        self.log.read_nodes(place.group, place.ordinal, out.as_flattened_mut())?;
+        let header = self.log.header(place.group)?;
+        let entries = header.as_ref().and_then(|header| {
+            let entries = header.nodes().get(usize::from(place.ordinal)..)?.get(..count)?;
+            // The key as well: where the header is an older one, it names an older version.
+            let as_said = |((block, key), entry): ((u32, &KeyPosition), &NodeEntry)| {
+                entry.target.block() == Some(block) && entry.key == key.0
+            };
+            (first..).zip(&keys).zip(entries).all(as_said).then_some(entries)
+        });
+        let Some(entries) = entries else {
+            (first..).zip(out).try_for_each(|(block, out)| self.read_again(block, out))?;
+            return Ok(count);
+        };
+        let keys = self.keys.fetch(&keys)?;
+        for (at, (entry, block)) in entries.iter().zip(out).enumerate() {
+            if !keys.key(at)?.open(entry, block) {
+                self.read_again(first + at as u32, block)?;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Where a block lies, unless it is pending or a hole: then it is copied.
+    fn place_or_copy(&self, block: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<Option<Place>> {
+        if let Some(plain) = self.buffer.get(block) {
+            *out = **plain;
+            return Ok(None);
+        }
+        let place = self.index.get(block)?;
+        if place.is_none() {
+            out.fill(0);
+        }
+        Ok(place)
+    }
+
+    /// Reads a block that did not verify, from wherever it is by now.
+    fn read_again(&self, block: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        let mut before = None;
+        for _ in 0..TRIES {
+            let Some(place) = self.place_or_copy(block, out)? else { return Ok(()) };
+            if before == Some(place) {
+                return Err(damaged(format!("block {block}")));
+            }
+            before = Some(place);
+            self.log.forget_header(place.group);
+            self.log.read_nodes(place.group, place.ordinal, out)?;
+            let Some(header) = self.log.header(place.group)? else { continue };
+            let entry = header.nodes().get(usize::from(place.ordinal));
+            if let Some(entry) =
+                entry.filter(|entry| entry.target.block() == Some(block) && entry.key == place.key.0)
+                && self.keys.cipher(place.key)?.open(entry, out)
+            {
+                return Ok(());
+            }
+        }
+        Err(damaged(format!("block {block}")))
+    }
+}

@@ -1,0 +1,206 @@
+//! Opening after whatever happened: the last checkpoint, then what the log says since (paper 003, section 4.2, Table 1).
+//!
+//! Replay needs the headers of groups alone. Each group but the last is whole, since the next one was written after it; the last
+//! one counts if all of its nodes are there.
+
+use crate::checkpoint::Marks;
+use crate::group::{Content, Header};
+use crate::index::Index;
+use crate::keys::Keys;
+use crate::leb_table::LebUse;
+use crate::log::{Log, damaged};
+use crate::numbers::{KeyBlock, Place, Target, Unit};
+use crate::params::{INDEX_FANOUT, Layout};
+use crate::state_map::KeyState;
+use lacuna_contracts::Result;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What replay found.
+pub(crate) struct Replayed {
+    /// The sequence number behind the last group.
+    pub(crate) sequence: u64,
+    pub(crate) epoch: u64,
+    /// A purge has begun and is not complete.
+    pub(crate) purging: bool,
+    /// Groups that were replayed.
+    pub(crate) groups: u64,
+    /// Where the log ends, by block and unit: if it goes on, then there.
+    pub(crate) ends: [(u32, u32); 2],
+}
+
+/// Replays the log.
+pub(crate) struct Replay<'p> {
+    pub(crate) layout: &'p Layout,
+    pub(crate) log: &'p Log,
+    pub(crate) index: &'p Index,
+    pub(crate) keys: &'p Keys,
+}
+
+#[derive(Default)]
+struct Found {
+    /// Blocks of the log that hold what was replayed, whether any of it is live or not: replay needs them until the next
+    /// checkpoint is complete.
+    chain: BTreeSet<u32>,
+    /// Entries of index pages that changed since the page was written.
+    changes: BTreeMap<u32, BTreeMap<u32, Option<Place>>>,
+    fresh: BTreeSet<u32>,
+}
+
+impl Replay<'_> {
+    /// Brings the parts up to date.
+    pub(crate) fn run(&self, marks: Marks, fresh: &[KeyBlock]) -> Result<Replayed> {
+        let mut found = Found { fresh: fresh.iter().map(|block| block.0).collect(), ..Found::default() };
+        found.chain.insert(marks.position.leb);
+        self.keys.resume(marks.undrained);
+        let mut done = Replayed {
+            sequence: marks.position.sequence,
+            epoch: marks.epoch,
+            purging: marks.purging,
+            groups: 0,
+            ends: [(0, 0); 2],
+        };
+        let mut at = marks.position;
+        let mut last: Option<(Unit, Header)> = None;
+        loop {
+            let here = self.group_at(at.leb, at.unit, at.sequence)?;
+            let (place, header) = match here {
+                Some(group) => group,
+                None => match self.group_at(at.next, 0, at.sequence)? {
+                    Some(group) => {
+                        (at.leb, at.unit) = (at.next, 0);
+                        group
+                    }
+                    None => break,
+                },
+            };
+            if let Some((place, header)) = last.take() {
+                self.apply(place, &header, &mut found, &mut done)?;
+            }
+            found.chain.insert(at.leb);
+            at.unit += self.log.units_of(&header);
+            at.next = header.next_leb;
+            at.sequence += 1;
+            last = Some((place, header));
+        }
+        if let Some((place, header)) = last
+            && self.log.is_whole(place, &header)?
+        {
+            self.apply(place, &header, &mut found, &mut done)?;
+        }
+        if done.purging {
+            self.keys.suspect();
+        }
+        done.sequence = at.sequence;
+        done.ends = [(at.leb, at.unit), (at.next, 0)];
+        self.settle(found, at.next)?;
+        Ok(done)
+    }
+
+    fn group_at(&self, leb: u32, unit: u32, sequence: u64) -> Result<Option<(Unit, Header)>> {
+        if leb >= self.layout.log.1 || unit >= self.layout.units {
+            return Ok(None);
+        }
+        let place = self.log.unit(leb, unit);
+        let header = self.log.read_header(place)?;
+        Ok(header.filter(|header| header.sequence == sequence).map(|header| (place, header)))
+    }
+
+    fn apply(&self, group: Unit, header: &Header, found: &mut Found, done: &mut Replayed) -> Result<()> {
+        done.groups += 1;
+        let leb = self.log.leb_of(group);
+        self.log.with_table(|table| table.note_written(leb, header.sequence));
+        match &header.content {
+            Content::Nodes(nodes) => {
+                for (ordinal, entry) in (0..).zip(nodes) {
+                    self.log.with_table(|table| table.set_live(leb, table.live(leb) + 1));
+                    if let Some(replaced) = entry.replaced {
+                        self.log.died(replaced);
+                    }
+                    match (entry.target, entry.key_position()) {
+                        (Target::Block(block), Some(key)) => {
+                            self.check_block(block)?;
+                            let place = Place { group, ordinal, key };
+                            found.change(block, Some(place));
+                            self.keys.set(key, KeyState::Used)?;
+                            if let Some(replaced) = entry.replaced.filter(|replaced| replaced.key != key) {
+                                self.keys.set(replaced.key, KeyState::Deleted)?;
+                            }
+                        }
+                        (Target::Index(page), _) | (Target::Block(page), None) => {
+                            let place = Place { group, ordinal, key: crate::numbers::KeyPosition(0) };
+                            self.index.set_root(page, Some(place))?;
+                            found.changes.remove(&page);
+                        }
+                    }
+                }
+            }
+            Content::Discard(discarded) => {
+                for entry in discarded {
+                    self.check_block(entry.block)?;
+                    found.change(entry.block, None);
+                    self.log.died(entry.place);
+                    self.keys.set(entry.place.key, KeyState::Deleted)?;
+                }
+            }
+            Content::PurgeStart(_) => {
+                done.purging = true;
+                found.fresh.clear();
+            }
+            Content::Renewed(blocks) => {
+                let blocks: Vec<KeyBlock> = blocks
+                    .iter()
+                    .filter(|block| **block < self.layout.keys.1)
+                    .map(|block| KeyBlock(*block))
+                    .collect();
+                self.keys.renewed(&blocks);
+                found.fresh.extend(blocks.iter().map(|block| block.0));
+            }
+            Content::PurgeFinish(epoch) => {
+                done.purging = false;
+                done.epoch = *epoch;
+                self.keys.drained();
+            }
+        }
+        Ok(())
+    }
+
+    fn check_block(&self, block: u32) -> Result<()> {
+        if block / (INDEX_FANOUT as u32) < self.layout.index_pages {
+            return Ok(());
+        }
+        Err(damaged(format!("a group that names block {block}, which this disk does not have,")))
+    }
+
+    /// Gives the index what the log says, and the blocks of the log their uses. `next` is where the log would have gone on: nothing
+    /// of it counts.
+    fn settle(&self, found: Found, next: u32) -> Result<()> {
+        for (page, changes) in found.changes {
+            for (at, place) in changes {
+                self.index.set(page * INDEX_FANOUT as u32 + at, place)?;
+            }
+        }
+        let fresh: Vec<KeyBlock> = found.fresh.into_iter().map(KeyBlock).collect();
+        self.keys.distrust(&fresh);
+        self.log.with_table(|table| {
+            for leb in 0..table.len() {
+                match (table.used(leb), table.live(leb)) {
+                    (LebUse::Damaged, _) => {}
+                    (_, 0) if found.chain.contains(&leb) && leb != next => {
+                        table.set_used(leb, LebUse::Recent);
+                    }
+                    (_, 0) => table.set_used(leb, LebUse::Free),
+                    _ => table.set_used(leb, LebUse::Closed),
+                }
+            }
+            table.take_next(next);
+        });
+        Ok(())
+    }
+}
+
+impl Found {
+    fn change(&mut self, block: u32, place: Option<Place>) {
+        let page = self.changes.entry(block / INDEX_FANOUT as u32).or_default();
+        page.insert(block % INDEX_FANOUT as u32, place);
+    }
+}

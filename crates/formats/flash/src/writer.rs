@@ -1,0 +1,385 @@
+//! What changes the disk, one thread at a time: writing the buffer to the log, discarding, purging, checkpoints.
+
+use crate::assignment::Lifetime;
+use crate::buffer::{Buffer, Plain};
+use crate::checkpoint::Checkpoints;
+use crate::collector::Collector;
+use crate::forgetting::{Account, Forgetting};
+use crate::group::Discarded;
+use crate::index::Index;
+use crate::keys::Keys;
+use crate::numbers::Place;
+use crate::params::INDEX_FANOUT;
+use crate::placer::Placer;
+use crate::purger::{Evict, Purged, Purger};
+use crate::reader::Reader;
+use lacuna_contracts::{BLOCK_SIZE, Error, FailStop, Kind, OnPanic, Result, defect};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// What the one that writes holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// The last purge that is complete.
+    pub(crate) epoch: u64,
+    /// A purge has begun and is not complete.
+    pub(crate) purging: bool,
+    /// Versions of sensitive blocks were to be deleted and purged, and that is not complete. What deletes them later, the write of the
+    /// buffer to the log among it, purges as well.
+    pub(crate) owed: bool,
+}
+
+/// See the head of this file.
+pub(crate) struct Writer {
+    turn: Mutex<Turn>,
+    buffer: Arc<Buffer>,
+    index: Arc<Index>,
+    keys: Arc<Keys>,
+    placer: Arc<Placer>,
+    checkpoints: Arc<Checkpoints>,
+    collector: Collector,
+    purger: Purger,
+    reader: Arc<Reader>,
+    pub(crate) health: FailStop,
+    /// Blocks that are purged as soon as they are deleted.
+    sensitive: RwLock<Vec<Range<u64>>>,
+    /// A purge has begun and is not finished.
+    purge_wanted: AtomicBool,
+    /// Blocks that the log took or made holes of, and purges: something may go well now that was refused before.
+    progress: AtomicU64,
+    account: Account,
+}
+
+/// The parts that a writer is made of.
+pub(crate) struct Parts {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) placer: Arc<Placer>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) collector: Collector,
+    pub(crate) purger: Purger,
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) account: Account,
+}
+
+impl Writer {
+    pub(crate) fn new(parts: Parts, turn: Turn) -> Writer {
+        let Parts { buffer, index, keys, placer, checkpoints, collector, purger, reader, account } = parts;
+        Writer {
+            turn: Mutex::new(turn),
+            buffer,
+            index,
+            keys,
+            placer,
+            checkpoints,
+            collector,
+            purger,
+            reader,
+            health: FailStop::on("flash"),
+            sensitive: RwLock::default(),
+            purge_wanted: AtomicBool::new(turn.purging),
+            progress: AtomicU64::new(0),
+            account,
+        }
+    }
+
+    /// Takes the turn. What fails, or panics, under it ends all writing, unless the flash refused a call and everything is as it was
+    /// before that.
+    fn with_turn<R>(&self, f: impl FnOnce(&mut Turn) -> Result<R>) -> Result<R> {
+        let mut turn: MutexGuard<'_, Turn> = self.turn.lock();
+        self.health.check()?;
+        let _guard = OnPanic::new(|| drop(self.health.fail(defect())));
+        let began = self.account.now();
+        let done = f(&mut turn).map_err(|e| if is_refusal(&e) { e } else { self.health.fail(e) });
+        self.account.settle(began, || self.recoverable() == 0);
+        done
+    }
+
+    /// Writes blocks. They are in the buffer when this returns, or in the log.
+    pub(crate) fn write(&self, first: u32, data: &[u8]) -> Result<()> {
+        self.health.check()?;
+        if self.buffer.is_overfull() {
+            // The flash refused what was to make room: nothing more is taken before it does not.
+            self.flush()?;
+        }
+        let full = self.buffer.put(first, data);
+        self.account.write();
+        let sensitive = self.sensitive_among(first, (data.len() / BLOCK_SIZE) as u32);
+        if !sensitive.is_empty() {
+            return self.purge_sensitive(&sensitive);
+        }
+        if full { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes everything acknowledged to the log, where it is durable, and completes a purge that is owed.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.with_turn(|turn| self.flush_in(turn))
+    }
+
+    fn flush_in(&self, turn: &mut Turn) -> Result<()> {
+        if turn.owed { self.forget_in(turn) } else { self.emit(turn) }
+    }
+
+    fn emit(&self, turn: &Turn) -> Result<()> {
+        let blocks = self.buffer.take();
+        self.place_all(turn, &blocks, |placed| self.buffer.landed(placed.iter().map(|(block, _)| *block)))
+            .inspect_err(|_| self.buffer.put_back())
+    }
+
+    fn place_all(
+        &self,
+        turn: &Turn,
+        blocks: &[(u32, Plain)],
+        placed: impl Fn(&[(u32, Plain)]),
+    ) -> Result<()> {
+        let lifetimes = Lifetime::of(blocks);
+        let mut at = 0;
+        while at < blocks.len() {
+            self.collector.make_room(turn.epoch, turn.purging)?;
+            let done = self.placer.place(&blocks[at..], &lifetimes[at..])?;
+            placed(&blocks[at..at + done]);
+            self.advance(done);
+            at += done;
+        }
+        Ok(())
+    }
+
+    /// Makes blocks holes, durably.
+    pub(crate) fn discard(&self, first: u32, count: u32) -> Result<()> {
+        let sensitive = self.sensitive_among(first, count);
+        self.with_turn(|turn| {
+            // If the purge is refused, the blocks are holes when the discard is asked for again.
+            let holds = self.any_written(&sensitive)? || (turn.owed && !sensitive.is_empty());
+            turn.owed |= holds;
+            let mut at = first;
+            while at < first + count {
+                let page = at / INDEX_FANOUT as u32;
+                let end = ((page + 1) * INDEX_FANOUT as u32).min(first + count);
+                // First, for it moves nodes.
+                self.collector.make_room(turn.epoch, turn.purging)?;
+                if let Some(entries) = self.index.entries(page)? {
+                    let place = |block: u32| Place::unpack(entries[(block % INDEX_FANOUT as u32) as usize]);
+                    let discarded: Vec<Discarded> = (at..end)
+                        .filter_map(|block| Some(Discarded { block, place: place(block)? }))
+                        .collect();
+                    self.placer.discard(&discarded)?;
+                    self.advance(discarded.len());
+                }
+                // Last: if the discard fails, the block keeps the version that was acknowledged, and not the one before it.
+                self.buffer.forget(at, end - at);
+                at = end;
+            }
+            if holds { self.purge_in(turn).map(drop) } else { Ok(()) }
+        })
+    }
+
+    /// Ends the epoch: when this returns, nothing that was deleted before the call can be read from the flash by anybody.
+    ///
+    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause; no more is written then, unless the flash refused a call: another purge
+    /// may be complete.
+    pub(crate) fn purge(&self) -> Result<Purged> {
+        self.with_turn(|turn| self.purge_in(turn)).map_err(|e| self.incomplete(e))
+    }
+
+    /// Writes everything acknowledged to the log, and ends the epoch if anything is recoverable then.
+    pub(crate) fn forget(&self) -> Result<()> {
+        self.with_turn(|turn| self.forget_in(turn)).map_err(|e| self.incomplete(e))
+    }
+
+    fn forget_in(&self, turn: &mut Turn) -> Result<()> {
+        self.emit(turn)?;
+        if self.keys.recoverable().most > 0 || turn.purging {
+            self.purge_in(turn)?;
+        }
+        turn.owed = false;
+        Ok(())
+    }
+
+    /// Writes everything acknowledged to the log, and purges if one of these blocks was on the flash, so that what was just
+    /// acknowledged deletes it.
+    fn purge_sensitive(&self, sensitive: &[Range<u32>]) -> Result<()> {
+        self.with_turn(|turn| {
+            let written = self.any_written(sensitive);
+            // The blocks are in the buffer by now, whatever is refused. If it cannot be told whether they replace others, they may.
+            turn.owed |= !matches!(written, Ok(false));
+            written?;
+            self.flush_in(turn)
+        })
+    }
+
+    fn any_written(&self, ranges: &[Range<u32>]) -> Result<bool> {
+        for block in ranges.iter().cloned().flatten() {
+            if self.index.get(block)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What is said of a purge that could not be completed.
+    fn incomplete(&self, cause: Error) -> Error {
+        if cause.kind() == Kind::PurgeIncomplete {
+            return cause;
+        }
+        let error = Error::new(Kind::PurgeIncomplete, "the purge could not be completed")
+            .found(format!("{}; blocks that may still be recoverable: {}", cause.finding(), self.recoverable()))
+            .expected("flash that takes every write and every erasure")
+            .remedy(
+                "nothing that was flushed is lost: close the disk, open it again and purge it; if that fails as well, copy \
+                 what is there to another device and destroy this one",
+            );
+        error.caused_by(cause)
+    }
+
+    fn purge_in(&self, turn: &mut Turn) -> Result<Purged> {
+        self.try_purge_in(turn).map_err(|e| self.incomplete(e))
+    }
+
+    fn try_purge_in(&self, turn: &mut Turn) -> Result<Purged> {
+        self.emit(turn)?;
+        self.collector.make_room(turn.epoch, turn.purging)?;
+        self.purger.start(turn.epoch + 1)?;
+        turn.purging = true;
+        self.purge_wanted.store(true, Ordering::Relaxed);
+        let purged = self.purger.purge(&InTurn { writer: self, turn })?;
+        self.purger.finish(turn.epoch + 1)?;
+        (turn.epoch, turn.purging, turn.owed) = (turn.epoch + 1, false, false);
+        self.purge_wanted.store(false, Ordering::Relaxed);
+        self.account.purged(turn.epoch, purged);
+        self.advance(1);
+        Ok(purged)
+    }
+
+    /// Finishes a purge that was cut, at an opening. A failure ends all writing, and every later call that writes says so: the disk is
+    /// still there for reading. After a refusal the purge is still wanted, and the next one finishes it.
+    pub(crate) fn finish_purge(&self) -> Purged {
+        self.purge().unwrap_or_default()
+    }
+
+    /// [`crate::FlashDisk::mark_sensitive`]
+    pub(crate) fn mark_sensitive(&self, blocks: Range<u64>) {
+        self.sensitive.write().push(blocks);
+    }
+
+    /// The sensitive ones of these blocks.
+    fn sensitive_among(&self, first: u32, count: u32) -> Vec<Range<u32>> {
+        let (first, end) = (u64::from(first), u64::from(first) + u64::from(count));
+        let common = |range: &Range<u64>| range.start.max(first)..range.end.min(end);
+        let ranges = self.sensitive.read();
+        let ranges = ranges.iter().map(common).filter(|range| !range.is_empty());
+        ranges.map(|range| range.start as u32..range.end as u32).collect()
+    }
+
+    /// Blocks that can be recovered, or may be: those in the buffer may replace some on the flash.
+    pub(crate) fn recoverable(&self) -> u64 {
+        self.keys.recoverable().most + self.buffer.len() as u64
+    }
+
+    /// What is recoverable, and what purges did.
+    pub(crate) fn forgetting(&self, period: Option<Duration>) -> Forgetting {
+        let told = self.account.tell(self.recoverable(), period);
+        Forgetting {
+            // A purge may have ended between the two looks.
+            recoverable_known: self.keys.recoverable().known.min(told.recoverable),
+            purge_wanted: self.purge_wanted.load(Ordering::Relaxed),
+            ..told
+        }
+    }
+
+    /// The time by the clock of the disk.
+    pub(crate) fn now(&self) -> Duration {
+        self.account.now()
+    }
+
+    /// For how long the oldest deletion waits for its purge.
+    pub(crate) fn waiting(&self) -> Option<Duration> {
+        self.account.since().map(|since| self.now().saturating_sub(since))
+    }
+
+    /// A number that changes whenever the log takes blocks or makes holes of some, or a purge is complete.
+    pub(crate) fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    fn advance(&self, by: usize) {
+        self.progress.fetch_add(by as u64, Ordering::Relaxed);
+    }
+
+    fn checkpoint_in(&self, turn: &Turn) -> Result<()> {
+        self.collector.make_room(turn.epoch, turn.purging)?;
+        self.checkpoints.write(&self.placer, turn.epoch, turn.purging)
+    }
+
+    /// Everything in the log, purged, and a checkpoint behind it.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.with_turn(|turn| {
+            self.forget_in(turn)?;
+            // Nothing is assigned any more. The next opening knows that no key of these blocks encrypts what is not in the log.
+            self.keys.end_epoch();
+            self.checkpoint_in(turn)
+        })
+        .map_err(|e| match self.health.cause() {
+            // A purge that failed is not made good by closing.
+            Some(cause) if cause.kind() == Kind::PurgeIncomplete => e.with_kind(Kind::PurgeIncomplete),
+            _ => e,
+        })
+    }
+
+    /// Blocks that were collected, and nodes that were copied from them.
+    pub(crate) fn collected(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.collector.collected), count(&self.collector.copied))
+    }
+}
+
+/// Whether the flash refused a call, be it one of a purge.
+fn is_refusal(e: &Error) -> bool {
+    let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<Error>());
+    let of_purge = e.kind() == Kind::PurgeIncomplete && cause.is_some_and(is_refusal);
+    e.kind().is_refusal() || of_purge
+}
+
+/// What a purge asks for while its caller has the turn.
+struct InTurn<'w> {
+    writer: &'w Writer,
+    turn: &'w Turn,
+}
+
+impl Evict for InTurn<'_> {
+    fn make_room(&self) -> Result<()> {
+        self.writer.collector.make_room(self.turn.epoch, self.turn.purging)
+    }
+
+    fn rewrite(&self, blocks: &[u32]) -> Result<()> {
+        for part in blocks.chunks(256) {
+            let mut plain = Vec::with_capacity(part.len());
+            for block in part {
+                let mut bytes = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
+                let into = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+                // One that cannot be read keeps its key: then nobody can say that it is purged.
+                self.writer.reader.read(*block, &mut into[..])?;
+                plain.push((*block, bytes));
+            }
+            self.writer.place_all(self.turn, &plain, |_| {})?;
+        }
+        Ok(())
+    }
+
+    fn evict(&self, lebs: &BTreeSet<u32>) -> Result<()> {
+        self.make_room()?;
+        self.writer.collector.evict(lebs, self.turn.epoch, self.turn.purging)
+    }
+}
+
+/// Blocks are numbered in 32 bits here.
+pub(crate) fn number(block: u64) -> Result<u32> {
+    u32::try_from(block).map_err(|_| {
+        Error::new(Kind::Other, "a block lies past the end of the disk").found(format!("block {block}"))
+    })
+}

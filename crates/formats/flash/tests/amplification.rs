@@ -1,0 +1,84 @@
+//! What a full disk pays for overwrites at random, by how much of its log stays spare: the table of `docs/flash.md`, from which the
+//! default was chosen. `LACUNA_SPARES=all` measures every row and prints it.
+
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
+use lacuna_crypto::{RandomSource, SeededRandom};
+use lacuna_flash::{FlashDisk, OpenOptions, Params};
+use lacuna_medium::MemoryMedium;
+use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
+use lacuna_sim::Rng;
+use lacuna_testkit::format_page::FormatPage;
+use std::sync::Arc;
+
+/// Small, but of so many erase blocks that the few which are never counted on hardly help.
+const CHIP: ChipGeometry = ChipGeometry { page: 4096, pages: 16, blocks: 1024 };
+/// A chip as the default makes it, of which a disk gets the share that the table says.
+const LARGE: ChipGeometry = ChipGeometry { page: 4096, pages: 64, blocks: 16384 };
+
+/// What the table says of a spare part of the log.
+struct Cost {
+    /// The part of a large chip that the disk gets.
+    share: f64,
+    /// Blocks that are written to the log for each that a client overwrites.
+    written: f64,
+    /// Bytes that are erased for each byte that a client overwrites.
+    erased: f64,
+}
+
+/// Fills a disk, overwrites it at random until the log is as it stays, and then once more, measured.
+fn measure(spare: u32) -> Cost {
+    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(CHIP)));
+    SimulatedChip::create(&*medium, CHIP, Wearing::default(), 1).unwrap();
+    let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
+    Mapping::create(&*chip, 1).unwrap();
+    let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip.clone()).unwrap());
+    let params = Params::fitting(flash.geometry(), 32, spare).unwrap();
+    let master = Secret::copy_from(&[7; 32]);
+    let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
+    FlashDisk::create(&flash, &params, &master, &random).unwrap();
+    let clock: Arc<ManualClock> = Arc::default();
+    let options =
+        OpenOptions { budget: Budget::bytes(4 << 20), read_only: false, policy: None, clock, random };
+    let disk = FlashDisk::open(flash, &params, &master, &options).unwrap();
+    let data = vec![1; BLOCK_SIZE];
+    (0..params.blocks).for_each(|block| disk.write(BlockAddr(block), &data).unwrap());
+    let mut rng = Rng::new(1);
+    let mut overwrite = |count: u64| {
+        (0..count).for_each(|_| disk.write(BlockAddr(rng.below(params.blocks)), &data).unwrap());
+        disk.flush().unwrap();
+    };
+    let counts = || {
+        let copied = disk.status().items.iter().find(|item| item.name == "nodes_copied").unwrap().value;
+        (copied, chip.erasures().iter().sum::<u64>())
+    };
+    overwrite(2 * params.blocks);
+    let before = counts();
+    overwrite(params.blocks);
+    let after = counts();
+    let large = Params::fitting(Mapping::geometry_on(LARGE, 0), 32, spare).unwrap();
+    Cost {
+        share: (large.blocks * BLOCK_SIZE as u64) as f64 / LARGE.len() as f64,
+        written: 1.0 + (after.0 - before.0) as f64 / params.blocks as f64,
+        erased: ((after.1 - before.1) * CHIP.block_len()) as f64 / (params.blocks * BLOCK_SIZE as u64) as f64,
+    }
+}
+
+#[test]
+fn the_page_says_what_spare_costs() {
+    let page = FormatPage::read("../flash");
+    let all = std::env::var("LACUNA_SPARES").is_ok();
+    let (mut measured, mut wrong) = (0, vec![]);
+    for row in page.rows("Spare") {
+        // The one that wears flash least, and the default, are enough to see that the table is of this code.
+        if !all && !["0.28", "0.15 (default)"].contains(&row[0].as_str()) {
+            continue;
+        }
+        let spare: f64 = row[0].split(' ').next().unwrap().parse().unwrap();
+        let cost = measure((spare * 1000.0).round() as u32);
+        let found = [cost.share, cost.written, cost.erased].map(|number| format!("{number:.2}"));
+        println!("| {} | {} |", row[0], found.join(" | "));
+        measured += 1;
+        wrong.extend((row[1..] != found).then(|| row[0].clone()));
+    }
+    assert!(measured >= 2 && wrong.is_empty(), "{wrong:?}");
+}

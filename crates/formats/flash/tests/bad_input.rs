@@ -1,0 +1,303 @@
+//! Flash that is not what the disk was made on, that was half erased, that is worn out, that is bad everywhere, and that has nothing to
+//! spare.
+
+mod fixture;
+
+use fixture::{Bed, SMALL, is_spent, is_worn_out, master, random};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Secret};
+use lacuna_flash::{FlashDisk, Params};
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Wearing};
+use lacuna_sim::Rng;
+use lacuna_sim::versions::{Model, Worked, content, run, stamp_of};
+use std::sync::Arc;
+
+fn kind_of(opened: lacuna_contracts::Result<FlashDisk>) -> Kind {
+    opened.err().expect("nothing that opens").kind()
+}
+
+/// A disk that holds something, closed.
+fn filled(seed: u64) -> Bed {
+    let mut bed = Bed::small(seed);
+    let disk = bed.open();
+    disk.write(BlockAddr(0), &run(0, 150, 1)).unwrap();
+    disk.close().unwrap();
+    bed
+}
+
+#[test]
+fn another_geometry() {
+    let mut bed = filled(1);
+    let right = bed.params;
+    let flash = right.flash;
+    let wrong = [
+        FlashGeometry { lebs: flash.lebs - 1, ..flash },
+        FlashGeometry { leb_len: flash.leb_len * 2, ..flash },
+        FlashGeometry { page: flash.page * 2, ..flash },
+        FlashGeometry { lebs: 0, ..flash },
+    ];
+    for flash in wrong {
+        bed.params = Params { flash, ..right };
+        let (_, there, _) = bed.flash();
+        let e = FlashDisk::open(there, &bed.params, &master(), &bed.options()).err().expect("another flash");
+        assert_eq!(e.kind(), Kind::Corrupt, "{e}");
+        assert!(e.to_string().contains("expected") && e.to_string().contains("pages of 2048"), "{e}");
+    }
+    for params in [
+        Params { blocks: right.blocks / 2, most_blocks: right.blocks / 2, ..right },
+        Params { key_len: 16, ..right },
+        Params { key_len: 17, ..right },
+        Params { blocks: 0, ..right },
+        Params { most_blocks: 1 << 40, ..right },
+    ] {
+        let (_, there, _) = bed.flash();
+        // Such parameters may happen to place everything alike; then the disk is what it was.
+        match FlashDisk::open(there, &params, &master(), &bed.options()) {
+            Ok(disk) => drop(disk),
+            Err(e) => assert!(matches!(e.kind(), Kind::Corrupt | Kind::Usage | Kind::NoSpace), "{e}"),
+        }
+    }
+    bed.params = right;
+    let mut found = vec![0; 150 * BLOCK_SIZE];
+    bed.open().read(BlockAddr(0), &mut found).unwrap();
+    assert!(found == run(0, 150, 1));
+}
+
+#[test]
+fn foreign_flash() {
+    // Random bytes.
+    let mut bed = filled(2);
+    let (_, flash, _) = bed.flash();
+    let mut rng = Rng::new(2);
+    for leb in 0..bed.params.flash.lebs {
+        flash.change(Leb(leb), &rng.bytes(bed.params.flash.leb_len as usize)).unwrap();
+    }
+    assert_eq!(kind_of(FlashDisk::open(flash, &bed.params, &master(), &bed.options())), Kind::Corrupt);
+    // Another disk's, under other keys, also if some of its erase blocks are this one's.
+    let (ours, mut theirs) = (filled(3), Bed::small(4));
+    let stranger = Secret::copy_from(&[8; 32]);
+    let (_, other, _) = theirs.flash();
+    FlashDisk::create(&(other.clone() as Arc<dyn Flash>), &theirs.params, &stranger, &random(4)).unwrap();
+    let disk = FlashDisk::open(other.clone(), &theirs.params, &stranger, &theirs.options()).unwrap();
+    disk.write(BlockAddr(0), &run(0, 150, 2)).unwrap();
+    disk.close().unwrap();
+    assert_eq!(
+        kind_of(FlashDisk::open(other.clone(), &ours.params, &master(), &ours.options())),
+        Kind::Corrupt
+    );
+    for half in 0..2 {
+        let mut ours = ours.copied();
+        let (_, flash, _) = ours.flash();
+        let mut content = vec![0; ours.params.flash.leb_len as usize];
+        for leb in (half..ours.params.flash.lebs).step_by(2).map(Leb) {
+            other.read(leb, 0, &mut content).unwrap();
+            flash.change(leb, &content).unwrap();
+        }
+        match FlashDisk::open(flash, &ours.params, &master(), &ours.options()) {
+            Err(e) => assert_eq!(e.kind(), Kind::Corrupt, "{e}"),
+            Ok(disk) => assert!(look(&disk, 1).0 > 0),
+        }
+    }
+    // Nothing at all.
+    let (_, flash, _) = theirs.flash();
+    (0..theirs.params.flash.lebs).for_each(|leb| flash.unmap(Leb(leb)).unwrap());
+    assert_eq!(kind_of(FlashDisk::open(flash, &theirs.params, &master(), &theirs.options())), Kind::Corrupt);
+}
+
+/// Blocks that do not verify, and blocks that read as they were before: the first 150 should have this version, all others be
+/// zeros.
+fn look(disk: &FlashDisk, stamp: u64) -> (u64, u64) {
+    let (mut damaged, mut older) = (0, 0);
+    for block in 0..disk.blocks() {
+        let mut found = vec![0; BLOCK_SIZE];
+        match disk.read(BlockAddr(block), &mut found) {
+            Ok(()) if found == content(block, if block < 150 { stamp } else { 0 }) => {}
+            Ok(()) => {
+                assert!(block < 150 && found == content(block, stamp - 1), "block {block}");
+                older += 1;
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), Kind::Corrupt, "block {block}: {e}");
+                damaged += 1;
+            }
+        }
+    }
+    (damaged, older)
+}
+
+/// Any one of the erase blocks is gone: keys, a checkpoint, the log. The disk is refused, or each block reads right or is told to be
+/// damaged; what is written again reads again, and what was deleted stays so.
+#[test]
+fn half_erased() {
+    for crashed in [false, true] {
+        let mut whole = filled(5);
+        let disk = whole.open();
+        disk.write(BlockAddr(0), &run(0, 150, 2)).unwrap();
+        if crashed {
+            disk.flush().unwrap();
+        } else {
+            disk.close().unwrap();
+        }
+        drop(disk);
+        let (mut refused, mut hurt, mut untouched, mut shortened) = (0, 0, 0, 0);
+        for leb in (0..whole.params.flash.lebs).map(Leb) {
+            let mut bed = whole.copied();
+            let (_, flash, _) = bed.flash();
+            flash.erase(leb).unwrap();
+            let disk = match FlashDisk::open(flash, &bed.params, &master(), &bed.options()) {
+                Err(e) => {
+                    assert_eq!(e.kind(), Kind::Corrupt, "{leb:?}: {e}");
+                    refused += 1;
+                    continue;
+                }
+                Ok(disk) => disk,
+            };
+            match look(&disk, 2) {
+                (0, 0) => untouched += 1,
+                (_, 0) => hurt += 1,
+                _ => shortened += 1,
+            }
+            for block in 0..150 {
+                let written = disk.write(BlockAddr(block), &content(block, 2)).and_then(|()| disk.flush());
+                // A page of the index that is gone takes its blocks with it.
+                assert!(written.is_ok() || look(&disk, 2).0 > 0, "{leb:?}: {written:?}");
+            }
+            if disk.purge().is_ok() {
+                assert_eq!((look(&disk, 2), disk.recoverable()), ((0, 0), 0), "{leb:?}");
+            }
+        }
+        println!(
+            "crashed: {crashed}: {refused} refused, {hurt} damaged, {untouched} whole, {shortened} shortened"
+        );
+        assert!(refused > 0 && hurt > 0 && untouched > 0);
+        // Without its last erase block the log looks as if the power had gone a little earlier.
+        assert!(shortened <= u64::from(crashed));
+    }
+}
+
+/// Writes until the flash is worn out; what was flushed before can be read, then and after opening for reading alone.
+#[test]
+fn worn_out() {
+    let mut bed = Bed::new(SMALL, Wearing { endurance: 12, ..Wearing::default() }, 32, 150, 6);
+    let disk = bed.open();
+    let (mut model, mut rng, mut stamp) = (Model::new("worn", disk.blocks()), Rng::new(6), 0);
+    let failure = loop {
+        let mut worked = Worked { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut stamp };
+        if let Err(e) = worked.write(5).and_then(|()| disk.flush()) {
+            break e;
+        }
+        model.flushed();
+    };
+    assert_eq!(failure.kind(), Kind::ReadOnly, "{failure}");
+    assert!(is_worn_out(&failure) && failure.to_string().contains("copy what is there"), "{failure}");
+    // What was acknowledged last is still in memory.
+    model.check_latest(&disk);
+    let again = disk.write(BlockAddr(0), &[1; BLOCK_SIZE]).unwrap_err();
+    assert!(again.kind() == Kind::FailStop && is_worn_out(&again), "{again}");
+    assert!(disk.close().is_err());
+    drop(disk);
+    // What an opening unmaps may give it a last erase block.
+    let mut refused = 0;
+    for _ in 0..5 {
+        match bed.open_after(|_, _| {}).disk {
+            Ok(disk) => model.compare(&disk).unwrap(),
+            Err(e) => {
+                assert!(e.kind() == Kind::ReadOnly && is_worn_out(&e), "{e}");
+                assert!(e.to_string().contains("open it with "), "{e}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0);
+    bed.read_only = true;
+    for _ in 0..2 {
+        let disk = bed.open();
+        model.compare(&disk).unwrap();
+        assert_eq!(disk.write(BlockAddr(0), &[1; BLOCK_SIZE]).unwrap_err().kind(), Kind::ReadOnly);
+        assert_eq!(disk.purge().unwrap_err().kind(), Kind::ReadOnly);
+        disk.close().unwrap();
+    }
+}
+
+/// Blocks that are bad from the factory, and blocks that go bad in use: until none is left, everything is there.
+#[test]
+fn bad_blocks_everywhere() {
+    let geometry = ChipGeometry { blocks: 128, ..SMALL };
+    let wearing = Wearing { endurance: 0, program_faults: 200, erase_faults: 500, factory_bad: 50 };
+    let mut purges = 0;
+    for seed in 10..16 {
+        let mut bed = Bed::new(geometry, wearing, 32, 150, seed);
+        let disk = bed.open();
+        let (mut model, mut rng, mut stamp) = (Model::new("bad", disk.blocks()), Rng::new(seed), 0);
+        for round in 0..600 {
+            let mut worked = Worked { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut stamp };
+            let done =
+                worked.write(1 + round % 9).and_then(|()| worked.discard(1)).and_then(|()| disk.flush());
+            let done = done.and_then(|()| if round % 20 == 0 { disk.purge().map(drop) } else { Ok(()) });
+            if let Err(e) = done {
+                assert!(is_spent(&e), "seed {seed}, round {round}: {e}");
+                break;
+            }
+            model.flushed();
+        }
+        purges += disk.forgetting().purges;
+        model.compare(&disk).unwrap();
+        drop(disk);
+        bed.read_only = true;
+        let disk = bed.open();
+        model.compare(&disk).unwrap();
+        assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
+    }
+    assert!(purges > 20, "{purges}");
+}
+
+/// The longest disk that flash takes, full to its last block and overwritten many times over, in pieces of all sizes.
+#[test]
+fn zero_spare() {
+    for (at, (page, pages, blocks)) in
+        [(512, 64, 60), (2048, 16, 64), (4096, 32, 40), (16384, 8, 64)].into_iter().enumerate()
+    {
+        let geometry = ChipGeometry { page, pages, blocks };
+        let mut bed = Bed::new(geometry, Wearing::default(), 32, 0, at as u64);
+        let disk = bed.open();
+        let all = disk.blocks();
+        let (mut model, mut rng, mut stamp) = (Model::new("full", all), Rng::new(at as u64), 1);
+        model.set(0, all, 1);
+        (0..all).for_each(|block| disk.write(BlockAddr(block), &content(block, 1)).unwrap());
+        disk.flush().unwrap();
+        let mut left = 10 * all;
+        while left > 0 {
+            let count = 1 + if rng.chance(1, 2) { 0 } else { rng.below(40) };
+            let mut worked = Worked { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut stamp };
+            let first = worked.rng.below(all - count + 1);
+            worked.write_at(first, count).unwrap();
+            if rng.chance(1, 2) {
+                disk.flush().unwrap_or_else(|e| panic!("page {page}, {left} blocks to go: {e}"));
+            }
+            if rng.chance(1, 100) {
+                disk.purge().unwrap();
+            }
+            left = left.saturating_sub(count);
+        }
+        disk.flush().unwrap();
+        model.check_latest(&disk);
+        disk.close().unwrap();
+        drop(disk);
+        let disk = bed.open();
+        model.check_latest(&disk);
+        assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
+        let mut found = vec![0; BLOCK_SIZE];
+        disk.read(BlockAddr(all - 1), &mut found).unwrap();
+        assert!(stamp_of(all - 1, &found).is_some_and(|stamp| stamp > 0));
+    }
+}
+
+#[test]
+fn too_little_flash_for_any_disk() {
+    for lebs in 0..40 {
+        let flash = FlashGeometry { page: 2048, leb_len: 28672, lebs };
+        match Params::fitting(flash, 32, 0) {
+            Ok(params) => assert!(params.layout().is_ok()),
+            Err(e) => assert_eq!(e.kind(), Kind::NoSpace, "{e}"),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Many clients at once that read, write, discard, flush and purge, beside the thread that purges; with reads that fail now and then,
+//! bad blocks, and programs and erasures that fail, all together.
+
+mod fixture;
+
+use fixture::{Bed, History, is_spent};
+use lacuna_contracts::{BlockAddr, Disk, Kind, Result};
+use lacuna_flash::{FlashDisk, Policy};
+use lacuna_nand::{ChipGeometry, Wearing};
+use lacuna_sim::{Fault, OpKind, Rng};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const CLIENTS: u64 = 4;
+const OPERATIONS: u64 = 400;
+const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 96 };
+
+fn bed(wearing: Wearing, seed: u64) -> Bed {
+    let mut bed = Bed::new(GEOMETRY, wearing, 32, 150, seed);
+    bed.policy = Some(Policy { period: Duration::from_millis(2), most_recoverable: 100 });
+    bed
+}
+
+/// One client. It changes the blocks of its part alone, and reads everywhere.
+fn client(bed: &Bed, disk: &FlashDisk, history: &History, part: u64, rng: &mut Rng) -> Result<()> {
+    let blocks = disk.blocks();
+    let size = blocks / CLIENTS;
+    let own = part * size;
+    bed.clock.advance(Duration::from_micros(rng.below(100)));
+    match rng.below(40) {
+        0..24 => {
+            let first = own + rng.below(size);
+            (first..(first + 1 + rng.below(8)).min(own + size))
+                .try_for_each(|block| history.change(disk, block))
+        }
+        24..34 => match history.read(disk, rng.below(blocks)) {
+            // Of this block alone, and this once.
+            Err(e) if e.kind() == Kind::Io => Ok(()),
+            other => other,
+        },
+        34..39 => history.flush(|| disk.flush()),
+        _ => history.flush(|| disk.purge().map(drop)),
+    }
+}
+
+/// All clients, until each has done its work or something failed that ends all writing. Gives what it was.
+fn clients(bed: &Bed, disk: &FlashDisk, history: &History, seed: u64) -> Result<()> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..CLIENTS)
+            .map(|part| {
+                let stop = &stop;
+                scope.spawn(move || {
+                    let mut rng = Rng::new(seed * CLIENTS + part);
+                    for _ in 0..OPERATIONS {
+                        if stop.load(Ordering::SeqCst) {
+                            break;
+                        }
+                        client(bed, disk, history, part, &mut rng)
+                            .inspect_err(|_| stop.store(true, Ordering::SeqCst))?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).fold(Ok(()), Result::and)
+    })
+}
+
+fn check(disk: &FlashDisk, history: &History) {
+    (0..disk.blocks()).for_each(|block| history.read(disk, block).unwrap());
+}
+
+#[test]
+fn many_clients_and_the_thread_that_purges() {
+    let mut bed = bed(Wearing::default(), 1);
+    let disk = bed.open();
+    let history = History::new(disk.blocks());
+    for round in 0..4 {
+        clients(&bed, &disk, &history, round).unwrap();
+        check(&disk, &history);
+    }
+    disk.purge().unwrap();
+    assert_eq!(disk.recoverable(), 0);
+    assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
+    check(&disk, &history);
+    assert!(disk.forgetting().purges > 10);
+    disk.close().unwrap();
+    drop(disk);
+    let disk = bed.open();
+    check(&disk, &history);
+    assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
+}
+
+#[test]
+fn many_clients_on_a_chip_on_which_everything_fails_now_and_then() {
+    let wearing = Wearing { endurance: 0, program_faults: 50, erase_faults: 200, factory_bad: 50 };
+    let mut dice = Rng::new(2);
+    let (mut stopped, mut worn) = (0, 0);
+    let mut bed = bed(wearing, 2);
+    let mut history = History::new(bed.params.blocks);
+    for round in 0..25 {
+        let opened = bed.open_after(|_, _| {});
+        let disk = match opened.disk {
+            Err(e) => {
+                assert!(is_spent(&e), "{e}");
+                worn += 1;
+                bed = self::bed(wearing, 100 + round);
+                history = History::new(bed.params.blocks);
+                continue;
+            }
+            Ok(disk) => disk,
+        };
+        history.reopened(&disk);
+        assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "round {round}");
+        for _ in 0..2 {
+            let nth = 1 + dice.below(20_000);
+            bed.faults.add(Fault::FailNth { op: OpKind::Read, nth, error: Kind::Io });
+        }
+        let ended = clients(&bed, &disk, &history, 1000 + round);
+        bed.faults.heal();
+        // Reading goes on whatever ended.
+        check(&disk, &history);
+        match ended.and_then(|()| history.flush(|| disk.purge().map(drop))) {
+            Ok(()) => {
+                assert_eq!(disk.recoverable(), 0);
+                assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
+                history.flush(|| disk.close()).unwrap();
+            }
+            Err(e) => {
+                let kinds = [Kind::Io, Kind::FailStop, Kind::PurgeIncomplete, Kind::ReadOnly];
+                assert!(kinds.contains(&e.kind()), "{e}");
+                assert!(disk.write(BlockAddr(0), &[0; 4096]).is_err() && disk.close().is_err());
+                stopped += 1;
+            }
+        }
+    }
+    println!("{stopped} rounds of 25 ended all writing, {worn} chips wore out");
+    assert!(stopped > 0 && stopped < 25);
+}

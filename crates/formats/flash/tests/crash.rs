@@ -1,0 +1,360 @@
+//! Power cuts at every operation of random workloads, purges, checkpoints, garbage collection, bad blocks and openings among them,
+//! beside a plain model; after each the key state map is compared with a full scan (paper 003, section 4.2).
+//!
+//! `LACUNA_CUTS` says how many cuts in all, `LACUNA_SEED` where the randomness begins.
+
+mod fixture;
+
+use fixture::{Bed, Call, Cut, FAILING, SMALL, asked, is_spent};
+use lacuna_contracts::{Disk, Error, Result};
+use lacuna_flash::{FlashDisk, Policy};
+use lacuna_nand::{ChipGeometry, PowerCut, Wearing};
+use lacuna_sim::Rng;
+use lacuna_sim::versions::{Model, Worked};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How many cuts fell in which phase.
+#[derive(Default)]
+struct Phases(BTreeMap<&'static str, u64>);
+
+impl Phases {
+    fn count(&mut self, name: &'static str) {
+        *self.0.entry(name).or_default() += 1;
+    }
+
+    /// Counts a cut under every name that fits it.
+    fn note(&mut self, cut: Cut, failure: &Error, purging: bool, opening: bool) {
+        let words = failure.to_string();
+        let collecting = words.contains("garbage collection");
+        let checkpoint = words.contains("checkpoint");
+        if opening {
+            self.count("opening");
+        }
+        if !purging && words.contains("the purge could not be completed") {
+            self.count("purge by the thread, or by closing");
+        }
+        if cut.failed {
+            self.count("bad-block handling");
+        }
+        if collecting {
+            self.count("garbage collection");
+        }
+        if checkpoint {
+            let during = cut.call == Some(Call::ChangeCheckpoint);
+            self.count(if during { "checkpoint" } else { "index before a checkpoint" });
+        }
+        if cut.last == Some(Call::ChangeCheckpoint) && cut.call != Some(Call::ChangeCheckpoint) {
+            self.count("after a checkpoint");
+        }
+        match cut.call {
+            Some(Call::ChangeKeys) if !purging => self.count("new keys between purges"),
+            Some(Call::Program) if !purging && !collecting && !checkpoint => self.count("writing"),
+            Some(Call::Unmap) => self.count("giving an erase block back"),
+            _ => {}
+        }
+        if purging && !collecting && !checkpoint {
+            self.count(match (cut.call, cut.keys_changed, cut.drained) {
+                (Some(Call::Program), 0, false) => "purge: before the first block of keys",
+                (Some(Call::ChangeKeys), 0, _) => "purge: the first block of keys",
+                (Some(Call::ChangeKeys), ..) => "purge: between blocks of keys",
+                (Some(Call::Program), _, false) => "purge: after all blocks of keys",
+                (Some(Call::Drain), ..) => "purge: draining",
+                (Some(Call::Program), _, true) => "purge: after draining",
+                _ => "purge: elsewhere",
+            });
+        }
+    }
+
+    fn assert_all(&self, names: &[&str]) {
+        for name in names {
+            assert!(self.0.contains_key(name), "no cut fell in: {name}; {:?}", self.0);
+        }
+    }
+}
+
+/// Failure points of section 4.2 in terms of this disk. A purge here is followed by its finish record instead of a checkpoint.
+const PURGE: [&str; 6] = [
+    "purge: before the first block of keys",
+    "purge: the first block of keys",
+    "purge: between blocks of keys",
+    "purge: after all blocks of keys",
+    "purge: draining",
+    "purge: after draining",
+];
+const ALWAYS: [&str; 8] = [
+    "opening",
+    "writing",
+    "new keys between purges",
+    "garbage collection",
+    "giving an erase block back",
+    "checkpoint",
+    "index before a checkpoint",
+    "after a checkpoint",
+];
+
+/// After which the thread purges, where there is one.
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// A kind of run.
+#[derive(Clone, Copy)]
+struct Run {
+    geometry: ChipGeometry,
+    wearing: Wearing,
+    key_len: u8,
+    seed: u64,
+    cuts: u64,
+    /// With the thread that purges.
+    threaded: bool,
+}
+
+/// What a run leaves.
+#[derive(Default)]
+struct Outcome {
+    phases: Phases,
+    /// Of all cuts, their places and what was on the chip after them.
+    digest: u64,
+    /// Disks whose flash wore out on the way.
+    worn: u64,
+}
+
+/// One disk, cut again and again.
+struct Sequence {
+    run: Run,
+    bed: Bed,
+    model: Model,
+    rng: Rng,
+    stamp: u64,
+    outcome: Outcome,
+}
+
+impl Sequence {
+    fn new(run: Run) -> Sequence {
+        let mut sequence = Sequence {
+            run,
+            bed: Bed::small(run.seed),
+            model: Model::new("", 0),
+            rng: Rng::new(run.seed),
+            stamp: 0,
+            outcome: Outcome::default(),
+        };
+        sequence.another_disk();
+        sequence
+    }
+
+    fn another_disk(&mut self) {
+        let Run { geometry, wearing, key_len, seed, .. } = self.run;
+        self.bed = Bed::new(geometry, wearing, key_len, 150, seed + 1000 * self.outcome.worn);
+        self.bed.policy = self.run.threaded.then_some(Policy { period: PERIOD, ..Policy::default() });
+        self.model = Model::new(format!("seed {seed}"), self.bed.params.blocks);
+    }
+
+    /// One cut. It may fall while the disk is being opened.
+    fn cut(&mut self, what: &str) {
+        // Opening takes a few operations.
+        let after = if self.rng.chance(1, 5) { self.rng.below(12) } else { self.rng.below(300) };
+        let cut = PowerCut { after, seed: self.rng.next_u64() };
+        let fails = self.run.wearing != Wearing::default();
+        let failure = (fails && self.rng.chance(2, 3)).then(|| PowerCut { after: self.rng.below(4), ..cut });
+        let opened = self.bed.open_after(|chip, watch| match failure {
+            Some(cut) => watch.cut_after_failure(cut),
+            None => chip.cut_power(cut),
+        });
+        let (mut purging, mut opening) = (false, true);
+        let failure = match opened.disk {
+            Ok(disk) => {
+                // A purge that was cut before is finished by the opening, and may have been cut in that once more.
+                opening = opened.watch.cut().is_some();
+                self.check(&disk, opening, what);
+                loop {
+                    purging = false;
+                    let begins = |cut: Option<PowerCut>| {
+                        purging = true;
+                        opened.watch.begin();
+                        cut.into_iter().for_each(|cut| opened.chip.cut_power(cut));
+                    };
+                    if let Err(e) = self.step(&disk, begins) {
+                        break e;
+                    }
+                }
+            }
+            Err(e) => e,
+        };
+        if let Some(cut) = opened.watch.cut() {
+            assert!(opened.chip.is_off());
+            self.outcome.phases.note(cut, &failure, purging, opening);
+        } else {
+            assert!(is_spent(&failure), "{what}: {failure}");
+            self.outcome.worn += 1;
+            self.another_disk();
+        }
+        self.fold(opened.chip.operations());
+    }
+
+    fn fold(&mut self, word: u64) {
+        self.outcome.digest = (self.outcome.digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    /// One thing that a client does. `purges` is told when the purge begins that is asked for, and of a cut in it, if that is to be.
+    fn step(&mut self, disk: &FlashDisk, purges: impl FnOnce(Option<PowerCut>)) -> Result<()> {
+        let kind = self.rng.below(40);
+        let most = if self.rng.chance(1, 5) { 60 } else { 4 };
+        let count = 1 + self.rng.below(most).min(self.model.blocks() / 2);
+        if self.run.threaded && kind < 2 {
+            return self.leave_to_the_thread(disk);
+        }
+        if self.run.threaded {
+            self.bed.clock.advance(Duration::from_micros(self.rng.below(200)));
+        }
+        let (model, rng, next_stamp) = (&mut self.model, &mut self.rng, &mut self.stamp);
+        let mut worked = Worked { disk, model, rng, next_stamp };
+        match kind {
+            0..24 => worked.write(count)?,
+            24..28 => worked.discard(count)?,
+            28..31 => worked.compare(count)?,
+            31..37 => {
+                disk.flush()?;
+                self.model.flushed();
+            }
+            _ => {
+                disk.flush()?;
+                self.model.flushed();
+                let cut = PowerCut { after: self.rng.below(25), seed: self.rng.next_u64() };
+                purges(self.rng.chance(1, 3).then_some(cut));
+                disk.purge()?;
+                assert_eq!(disk.recoverable(), 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// The thread purges.
+    fn leave_to_the_thread(&mut self, disk: &FlashDisk) -> Result<()> {
+        self.bed.clock.advance(PERIOD);
+        while disk.recoverable() > 0 {
+            disk.flush()?;
+            std::thread::sleep(PERIOD / 4);
+        }
+        self.model.flushed();
+        Ok(())
+    }
+
+    /// The disk reads as the model allows, and the key state map has the three properties of the paper. `off`: the power is gone
+    /// already.
+    fn check(&mut self, disk: &FlashDisk, off: bool, what: &str) {
+        let keys = |disk: &FlashDisk| match disk.check_keys() {
+            Ok(wrong) if wrong.is_empty() => Ok(()),
+            Ok(wrong) => Err(format!("keys {wrong:?}")),
+            Err(e) => Err(e.to_string()),
+        };
+        if let Err(wrong) = self.model.compare(disk).and_then(|()| keys(disk)) {
+            // The thread may be cut in a purge while this looks.
+            assert!(
+                (off || self.run.threaded) && wrong.contains("power of the simulated chip is off"),
+                "{what}: {wrong}"
+            );
+        }
+    }
+
+    /// All cuts, and then a disk that is closed.
+    fn play(mut self) -> Outcome {
+        for round in 0..self.run.cuts {
+            self.cut(&format!("seed {}, cut {round}", self.run.seed));
+        }
+        match self.bed.open_after(|_, _| {}).disk {
+            Ok(disk) => {
+                self.check(&disk, false, "at the end");
+                match disk.close() {
+                    Ok(()) => assert_eq!(disk.recoverable(), 0),
+                    Err(e) => assert!(is_spent(&e), "{e}"),
+                }
+            }
+            Err(e) => assert!(is_spent(&e), "{e}"),
+        }
+        self.bed.read_only = true;
+        let disk = self.bed.open();
+        self.check(&disk, false, "after closing");
+        let chip = self.bed.memory.snapshot();
+        chip.as_chunks::<8>().0.iter().for_each(|word| self.fold(u64::from_le_bytes(*word)));
+        self.outcome
+    }
+}
+
+/// Shares the cuts among runs, and says what became of them.
+fn play(name: &str, share: u64, runs: &[Run], phases: &[&str]) {
+    let cuts = (asked("LACUNA_CUTS", 1000) * share / 10).max(1);
+    let mut all = Outcome::default();
+    for run in runs {
+        let run = Run {
+            cuts: cuts / runs.len() as u64 + 1,
+            seed: run.seed + asked("LACUNA_SEED", 0) * 100,
+            ..*run
+        };
+        let outcome = Sequence::new(run).play();
+        // Beside a thread, no two runs are alike.
+        let digest = if run.threaded { "none".into() } else { format!("{:016x}", outcome.digest) };
+        println!("{name}: {} cuts, seed {}, digest {digest}", run.cuts, run.seed);
+        all.worn += outcome.worn;
+        for (phase, count) in outcome.phases.0 {
+            *all.phases.0.entry(phase).or_default() += count;
+        }
+    }
+    println!("{name}: {} disks wore out; {:?}", all.worn, all.phases.0);
+    if cuts >= 60 {
+        all.phases.assert_all(phases);
+    }
+}
+
+const PLAIN: Run = Run {
+    geometry: SMALL,
+    wearing: Wearing { endurance: 0, program_faults: 0, erase_faults: 0, factory_bad: 0 },
+    key_len: 32,
+    seed: 0,
+    cuts: 0,
+    threaded: false,
+};
+
+#[test]
+fn power_cuts() {
+    let runs = [1, 2, 3, 4].map(|seed| Run { seed, ..PLAIN });
+    play("plain", 4, &runs, &[&PURGE[..], &ALWAYS].concat());
+}
+
+#[test]
+fn power_cuts_with_short_keys_and_other_pages() {
+    let geometries = [(512, 64, 60), (4096, 16, 60), (16384, 8, 64)];
+    let runs = [5, 6, 7].map(|seed| {
+        let (page, pages, blocks) = geometries[seed as usize - 5];
+        let key_len = if page == 4096 { 32 } else { 16 };
+        Run { geometry: ChipGeometry { page, pages, blocks }, key_len, seed, ..PLAIN }
+    });
+    play(
+        "other pages",
+        2,
+        &runs,
+        &["opening", "writing", "garbage collection", "checkpoint", "purge: draining"],
+    );
+}
+
+#[test]
+fn power_cuts_with_bad_blocks() {
+    let runs = [8, 9].map(|seed| Run { wearing: FAILING, seed, ..PLAIN });
+    play("bad blocks", 2, &runs, &["bad-block handling", "garbage collection", "purge: draining"]);
+}
+
+#[test]
+fn power_cuts_while_a_thread_purges() {
+    let runs = [10, 11].map(|seed| Run { threaded: true, seed, ..PLAIN });
+    play(
+        "purging thread",
+        2,
+        &runs,
+        &["opening", "garbage collection", "purge by the thread, or by closing"],
+    );
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest() {
+    let run = Run { wearing: FAILING, seed: 77, cuts: 20, ..PLAIN };
+    assert_eq!(Sequence::new(run).play().digest, Sequence::new(run).play().digest);
+}

@@ -1,0 +1,262 @@
+//! Each error of the system at each call of the flash, between the opening of a disk and its close. A call that is refused fails one
+//! request, a purge among them, and everything goes on. After an error of the flash, or of a sync, the disk takes no more writes. What
+//! was flushed is there when it is opened again, and no key encrypts what it should not.
+//!
+//! `LACUNA_SWEEP` asks for every error at every call.
+
+mod fixture;
+
+use fixture::{Bed, master, random};
+use lacuna_contracts::{BlockAddr, Disk, Result};
+use lacuna_flash::{FlashDisk, OpenOptions};
+use lacuna_nand::{Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased};
+use lacuna_sim::versions::{Model, run};
+use lacuna_sim::{NthCall, SWEPT, refuses};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Calls among which each is made to fail.
+const MOST_CALLS: u64 = 400;
+/// Calls after which the script comes to its end.
+const ENOUGH: u64 = 240;
+/// One in this many pairs of a call and an error is tried, unless all are asked for.
+const SHARE: u64 = 37;
+
+#[derive(Clone, Copy)]
+enum Op {
+    /// From the first block on, a number of blocks.
+    Write(u64, u64),
+    Discard(u64, u64),
+    Flush,
+    Purge,
+}
+
+/// What is asked again and again.
+const WORK: [Op; 14] = [
+    Op::Write(3, 2),
+    Op::Flush,
+    Op::Write(40, 20),
+    Op::Flush,
+    Op::Discard(5, 3),
+    Op::Write(60, 30),
+    Op::Purge,
+    Op::Write(7, 9),
+    Op::Write(75, 20),
+    Op::Flush,
+    Op::Discard(40, 20),
+    Op::Write(0, 40),
+    Op::Flush,
+    Op::Write(10, 4),
+];
+
+/// A call of the flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Read,
+    Program,
+    Change,
+    Unmap,
+    IsMapped,
+    Drain,
+    Sync,
+}
+
+/// Flash of which one call fails, and does nothing.
+struct Failing {
+    inner: Mapping,
+    calls: Mutex<NthCall<Call>>,
+    /// No call is counted, and none fails.
+    paused: AtomicBool,
+}
+
+impl Failing {
+    fn begin(&self, call: Call) -> Result<()> {
+        let paused = self.paused.load(Ordering::Relaxed);
+        if paused { Ok(()) } else { self.calls.lock().begin(call, call == Call::Sync) }
+    }
+
+    fn calls(&self) -> u64 {
+        self.calls.lock().calls()
+    }
+
+    fn hit(&self) -> Option<Call> {
+        self.calls.lock().hit()
+    }
+}
+
+impl Flash for Failing {
+    fn geometry(&self) -> FlashGeometry {
+        self.inner.geometry()
+    }
+    fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
+        self.begin(Call::Read)?;
+        self.inner.read(block, offset, buf)
+    }
+    fn program(&self, block: Leb, offset: u32, data: &[u8]) -> Result<()> {
+        self.begin(Call::Program)?;
+        self.inner.program(block, offset, data)
+    }
+    fn change(&self, block: Leb, data: &[u8]) -> Result<()> {
+        self.begin(Call::Change)?;
+        self.inner.change(block, data)
+    }
+    fn unmap(&self, block: Leb) -> Result<()> {
+        self.begin(Call::Unmap)?;
+        self.inner.unmap(block)
+    }
+    fn is_mapped(&self, block: Leb) -> Result<bool> {
+        self.begin(Call::IsMapped)?;
+        self.inner.is_mapped(block)
+    }
+    fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
+        self.begin(Call::Drain)?;
+        self.inner.drain_of(wanted)
+    }
+    fn sync(&self) -> Result<()> {
+        self.begin(Call::Sync)?;
+        self.inner.sync()
+    }
+}
+
+/// What became of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Nothing was noticed.
+    Unnoticed,
+    /// One request failed.
+    Failed,
+    /// The disk took no more writes.
+    Stopped,
+}
+
+fn perform(disk: &FlashDisk, op: Op, stamp: u64, model: &mut Model) -> Result<()> {
+    match op {
+        Op::Write(first, count) => {
+            model.set(first, count, stamp);
+            disk.write(BlockAddr(first), &run(first, count, stamp))
+        }
+        Op::Discard(first, count) => {
+            model.set(first, count, 0);
+            disk.discard(BlockAddr(first), count)
+        }
+        Op::Flush => disk.flush().map(|()| model.flushed()),
+        Op::Purge => {
+            disk.purge()?;
+            assert_eq!(disk.recoverable(), 0);
+            model.flushed();
+            Ok(())
+        }
+    }
+}
+
+/// A disk that was in use, closed, in use again, and cut.
+fn start() -> (Bed, Model) {
+    let mut bed = Bed::small(21);
+    let disk = bed.open();
+    let mut model = Model::new("the disk", disk.blocks());
+    perform(&disk, Op::Write(0, disk.blocks() * 3 / 5), 1, &mut model).unwrap();
+    perform(&disk, Op::Purge, 2, &mut model).unwrap();
+    disk.close().unwrap();
+    drop(disk);
+    let disk = bed.open();
+    for (op, stamp) in [Op::Write(20, 30), Op::Flush, Op::Discard(45, 3), Op::Flush].into_iter().zip(10..) {
+        perform(&disk, op, stamp, &mut model).unwrap();
+    }
+    (bed, model)
+}
+
+/// The disk opens, has what it may have, and no key that is not what the paper says.
+fn reopen(mut bed: Bed, model: &Model, what: &str) {
+    let disk = bed.open_after(|_, _| {}).disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
+    model.allows(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
+}
+
+/// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the one that failed.
+fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<Call>) {
+    let (bed, mut model) = (bed.copied(), model.clone());
+    let chip = Arc::new(SimulatedChip::open(bed.faults.clone(), 31).unwrap());
+    let inner = Mapping::open(chip).unwrap();
+    let flash = Arc::new(Failing { inner, calls: Mutex::default(), paused: AtomicBool::new(false) });
+    flash.calls.lock().fail(nth, errno);
+    let said = std::io::Error::from_raw_os_error(errno);
+    let what = || format!("call {nth}, {:?}: {said}", flash.hit());
+    let may_stop = || !refuses(errno) || flash.hit() == Some(Call::Sync);
+    let open = |seed: u64| {
+        let options = OpenOptions { random: random(seed), ..bed.options() };
+        FlashDisk::open(flash.clone(), &bed.params, &master(), &options)
+    };
+    let mut failed: Vec<String> = Vec::new();
+    let opened = open(41).or_else(|e| {
+        failed.push(e.to_string());
+        open(42)
+    });
+    let disk = opened.unwrap_or_else(|e| panic!("{}, opened again: {e}", what()));
+    let goes_on = |op: Op| (flash.calls() <= ENOUGH).then_some(op);
+    let script = WORK.into_iter().cycle().map_while(goes_on).chain([Op::Flush]);
+    let mut stopped = false;
+    for (op, stamp) in script.zip(1000..) {
+        let Err(e) = perform(&disk, op, stamp, &mut model) else { continue };
+        failed.push(e.to_string());
+        // What failed is asked for once more.
+        if let Err(e) = perform(&disk, op, stamp, &mut model) {
+            assert!(may_stop(), "{}: one call was refused, and then everything: {e}", what());
+            stopped = true;
+            break;
+        }
+    }
+    flash.paused.store(true, Ordering::Relaxed);
+    model.allows(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{}: {e}", what()));
+    flash.paused.store(false, Ordering::Relaxed);
+    // What a call of the flash has done survives a power cut.
+    reopen(bed.copied(), &model, &what());
+    match disk.close() {
+        Ok(()) => {
+            assert!(!stopped, "{}: closed as if nothing had been", what());
+            model.flushed();
+        }
+        Err(e) => {
+            failed.push(e.to_string());
+            stopped |= may_stop();
+        }
+    }
+    assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
+    let (hit, calls) = (flash.hit(), flash.calls());
+    drop(disk);
+    reopen(bed.copied(), &model, &what());
+    let end = match (stopped, failed.is_empty()) {
+        (true, _) => End::Stopped,
+        (false, true) => End::Unnoticed,
+        (false, false) => End::Failed,
+    };
+    (end, calls, hit)
+}
+
+#[test]
+fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flushed() {
+    let all = std::env::var_os("LACUNA_SWEEP").is_some();
+    let start = start();
+    let (end, calls, hit) = play(&start, 0, 0);
+    assert_eq!((end, hit), (End::Unnoticed, None), "nothing was to fail");
+    assert!(calls >= 40, "{calls} calls");
+    let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, 0u64);
+    for nth in 1..=calls.min(MOST_CALLS) {
+        for (at, errno) in (0..).zip(SWEPT) {
+            if !all && !(nth * SWEPT.len() as u64 + at).is_multiple_of(SHARE) {
+                continue;
+            }
+            let (end, _, hit) = play(&start, nth, errno);
+            assert!(hit.is_some(), "call {nth} never came");
+            ends[end as usize] += 1;
+            runs += 1;
+            let word = nth << 16 | (errno as u64) << 8 | end as u64;
+            digest = (digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+    let [unnoticed, failed, stopped] = ends;
+    println!(
+        "flash: {calls} calls, {runs} runs: {unnoticed} unnoticed, {failed} failed, {stopped} stopped, digest {digest:016x}"
+    );
+    assert!(failed > 0 && stopped > 0, "{ends:?}");
+}

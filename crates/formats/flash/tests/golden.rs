@@ -1,0 +1,151 @@
+//! Every version of the format as it is for ever: a chip with a disk on it, kept as a file, that must open and read as it did when
+//! it was made.
+//!
+//! The file holds the blocks of the file of the chip that are not zeros, each behind its offset (8 bytes, little-endian). The
+//! parameters lie beside it, as they stand in a header.
+
+mod by_page;
+
+use by_page::SecondReader;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
+use lacuna_crypto::{RandomSource, SeededRandom};
+use lacuna_flash::{FlashDisk, OpenOptions, Params};
+use lacuna_medium::MemoryMedium;
+use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
+use lacuna_testkit::kept_medium;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 64 };
+
+/// Written blocks and their versions; all others read as zeros.
+const CONTENTS: [(u64, u64); 7] = [(0, 1), (1, 1), (2, 3), (3, 3), (7, 2), (8, 4), (40, 1)];
+/// Blocks that were deleted after the last purge, and what they held: [`DELETED`] keys can be recovered.
+const DELETED: u64 = 3;
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+fn master() -> Secret<32> {
+    Secret::copy_from(&[7; 32])
+}
+
+fn content(block: u64, version: u64) -> Vec<u8> {
+    (version << 20 | block).to_le_bytes().into_iter().cycle().take(BLOCK_SIZE).collect()
+}
+
+fn open(medium: &Arc<MemoryMedium>, params: &Params, read_only: bool) -> FlashDisk {
+    let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
+    let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
+    let options = OpenOptions {
+        budget: Budget::bytes(1 << 18),
+        read_only,
+        policy: None,
+        clock: Arc::new(ManualClock::default()),
+        random: Arc::new(SeededRandom::new(2)),
+    };
+    FlashDisk::open(flash, params, &master(), &options).unwrap()
+}
+
+/// A disk with [`CONTENTS`]: overwritten and purged, then deleted from without a purge, and left without closing it.
+fn make() -> (Vec<u8>, Params) {
+    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
+    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();
+    let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
+    Mapping::create(&*chip, 0x601d).unwrap();
+    let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
+    let params = Params::fitting(flash.geometry(), 16, 200).unwrap();
+    let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
+    FlashDisk::create(&flash, &params, &master(), &random).unwrap();
+    drop(flash);
+    let disk = open(&medium, &params, false);
+    let write = |block: u64, version: u64| {
+        disk.write(BlockAddr(block), &content(block, version)).unwrap();
+        disk.flush().unwrap();
+    };
+    [0, 1, 2, 3, 40, 41].into_iter().for_each(|block| write(block, 1));
+    [2, 3, 7].into_iter().for_each(|block| write(block, 2));
+    disk.purge().unwrap();
+    write(9, 3);
+    write(2, 3);
+    write(8, 4);
+    // With the version 2 of block 2 there are three that can be recovered.
+    disk.discard(BlockAddr(9), 1).unwrap();
+    disk.discard(BlockAddr(41), 1).unwrap();
+    write(3, 3);
+    drop(disk);
+    (medium.snapshot(), params)
+}
+
+fn kept() -> (Vec<u8>, Vec<u8>) {
+    let bytes = kept_medium(&path("flash-v1.sparse"), SimulatedChip::medium_len(GEOMETRY));
+    (bytes, std::fs::read(path("flash-v1.params")).unwrap())
+}
+
+fn check(disk: &FlashDisk) {
+    for block in 0..disk.blocks() {
+        let version = CONTENTS.iter().find(|(at, _)| *at == block).map_or(0, |(_, version)| *version);
+        let expected = if version == 0 { vec![0; BLOCK_SIZE] } else { content(block, version) };
+        let mut found = vec![0; BLOCK_SIZE];
+        disk.read(BlockAddr(block), &mut found).unwrap();
+        assert!(found == expected, "block {block}");
+    }
+    assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
+}
+
+#[test]
+fn the_golden_disk_of_version_1_opens_and_goes_on() {
+    let (bytes, params) = kept();
+    let (medium, params) =
+        (Arc::new(MemoryMedium::from_bytes(bytes.clone())), Params::parse(&params).unwrap());
+    let disk = open(&medium, &params, true);
+    check(&disk);
+    assert!(disk.recoverable() >= DELETED);
+    drop(disk);
+    assert!(medium.snapshot() == bytes, "it is read alone");
+    let disk = open(&medium, &params, false);
+    check(&disk);
+    assert!(disk.recoverable() >= DELETED);
+    disk.purge().unwrap();
+    assert_eq!(disk.recoverable(), 0);
+    disk.write(BlockAddr(20), &content(20, 5)).unwrap();
+    disk.discard(BlockAddr(20), 1).unwrap();
+    disk.close().unwrap();
+    let disk = open(&medium, &params, false);
+    check(&disk);
+    assert_eq!(disk.recoverable(), 0);
+}
+
+#[test]
+fn the_golden_disk_is_read_by_the_page() {
+    let (bytes, params) = kept();
+    let reader = SecondReader::read(&bytes, &params, &master());
+    for block in 0..reader.params.blocks {
+        let version =
+            CONTENTS.iter().find(|(at, _)| *at == block).map(|(_, version)| content(block, *version));
+        assert!(reader.block(block) == version, "block {block}");
+    }
+    assert_eq!((reader.epoch, reader.purging), (1, false));
+    assert!(reader.deleted.len() as u64 >= DELETED);
+}
+
+#[test]
+#[ignore = "makes the golden disk, which is never made again"]
+fn write_the_golden_disk() {
+    let (bytes, params) = make();
+    let medium = Arc::new(MemoryMedium::from_bytes(bytes.clone()));
+    check(&open(&medium, &params, true));
+    let mut kept = vec![];
+    for (at, data) in
+        (0u64..).zip(bytes.chunks(BLOCK_SIZE)).filter(|(_, data)| data.iter().any(|byte| *byte != 0))
+    {
+        kept.extend((at * BLOCK_SIZE as u64).to_le_bytes());
+        kept.extend(data);
+        kept.resize(kept.len() + BLOCK_SIZE - data.len(), 0);
+    }
+    assert!(!path("flash-v1.sparse").exists(), "it is there already");
+    std::fs::create_dir_all(path("")).unwrap();
+    std::fs::write(path("flash-v1.sparse"), kept).unwrap();
+    std::fs::write(path("flash-v1.params"), params.encode()).unwrap();
+}

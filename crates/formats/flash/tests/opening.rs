@@ -1,0 +1,156 @@
+//! Power cuts while a disk is opened after a power cut: what the log held is found again, whichever operation of the opening is cut,
+//! and however often.
+
+#[allow(dead_code)]
+#[path = "fixture/adversary.rs"]
+mod adversary;
+
+use adversary::{Adversary, Image};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
+use lacuna_crypto::{RandomSource, SeededRandom};
+use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
+use lacuna_medium::MemoryMedium;
+use lacuna_nand::{ChipGeometry, Flash, Mapping, PowerCut, SimulatedChip, Wearing};
+use std::sync::Arc;
+
+const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 80 };
+
+fn open(
+    medium: &Arc<MemoryMedium>,
+    params: &Params,
+    cut: Option<u64>,
+) -> (Arc<SimulatedChip>, Result<FlashDisk>) {
+    open_with(medium, params, cut, cut.unwrap_or(1000))
+}
+
+/// The same with other randomness.
+fn open_with(
+    medium: &Arc<MemoryMedium>,
+    params: &Params,
+    cut: Option<u64>,
+    seed: u64,
+) -> (Arc<SimulatedChip>, Result<FlashDisk>) {
+    let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
+    let flash = Arc::new(Mapping::open(chip.clone()).unwrap());
+    if let Some(after) = cut {
+        chip.cut_power(PowerCut { after, seed: after });
+    }
+    let options = OpenOptions {
+        budget: Budget::bytes(1 << 18),
+        read_only: false,
+        policy: None,
+        clock: Arc::new(ManualClock::default()),
+        random: Arc::new(SeededRandom::new(seed)),
+    };
+    (chip, FlashDisk::open(flash, params, &master(), &options))
+}
+
+fn master() -> Secret<32> {
+    Secret::copy_from(&[7; 32])
+}
+
+fn content(block: u64, version: u64) -> Vec<u8> {
+    (version << 20 | block).to_le_bytes().into_iter().cycle().take(BLOCK_SIZE).collect()
+}
+
+fn check(disk: &FlashDisk, versions: &[u64], what: &str) {
+    for (block, version) in (0..).zip(versions) {
+        let mut found = vec![0; BLOCK_SIZE];
+        disk.read(BlockAddr(block), &mut found).unwrap();
+        assert!(found == content(block, *version), "{what}: block {block} is not as it was flushed");
+    }
+    assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
+}
+
+/// A disk that was left after writes without a checkpoint, and the versions of its blocks.
+fn crashed() -> (Arc<MemoryMedium>, Params, Vec<u64>) {
+    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
+    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();
+    let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
+    Mapping::create(&*chip, 1).unwrap();
+    let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
+    let params = Params::fitting(flash.geometry(), 32, 300).unwrap();
+    let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
+    FlashDisk::create(&flash, &params, &master(), &random).unwrap();
+    drop(flash);
+    // The first erase blocks hold nothing but versions that later ones replace.
+    let disk = open(&medium, &params, None).1.unwrap();
+    let mut versions = vec![0; 12];
+    for version in 1..5 {
+        for (block, held) in (0..).zip(versions.iter_mut()) {
+            disk.write(BlockAddr(block), &content(block, version)).unwrap();
+            *held = version;
+        }
+        disk.flush().unwrap();
+    }
+    drop(disk);
+    (medium, params, versions)
+}
+
+/// Erase blocks of the log in which nothing is live any more are part of the log all the same, until the next checkpoint.
+#[test]
+fn every_operation_of_an_opening_may_be_cut() {
+    let (medium, params, versions) = crashed();
+    let crashed = medium.snapshot();
+    let mut cuts = 0;
+    for first in 0.. {
+        let medium = Arc::new(MemoryMedium::from_bytes(crashed.clone()));
+        let (chip, opened) = open(&medium, &params, Some(first));
+        if !chip.is_off() {
+            check(&opened.unwrap(), &versions, "uncut");
+            break;
+        }
+        // It may have opened before the cut, if that hit what follows the checkpoint.
+        drop(opened);
+        let (chip, opened) = open(&medium, &params, Some(first / 2));
+        if let Ok(disk) = opened
+            && !chip.is_off()
+        {
+            check(&disk, &versions, &format!("cut {first}, then none"));
+        }
+        let opened = open(&medium, &params, None).1.unwrap_or_else(|e| panic!("cut {first}: {e}"));
+        check(&opened, &versions, &format!("cut {first}"));
+        cuts += 1;
+    }
+    assert!(cuts > 2, "{cuts}");
+}
+
+/// Pages of the index are all encrypted under one key, so their nonces must never repeat. The sequence number alone keeps them apart
+/// here, whatever is drawn beside it: an adversary looks at the chip after each opening, and each is cut.
+#[test]
+fn no_sequence_number_is_used_twice_by_openings_that_are_cut() {
+    let (medium, params, versions) = crashed();
+    let mut adversary = Adversary::new(
+        &master(),
+        Image {
+            page: GEOMETRY.page as usize,
+            block: GEOMETRY.block_len() as usize,
+            key_len: 32,
+            header_lebs: header_lebs(params.flash),
+            key_lebs: params.key_blocks(),
+        },
+    );
+    let mut cuts = 0;
+    for seed in 0..90 {
+        // Most openings are cut, before they write or in the middle.
+        let cut = (seed % 15 != 14).then_some(seed * 7 % 13);
+        let (chip, opened) = open_with(&medium, &params, cut, seed);
+        if cut.is_none() {
+            let disk = opened.as_ref().unwrap();
+            check(disk, &versions, &format!("opening {seed}"));
+            // The page of the index changes once more.
+            let block = disk.blocks() - 1 - seed % 4;
+            disk.write(BlockAddr(block), &content(block, seed)).unwrap();
+            disk.flush().unwrap();
+        }
+        cuts += u64::from(opened.is_err());
+        drop(opened);
+        adversary.look(&chip.image().unwrap());
+    }
+    let mut pages = 0;
+    for (sequence, nodes) in adversary.by_sequence() {
+        assert_eq!(nodes.len(), 1, "sequence number {sequence:x} was given to {} nodes", nodes.len());
+        pages += 1;
+    }
+    assert!(cuts > 40 && pages > 20, "{cuts} cuts, {pages} nodes");
+}

@@ -1,0 +1,171 @@
+//! Table 1 of paper 003, and the failure points of section 4.2 one by one: keys of all six rows, and a power cut at every single
+//! operation of the purge, and of the opening after it.
+
+mod fixture;
+
+use fixture::{Bed, Call, Cut, counter};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_flash::FlashDisk;
+use lacuna_nand::{ChipGeometry, PowerCut, Wearing};
+use lacuna_sim::versions::{content, run};
+use std::collections::BTreeMap;
+
+const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 128 };
+
+/// What each block holds.
+type Held = BTreeMap<u64, u64>;
+
+/// A disk whose keys are those of all rows, seen from its last checkpoint; everything is in the log, nothing purged since.
+///
+/// - Rows 1 and 4, no event: unused keys, and keys of blocks 0 to 49.
+/// - Row 2, assigned: blocks 200 to 219. Row 3, assigned and deleted: blocks 220 to 239.
+/// - Row 5, used and marked used again, which cannot occur in the paper: here, garbage collection copies a node under its key.
+/// - Row 6, used and deleted: blocks 50 to 69 overwritten, 70 to 89 discarded.
+fn rows(bed: &mut Bed) -> Held {
+    let blocks = bed.params.blocks;
+    let mut held = Held::new();
+    let write = |disk: &FlashDisk, held: &mut Held, first: u64, count: u64, stamp: u64| {
+        disk.write(BlockAddr(first), &run(first, count, stamp)).unwrap();
+        held.extend((first..first + count).map(|block| (block, stamp)));
+    };
+    let disk = bed.open();
+    write(&disk, &mut held, 0, 100, 1);
+    // Full, so that garbage is collected after the checkpoint.
+    (240..blocks).for_each(|block| write(&disk, &mut held, block, 1, 2));
+    disk.close().unwrap();
+    let disk = bed.open();
+    write(&disk, &mut held, 200, 40, 3);
+    disk.flush().unwrap();
+    let collected = || counter(&disk, "nodes_copied").unwrap();
+    for round in 0..10_000 {
+        // All over the log, so that something is live wherever garbage is.
+        write(&disk, &mut held, 240 + round * 37 % (blocks - 240), 1, 4 + round);
+        disk.flush().unwrap();
+        if collected() > 0 {
+            break;
+        }
+    }
+    assert!(collected() > 0, "garbage collection copied nothing");
+    write(&disk, &mut held, 50, 20, 1 << 20);
+    disk.flush().unwrap();
+    for (first, count) in [(70, 20), (220, 20)] {
+        disk.discard(BlockAddr(first), count).unwrap();
+        held.retain(|block, _| !(first..first + count).contains(block));
+    }
+    assert!(disk.recoverable() > 0);
+    held
+}
+
+/// Everything reads as it should, the key state map is correct, and each key is used that should be.
+fn check(disk: &FlashDisk, held: &Held, what: &str) {
+    for block in 0..disk.blocks() {
+        let mut found = vec![0; BLOCK_SIZE];
+        disk.read(BlockAddr(block), &mut found).unwrap();
+        let stamp = held.get(&block).copied().unwrap_or(0);
+        assert!(found == content(block, stamp), "{what}: block {block}");
+    }
+    assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
+    assert_eq!(counter(disk, "keys_used"), Some(held.len() as u64), "{what}");
+}
+
+/// The name of the failure point.
+fn point(cut: Cut) -> &'static str {
+    match (cut.call, cut.keys_changed, cut.drained) {
+        (Some(Call::Program), 0, false) => "before the first",
+        (Some(Call::ChangeKeys), 0, _) => "in the first",
+        (Some(Call::ChangeKeys), ..) => "between some",
+        (Some(Call::Program), _, false) => "after all, before they are recorded",
+        (Some(Call::Drain), ..) => "after all, before they are drained",
+        (Some(Call::Program), _, true) => "before the purge is recorded as finished",
+        (Some(Call::ChangeCheckpoint), ..) => "during the checkpoint",
+        _ => "elsewhere",
+    }
+}
+
+#[test]
+fn every_failure_point_leaves_a_correct_map() {
+    let mut bed = Bed::new(GEOMETRY, Wearing::default(), 32, 150, 3);
+    let held = rows(&mut bed);
+    let mut points: BTreeMap<&str, u64> = BTreeMap::new();
+    // Of cuts: those that left no purge begun, and those that did.
+    let mut cuts = [0, 0];
+    for after in 0.. {
+        let what = format!("cut {after}");
+        let mut bed = bed.copied();
+        let opened = bed.open_after(|_, _| {});
+        let disk = opened.disk.unwrap();
+        check(&disk, &held, &what);
+        let deleted = disk.recoverable();
+        assert!(deleted >= 80, "rows 3 and 6: {deleted}");
+        opened.chip.cut_power(PowerCut { after, seed: after });
+        opened.watch.begin();
+        // The checkpoint comes with closing here.
+        let (purged, closed) = (disk.purge().is_ok(), disk.close().is_ok());
+        drop(disk);
+        if let Some(cut) = opened.watch.cut() {
+            *points.entry(point(cut)).or_default() += 1;
+        }
+        bed.read_only = true;
+        let seen = bed.open();
+        check(&seen, &held, &what);
+        // Deleted is what was, and no key is called unused that may still encrypt something.
+        assert!(purged || seen.recoverable() >= deleted, "{what}: {} of {deleted}", seen.recoverable());
+        let cut = seen.forgetting().purge_wanted;
+        assert!(!(cut && purged), "{what}: a purge that returned is finished");
+        drop(seen);
+        bed.read_only = false;
+        let disk = bed.open();
+        check(&disk, &held, &what);
+        // The opening finishes a purge that was cut, and begins none.
+        let done = disk.forgetting();
+        assert_eq!((done.purges, done.purge_wanted), (u64::from(cut), false), "{what}");
+        assert!(
+            if cut { done.recoverable == 0 } else { purged || done.recoverable >= deleted },
+            "{what}: {done:?}"
+        );
+        cuts[usize::from(cut)] += 1;
+        disk.purge().unwrap();
+        assert_eq!(disk.recoverable(), 0);
+        check(&disk, &held, &what);
+        if closed {
+            assert_eq!(opened.watch.cut(), None);
+            break;
+        }
+    }
+    println!("{points:?}, {cuts:?}");
+    assert!(cuts.iter().all(|count| *count > 1), "{cuts:?}");
+    let all = [
+        "before the first",
+        "in the first",
+        "between some",
+        "after all, before they are recorded",
+        "after all, before they are drained",
+        "before the purge is recorded as finished",
+        "during the checkpoint",
+    ];
+    assert!(all.iter().all(|point| points.contains_key(point)), "{points:?}");
+}
+
+#[test]
+fn every_cut_of_an_opening_leaves_a_correct_map() {
+    let mut bed = Bed::new(GEOMETRY, Wearing::default(), 32, 150, 4);
+    let held = rows(&mut bed);
+    for after in 0.. {
+        let mut bed = bed.copied();
+        // Two openings that are cut, one after the other.
+        let first = bed.open_after(|chip, _| chip.cut_power(PowerCut { after, seed: after }));
+        let done = first.disk.is_ok();
+        drop(first.disk);
+        let second = bed.open_after(|chip, _| chip.cut_power(PowerCut { after: after / 2, seed: after }));
+        drop(second.disk);
+        let disk = bed.open();
+        check(&disk, &held, &format!("cut {after}"));
+        disk.purge().unwrap();
+        assert_eq!(disk.recoverable(), 0);
+        check(&disk, &held, &format!("cut {after}, purged"));
+        if done {
+            assert!(after > 1, "an opening writes");
+            break;
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Purges of flash with erase blocks that went bad with their contents: what can be read for ever is told of, or encrypted again.
+
+mod fixture;
+
+use fixture::{Bed, WatchedFlash, master, overwrite, write};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
+use lacuna_flash::{FlashDisk, header_lebs};
+use lacuna_nand::{Flash, FlashGeometry, Leb, Unerased};
+use lacuna_sim::versions::run;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Flash that tells of copies which it could not erase: those that a test puts here, once or always.
+struct Stubborn {
+    flash: Arc<WatchedFlash>,
+    unerased: Mutex<Vec<Unerased>>,
+    /// A block of keys that goes bad with its contents whenever it is replaced.
+    always: Option<Leb>,
+}
+
+impl Stubborn {
+    fn open(bed: &mut Bed, always: impl FnOnce(Leb) -> Option<Leb>) -> (Arc<Stubborn>, FlashDisk) {
+        let (_, flash, _) = bed.flash();
+        let always = always(Leb(header_lebs(flash.geometry())));
+        let stubborn = Arc::new(Stubborn { flash, unerased: Mutex::default(), always });
+        let disk = FlashDisk::open(stubborn.clone(), &bed.params, &master(), &bed.options()).unwrap();
+        (stubborn, disk)
+    }
+
+    /// What an erase block holds now.
+    fn copy(&self, leb: Leb) -> Unerased {
+        let mut content = vec![0; self.geometry().leb_len as usize];
+        self.read(leb, 0, &mut content).unwrap();
+        Unerased { leb: Some(leb), content }
+    }
+}
+
+impl Flash for Stubborn {
+    fn geometry(&self) -> FlashGeometry {
+        self.flash.geometry()
+    }
+    fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
+        self.flash.read(block, offset, buf)
+    }
+    fn program(&self, block: Leb, offset: u32, data: &[u8]) -> Result<()> {
+        self.flash.program(block, offset, data)
+    }
+    fn change(&self, block: Leb, data: &[u8]) -> Result<()> {
+        self.flash.change(block, data)
+    }
+    fn unmap(&self, block: Leb) -> Result<()> {
+        self.flash.unmap(block)
+    }
+    fn is_mapped(&self, block: Leb) -> Result<bool> {
+        self.flash.is_mapped(block)
+    }
+    fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
+        let mut unerased = self.flash.drain_of(wanted)?;
+        unerased.extend(self.unerased.lock().extract_if(.., |copy| wanted(copy)));
+        unerased.extend(self.always.map(|leb| self.copy(leb)));
+        Ok(unerased)
+    }
+}
+
+#[test]
+fn keys_that_can_never_be_erased_are_told_of() {
+    let mut bed = Bed::small(11);
+    let (_, disk) = Stubborn::open(&mut bed, Some);
+    overwrite(&disk, 0, 9);
+    let failed = disk.purge().unwrap_err();
+    assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{failed}");
+    assert!(failed.to_string().contains("destroy"), "{failed}");
+    assert!(disk.forgetting().purges == 0 && disk.recoverable() >= 9);
+    assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
+}
+
+/// Keys in an erase block that went bad do not matter if what they encrypt is gone, nor the other way round. Both together do.
+#[test]
+fn versions_that_can_be_read_for_ever_with_their_keys_are_told_of() {
+    for (keys, log) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut bed = Bed::small(12);
+        let (flash, disk) = Stubborn::open(&mut bed, |_| None);
+        write(&disk, 0, 20, 1).unwrap();
+        disk.flush().unwrap();
+        let first = header_lebs(bed.params.flash);
+        let behind = first + bed.params.key_blocks();
+        let range = if keys { first } else { behind }..if log { bed.params.flash.lebs } else { behind };
+        let copies: Vec<Unerased> = range.map(|leb| flash.copy(Leb(leb))).collect();
+        flash.unerased.lock().extend(copies);
+        write(&disk, 0, 9, 2).unwrap();
+        let purged = disk.purge();
+        if keys && log {
+            let failed = purged.unwrap_err();
+            assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{failed}");
+            assert!(failed.to_string().contains("went bad with versions of 20 blocks"), "{failed}");
+            assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
+            continue;
+        }
+        // What is live has other keys now, also what was written under keys that the copy has.
+        assert_eq!(purged.unwrap().rewritten, if keys { 20 } else { 0 }, "keys: {keys}, log: {log}");
+        assert_eq!(disk.recoverable(), 0);
+        let mut found = vec![0; 20 * BLOCK_SIZE];
+        disk.read(BlockAddr(0), &mut found).unwrap();
+        assert!(found == [run(0, 9, 2), run(9, 11, 1)].concat());
+        disk.close().unwrap();
+    }
+}

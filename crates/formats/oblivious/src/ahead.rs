@@ -1,0 +1,185 @@
+//! The next batches, prepared by a thread before it is their turn, without any lock that front ends wait for.
+//!
+//! Invariant: batches are taken in the order in which they were drawn, so that public randomness is used in the order of
+//! operations (deniability contract). A batch whose cells the system refuses to read stays the next: the operation that needs it is told
+//! why, and they are read again when the next one asks, or after a while.
+
+use crate::durability::LOOK_AGAIN;
+use crate::prepared::{Prepared, Preparer};
+use lacuna_contracts::{BlockAddr, Error, FailStop, Result};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Batches that are prepared ahead.
+pub(crate) const DEPTH: usize = 2;
+
+/// Batches that are prepared ahead, between the thread that prepares them and those that write them.
+pub(crate) struct Ahead {
+    preparer: Preparer,
+    health: Arc<FailStop>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What a prepared batch is going to ask the maps.
+pub(crate) struct Due {
+    /// Which batch it is, of all that were prepared.
+    pub(crate) number: u64,
+    /// By level.
+    pub(crate) addrs: Vec<Vec<BlockAddr>>,
+}
+
+#[derive(Default)]
+struct State {
+    ready: VecDeque<Result<Prepared>>,
+    /// Of the batches that are ready, those whose leaves were not looked for yet.
+    due: VecDeque<Due>,
+    /// Batches that were prepared, ready ones included.
+    prepared: u64,
+    /// Whether there are threads.
+    running: bool,
+    /// Why the system refused to read the cells of the next batch, from that try on to the next that is asked for.
+    refused: Option<Error>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl State {
+    /// The number of the last batch that was taken.
+    fn taken(&self) -> u64 {
+        self.prepared - self.ready.len() as u64
+    }
+}
+
+impl Ahead {
+    pub(crate) fn new(preparer: Preparer, health: Arc<FailStop>) -> Ahead {
+        Ahead { preparer, health, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// From now on threads prepare batches and look ahead; or they end.
+    pub(crate) fn set_running(&self, running: bool) {
+        let mut state = self.state.lock();
+        state.running = running;
+        state.ready.clear();
+        state.due.clear();
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Wakes all waiting threads, after a failure.
+    pub(crate) fn wake_all(&self) {
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// What the thread does that prepares batches.
+    pub(crate) fn prepare_batches(&self) {
+        while let Some(memory) = self.wait_for_room() {
+            let prepared = self.preparer.prepare(memory, |refused| self.hold(refused));
+            let failed = prepared.is_err();
+            self.push(prepared);
+            if failed {
+                return;
+            }
+        }
+    }
+
+    /// The system refused to read the cells of the next batch, which the operation that waits for it is told. Waits until another try is
+    /// asked for, or for as long as a look takes. Errors: that one, when the thread is to end.
+    fn hold(&self, refused: Error) -> Result<()> {
+        let mut state = self.state.lock();
+        state.refused = Some(refused.clone());
+        self.changed.notify_all();
+        let goes_on = |state: &State| state.running && self.health.is_alive();
+        if goes_on(&state) {
+            self.changed.wait_for(&mut state, LOOK_AGAIN);
+        }
+        if goes_on(&state) { Ok(()) } else { Err(refused) }
+    }
+
+    /// Waits until another batch is to be prepared, and gives memory for it; nothing at the end.
+    fn wait_for_room(&self) -> Option<Vec<u8>> {
+        let mut state = self.state.lock();
+        loop {
+            if !state.running || !self.health.is_alive() {
+                drop(state);
+                // Not every failure wakes a thread that waits for a batch.
+                self.changed.notify_all();
+                return None;
+            }
+            if state.ready.len() < DEPTH {
+                return Some(state.spare.pop().unwrap_or_default());
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn push(&self, prepared: Result<Prepared>) {
+        let addrs = prepared.as_ref().map_or_else(|_| Vec::new(), Prepared::data_by_level);
+        let mut state = self.state.lock();
+        if state.running {
+            state.refused = None;
+            state.ready.push_back(prepared);
+            state.prepared += 1;
+            let number = state.prepared;
+            state.due.push_back(Due { number, addrs });
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Whether a batch is ready and not taken yet.
+    pub(crate) fn is_due(&self, number: u64) -> bool {
+        let state = self.state.lock();
+        state.running && number > state.taken() && self.health.is_alive()
+    }
+
+    /// Waits for a batch whose leaves were not looked for; nothing at the end.
+    pub(crate) fn next_due(&self) -> Option<Due> {
+        let mut state = self.state.lock();
+        loop {
+            if !state.running || !self.health.is_alive() {
+                return None;
+            }
+            if let Some(due) = state.due.pop_front() {
+                return Some(due);
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// The next batch, once it is prepared; prepared here if there is no thread.
+    ///
+    /// Errors: why the system refuses to read its cells, after another try; it can be asked for again.
+    pub(crate) fn take(&self) -> Result<Prepared> {
+        let mut state = self.state.lock();
+        if state.refused.take().is_some() {
+            self.changed.notify_all();
+        }
+        while state.running {
+            if let Some(prepared) = state.ready.pop_front() {
+                let taken = state.taken();
+                state.due.retain(|due| due.number > taken);
+                drop(state);
+                self.changed.notify_all();
+                return prepared;
+            }
+            self.health.check()?;
+            if let Some(refused) = &state.refused {
+                return Err(refused.clone());
+            }
+            self.changed.wait(&mut state);
+        }
+        let memory = state.spare.pop().unwrap_or_default();
+        drop(state);
+        self.preparer.prepare(memory, Err)
+    }
+
+    /// Gives memory back.
+    pub(crate) fn give_back(&self, old: Vec<u8>) {
+        let mut state = self.state.lock();
+        if state.spare.len() <= DEPTH {
+            state.spare.push(old);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A cell: one block of some level, or random bytes. It stands alone: the key of its level tells from the cell what it
+//! holds.
+//!
+//! ```text
+//!    0  block   4096  encrypted (XAES-256-GCM)
+//! 4096  nonce     24  random, hedged
+//! 4120  cover     16  the entry and the place, under a pad that belongs to the nonce
+//! 4136  tag       16  of the block, over place and entry as well
+//! 4152  filler     8  random
+//! ```
+//!
+//! In memory and in the ring a cell is one piece; in place the block has a page to itself, and the rest, its metadata, stands
+//! with that of others. Without a key all of it is random. To try a key costs one AES block (the paper pads the plaintext
+//! with zeros and decrypts).
+
+use crate::place::Place;
+use lacuna_contracts::{BLOCK_SIZE, Record, Result, Secret};
+use lacuna_crypto::{AesBlock, HedgedNonce, RandomSource, XAES_NONCE, XaesKey, derive, random_secret};
+use lacuna_levels::Entry;
+
+pub(crate) const NONCE_AT: usize = BLOCK_SIZE;
+pub(crate) const COVER_AT: usize = NONCE_AT + XAES_NONCE;
+pub(crate) const TAG_AT: usize = COVER_AT + 16;
+pub(crate) const FILLER_AT: usize = TAG_AT + 16;
+
+/// What became of decrypting a cell.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// The block is there, and it is what was put into this place.
+    Verified,
+    /// Something else was in the cell; the block is zeros.
+    Unverified,
+}
+
+/// The keys of one level for cells.
+pub(crate) struct CellKey {
+    blocks: XaesKey,
+    nonces: HedgedNonce,
+    entries: AesBlock,
+}
+
+impl CellKey {
+    /// A key that is kept nowhere: what is sealed with it is filler.
+    pub(crate) fn throwaway(filler: &dyn RandomSource) -> CellKey {
+        CellKey::new(&random_secret(filler))
+    }
+
+    /// `level` is the key of one level of one disk.
+    pub(crate) fn new(level: &Secret<32>) -> CellKey {
+        CellKey {
+            blocks: XaesKey::new(&derive(level, "oblivious cell", &[])),
+            nonces: HedgedNonce::derive(level, "oblivious cell nonce", &[]),
+            entries: AesBlock::new(&derive(level, "oblivious entry", &[])),
+        }
+    }
+
+    /// Fills a cell, or a slot of the stash, with a block, which verifies at this place alone. Everything random in it comes
+    /// from `filler`; the nonce is hedged with place, entry and block.
+    pub(crate) fn seal(
+        &self,
+        place: Place,
+        entry: Entry,
+        block: &[u8],
+        filler: &dyn RandomSource,
+        cell: &mut [u8],
+    ) -> Result<()> {
+        let (body, trailer) = cell.split_at_mut(BLOCK_SIZE);
+        filler.fill(trailer);
+        let (nonce, _) = trailer.split_first_chunk_mut::<XAES_NONCE>().expect("a nonce");
+        let associated = associated(place, entry);
+        *nonce = self.nonces.hedge(*nonce, &associated, block);
+        let nonce = *nonce;
+        let tag = self.blocks.seal(&nonce, &associated, block, body)?;
+        let mut cover = self.pad(&nonce);
+        let plain = [entry.pack().to_le_bytes(), place.word().to_le_bytes()];
+        cover.iter_mut().zip(plain.as_flattened()).for_each(|(byte, plain)| *byte ^= plain);
+        trailer[COVER_AT - BLOCK_SIZE..TAG_AT - BLOCK_SIZE].copy_from_slice(&cover);
+        trailer[TAG_AT - BLOCK_SIZE..FILLER_AT - BLOCK_SIZE].copy_from_slice(&tag);
+        Ok(())
+    }
+
+    /// What a cell claims to hold of this level, and in which place it was put. Of a cell that is not of this level, random bytes.
+    pub(crate) fn claim(&self, cell: &[u8]) -> (Option<Entry>, Place) {
+        let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
+        let mut plain = self.pad(&nonce);
+        plain.iter_mut().zip(&cell[COVER_AT..TAG_AT]).for_each(|(pad, byte)| *pad ^= byte);
+        let word = |at| Record(&plain).u64(at);
+        (Entry::unpack(word(0)).filter(|entry| *entry != Entry::Empty), Place::of_word(word(8)))
+    }
+
+    /// Decrypts the block of a cell where it lies; it is zeroed if it does not verify.
+    pub(crate) fn open(&self, place: Place, entry: Entry, cell: &mut [u8]) -> Result<Opened> {
+        let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
+        let tag = cell[TAG_AT..FILLER_AT].try_into().expect("a tag");
+        let body = &mut cell[..BLOCK_SIZE];
+        let opened = self.blocks.open_in_place(&nonce, &associated(place, entry), body, &tag)?;
+        Ok(if opened.is_ok() { Opened::Verified } else { Opened::Unverified })
+    }
+
+    fn pad(&self, nonce: &[u8; XAES_NONCE]) -> [u8; 16] {
+        self.entries.encrypt(nonce[..16].try_into().expect("16 of 24 bytes"))
+    }
+}
+
+fn associated(place: Place, entry: Entry) -> [u8; 16] {
+    let mut aad = [0; 16];
+    aad[..8].copy_from_slice(&place.word().to_le_bytes());
+    aad[8..].copy_from_slice(&entry.pack().to_le_bytes());
+    aad
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::CELL_LEN;
+    use crate::place::{BatchSeq, Cell, StashSlot};
+    use lacuna_crypto::SeededRandom;
+
+    #[test]
+    fn a_cell_opens_where_it_was_written_and_to_its_level_alone() {
+        let (filler, block) = (SeededRandom::new(1), [7; BLOCK_SIZE]);
+        let [key, other] = [[1; 32], [2; 32]].map(|bytes| CellKey::new(&Secret::copy_from(&bytes)));
+        let at = |seq, cell| Place::new(BatchSeq(seq), Cell(cell));
+        let (mut cell, entry) = ([0; CELL_LEN], Entry::Data(77));
+        key.seal(at(9, 5), entry, &block, &filler, &mut cell).unwrap();
+        assert_eq!((key.claim(&cell), other.claim(&cell).0), ((Some(entry), at(9, 5)), None));
+        let stashed = Place::in_stash(BatchSeq(9), StashSlot(6));
+        for (place, entry) in
+            [(at(9, 6), entry), (at(8, 5), entry), (stashed, entry), (at(9, 5), Entry::Data(78))]
+        {
+            assert_eq!(key.open(place, entry, &mut cell.clone()).unwrap(), Opened::Unverified);
+        }
+        assert_eq!(key.open(at(9, 5), entry, &mut cell).unwrap(), Opened::Verified);
+        assert!(cell[..BLOCK_SIZE] == block);
+    }
+}

@@ -1,0 +1,283 @@
+//! Cells: reading them where their latest version is, and writing them in place.
+//!
+//! Invariant: a cell that `in_flight` names is read from the ring and never in place, so no cell is read while it is written.
+
+use crate::journal::COPIES;
+use crate::limits::{CELL_LEN, GROUP, META_LEN};
+use crate::params::Params;
+use crate::place::{BatchSeq, Cell};
+use lacuna_contracts::{BLOCK_SIZE, Kind, Result};
+use lacuna_levels::{again, until_not_refused};
+use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A page of metadata, and where it lies.
+type Page = (u64, Vec<u8>);
+
+/// Groups of cells that are written in place at once.
+const AT_ONCE: usize = 256;
+/// The unit in which a medium loses what it holds.
+const SECTOR: usize = 512;
+/// Pauses before a medium that fails is asked again: a failure of a connection passes.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
+/// How often cells are read without holding the lock of those in flight.
+const LOOKS: usize = 3;
+
+/// Where in the ring the latest version of a cell is, or of the first of a group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct InRing {
+    seq: BatchSeq,
+    slot: u8,
+}
+
+/// What is in the ring and not yet in place.
+#[derive(Default)]
+struct InFlight {
+    /// By the numbers of groups.
+    groups: FxHashMap<u64, InRing>,
+    /// How often writing in place was begun.
+    rounds: u64,
+}
+
+impl InFlight {
+    /// Where a cell is in the ring, if it is.
+    fn cell(&self, cell: Cell) -> Option<InRing> {
+        let first = self.groups.get(&(cell.0 / GROUP))?;
+        Some(InRing { slot: first.slot + (cell.0 % GROUP) as u8, ..*first })
+    }
+
+    fn all(&self, cells: &[Cell]) -> Vec<Option<InRing>> {
+        cells.iter().map(|cell| self.cell(*cell)).collect()
+    }
+}
+
+/// The cells of a disk.
+pub(crate) struct CellStore {
+    medium: Arc<dyn Medium>,
+    params: Params,
+    /// Whether reads that cannot fail pause before they give up.
+    pauses: bool,
+    in_flight: RwLock<InFlight>,
+}
+
+impl CellStore {
+    pub(crate) fn new(medium: Arc<dyn Medium>, params: Params, pauses: bool) -> CellStore {
+        CellStore { medium, params, pauses, in_flight: RwLock::default() }
+    }
+
+    /// Where cells are in the ring, if they are, and how often writing in place was begun.
+    fn whereabouts(&self, cells: &[Cell]) -> (Vec<Option<InRing>>, u64) {
+        let in_flight = self.in_flight.read();
+        (in_flight.all(cells), in_flight.rounds)
+    }
+
+    /// Reads cells, one after another, into `out`, for a level.
+    ///
+    /// Deniability contract: the system's cache names the places that were read. What is read for a hidden level leaves none there.
+    pub(crate) fn read(&self, level: u8, cells: &[Cell], out: &mut [u8]) -> Result<()> {
+        for _ in 0..LOOKS {
+            let (places, rounds) = self.whereabouts(cells);
+            self.read_from(level, cells, &places, out)?;
+            // A cell that came into the ring meanwhile may be half written in place, if that was begun meanwhile.
+            if self.whereabouts(cells) == (places, rounds) {
+                return Ok(());
+            }
+        }
+        let in_flight = self.in_flight.read();
+        self.read_from(level, cells, &in_flight.all(cells), out)
+    }
+
+    fn read_from(&self, level: u8, cells: &[Cell], places: &[Option<InRing>], out: &mut [u8]) -> Result<()> {
+        // In place the blocks of a group lie side by side, and then its metadata.
+        let mut batch: Vec<ReadExtent<'_>> = Vec::with_capacity(2 * cells.len());
+        let mut metadata: Vec<ReadExtent<'_>> = Vec::new();
+        let mut last = None;
+        let bufs = out.chunks_exact_mut(CELL_LEN);
+        for ((cell, place), buf) in cells.iter().zip(places).zip(bufs) {
+            if last.replace(cell.0 / GROUP) != Some(cell.0 / GROUP) {
+                batch.append(&mut metadata);
+            }
+            if let Some(at) = place {
+                let offset = self.params.ring_offset(at.seq, usize::from(at.slot));
+                batch.push(ReadExtent { offset, buf });
+                continue;
+            }
+            let offsets = self.params.cell_offsets(*cell);
+            let (block, meta) = buf.split_at_mut(BLOCK_SIZE);
+            batch.push(ReadExtent { offset: offsets[0], buf: block });
+            metadata.push(ReadExtent { offset: offsets[1], buf: meta });
+        }
+        batch.append(&mut metadata);
+        if level == 0 { self.medium.read(&mut batch) } else { self.medium.read_discreetly(&mut batch) }
+    }
+
+    /// Reads more than once what the medium fails to give, with pauses if the disk has threads.
+    pub(crate) fn patiently(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
+        let mut done = again(&mut read);
+        for pause in PAUSES.iter().filter(|_| self.pauses) {
+            match done {
+                Err(e) if e.kind() != Kind::Corrupt => {
+                    std::thread::sleep(*pause);
+                    done = read();
+                }
+                done => return done,
+            }
+        }
+        done
+    }
+
+    /// Reads what a batch cannot be filled without: with threads, what the system refuses is tried again ([`until_not_refused`]).
+    pub(crate) fn held(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
+        if self.pauses { until_not_refused(read) } else { read() }
+    }
+
+    /// Whether the medium reads at all: if not, what it does not give is not lost.
+    pub(crate) fn reads_at_all(&self) -> bool {
+        let mut block = [0; BLOCK_SIZE];
+        let head = |copy| self.params.head_offset(BatchSeq(1), copy);
+        (0..COPIES).any(|copy| again(|| self.medium.read_at(head(copy), &mut block)).is_ok())
+    }
+
+    /// Whether a read gave something; false if what it was for is lost.
+    ///
+    /// Errors: that of the read, if it may pass: of a medium that reads nothing at all, and for want of memory.
+    pub(crate) fn has_given(&self, read: Result<()>) -> Result<bool> {
+        match read {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == Kind::Corrupt => Ok(false),
+            Err(e) if e.kind() == Kind::Io && self.reads_at_all() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reads the cells of a batch, of whatever levels, which will be overwritten. What the medium does not give is lost, and zeros
+    /// here: one bad sector must not stop the disk. That nothing can be read is an error.
+    pub(crate) fn read_last(&self, cells: &[Cell], out: &mut [u8]) -> Result<()> {
+        let Err(e) = self.patiently(|| self.read(0, cells, out)) else { return Ok(()) };
+        let mut given = false;
+        for (cell, out) in cells.iter().zip(out.chunks_exact_mut(CELL_LEN)) {
+            match again(|| self.read(0, &[*cell], out)) {
+                Ok(()) => given = true,
+                // What is there cannot be read for the moment, and is not lost.
+                Err(e) if e.kind().is_refusal() => return Err(e),
+                Err(_) => out.fill(0),
+            }
+        }
+        if given { Ok(()) } else { Err(e) }
+    }
+
+    /// From now on these cells, whole groups, are read from batch `seq` in the ring.
+    pub(crate) fn submit(&self, seq: BatchSeq, cells: &[Cell]) {
+        let mut in_flight = self.in_flight.write();
+        for (slot, first) in (0u8..).zip(cells).step_by(GROUP as usize) {
+            in_flight.groups.insert(first.0 / GROUP, InRing { seq, slot });
+        }
+    }
+
+    /// Cells will be written in place: a reader that is reading one looks again.
+    pub(crate) fn begin_destage(&self) {
+        self.in_flight.write().rounds += 1;
+    }
+
+    /// Writes in place, in the order of their numbers, the cells whose latest version is in a batch from `first` to `last`,
+    /// which are durable. `records` is memory for what the ring has of them.
+    pub(crate) fn destage(&self, first: BatchSeq, last: BatchSeq, records: &mut Vec<u8>) -> Result<()> {
+        let each = self.params.batch_cells() * CELL_LEN;
+        let mut groups: Vec<(u64, InRing)> = {
+            let in_flight = self.in_flight.read();
+            let latest = in_flight.groups.iter().filter(|(_, at)| (first..=last).contains(&at.seq));
+            latest.map(|(group, at)| (*group, *at)).collect()
+        };
+        groups.sort_unstable_by_key(|(group, _)| *group);
+        let all = (last.0 - first.0 + 1) as usize * each;
+        records.resize(records.len().max(all), 0);
+        let mut reads: Vec<ReadExtent<'_>> = (first.0..)
+            .zip(records[..all].chunks_exact_mut(each))
+            .map(|(seq, buf)| ReadExtent { offset: self.params.record_offset(BatchSeq(seq)), buf })
+            .collect();
+        let whole = self.medium.read(&mut reads).is_ok();
+        let within = |at: &InRing| (at.seq.0 - first.0) as usize * each + usize::from(at.slot) * CELL_LEN;
+        for groups in groups.chunks(AT_ONCE) {
+            let cells = groups.iter().flat_map(|(number, at)| {
+                let cell =
+                    move |n: u64| (Cell(number * GROUP + n), InRing { slot: at.slot + n as u8, ..*at });
+                (0..GROUP).map(cell)
+            });
+            // What the ring does not give any more stays as it was: what lay there does not verify in the place of what is
+            // lost.
+            let mut given: Vec<(Cell, InRing)> = Vec::with_capacity(groups.len() * GROUP as usize);
+            for (cell, at) in cells {
+                let from = self.params.ring_offset(at.seq, usize::from(at.slot));
+                let buf = &mut records[within(&at)..within(&at) + CELL_LEN];
+                if whole || self.has_given(self.patiently(|| self.medium.read_at(from, buf)))? {
+                    given.push((cell, at));
+                }
+            }
+            let bytes = |(cell, at): &(Cell, InRing)| (*cell, &records[within(at)..within(at) + CELL_LEN]);
+            self.put_in_place(&given.iter().map(bytes).collect::<Vec<_>>())?;
+            self.complete(groups);
+        }
+        Ok(())
+    }
+
+    /// These groups are in place, unless a later batch has them.
+    fn complete(&self, groups: &[(u64, InRing)]) {
+        let mut in_flight = self.in_flight.write();
+        for (number, at) in groups {
+            if in_flight.groups.get(number) == Some(at) {
+                in_flight.groups.remove(number);
+            }
+        }
+    }
+
+    /// Writes cells, given in the order of their numbers, in place: of each group the blocks, then their metadata.
+    fn put_in_place(&self, cells: &[(Cell, &[u8])]) -> Result<()> {
+        let groups = cells.chunk_by(|(a, _), (b, _)| a.0 / GROUP == b.0 / GROUP);
+        let writes = groups.flat_map(|group| self.part_of(group, 0).chain(self.part_of(group, 1)));
+        let Err(e) = self.medium.write(&writes.collect::<Vec<_>>()) else { return Ok(()) };
+        // A system that writes pages must read the rest of one, and cannot where a sector is bad: whole pages it need not read.
+        let Some(pages) = self.pages_with_bad_sectors(cells)? else { return Err(e) };
+        let pages = pages.iter().map(|(offset, page)| WriteExtent { offset: *offset, data: page });
+        self.medium.write(&self.part_of(cells, 0).chain(pages).collect::<Vec<_>>()).map_err(|_| e)
+    }
+
+    /// The blocks of cells, or with 1 their metadata, as they go in place.
+    fn part_of<'a>(&self, cells: &'a [(Cell, &[u8])], which: usize) -> impl Iterator<Item = WriteExtent<'a>> {
+        cells.iter().map(move |(cell, buf)| {
+            let data = if which == 0 { &buf[..BLOCK_SIZE] } else { &buf[BLOCK_SIZE..] };
+            WriteExtent { offset: self.params.cell_offsets(*cell)[which], data }
+        })
+    }
+
+    /// The pages of metadata of these cells as they will be, if there is a bad sector in any: what it said of others is lost, and
+    /// zeros from now on; everything else stays.
+    fn pages_with_bad_sectors(&self, cells: &[(Cell, &[u8])]) -> Result<Option<Vec<Page>>> {
+        let mut pages: Vec<Page> = Vec::with_capacity(cells.len());
+        for (cell, _) in cells {
+            let offset = self.params.meta_page(*cell).0;
+            if pages.last().is_none_or(|(last, _)| *last != offset) {
+                pages.push((offset, vec![0; BLOCK_SIZE]));
+            }
+        }
+        let mut bad = false;
+        for (offset, page) in &mut pages {
+            for (at, sector) in (*offset..).step_by(SECTOR).zip(page.chunks_exact_mut(SECTOR)) {
+                if !self.has_given(self.patiently(|| self.medium.read_at(at, sector)))? {
+                    sector.fill(0);
+                    bad = true;
+                }
+            }
+        }
+        let mut page = 0;
+        for (cell, buf) in cells {
+            let (offset, at) = self.params.meta_page(*cell);
+            page += usize::from(pages[page].0 != offset);
+            pages[page].1[at..at + META_LEN].copy_from_slice(&buf[BLOCK_SIZE..]);
+        }
+        Ok(bad.then_some(pages))
+    }
+}

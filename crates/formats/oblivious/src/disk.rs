@@ -1,0 +1,369 @@
+//! An open oblivious disk: how it is created and opened, and its levels.
+//!
+//! Invariant: the disk makes its parts and hands each the parts below it. They are empty until it is known what the medium
+//! has, and no thread runs before that.
+
+use crate::ahead::Ahead;
+use crate::batch_writer::BatchWriter;
+use crate::cell_store::CellStore;
+use crate::durability::Durability;
+use crate::journal::Journal;
+use crate::keys::{Keys, LevelKey};
+use crate::leaf_loader::LeafLoader;
+use crate::level_cells::LevelCells;
+use crate::open_levels::OpenLevels;
+use crate::params::Params;
+use crate::place::BatchSeq;
+use crate::prepared::Preparer;
+use crate::progress::Progress;
+use crate::public::Public;
+use crate::recovery::Recovery;
+use crate::store::Store;
+use crate::threads::Threads;
+use lacuna_contracts::{
+    BLOCK_SIZE, BlockAddr, Budget, Error, FailStop, Kind, Result, Secret, StatusItem, closed,
+};
+use lacuna_levels::{
+    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Pace, Randomness,
+    Tree, check_length, level_disks,
+};
+use lacuna_medium::Medium;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// About what it takes to remember the changes of a leaf that waits to be written.
+const BYTES_OF_WAITING_LEAF: u64 = 128;
+
+/// An oblivious disk, open.
+pub struct Oblivious {
+    medium: Arc<dyn Medium>,
+    params: Params,
+    mode: Mode,
+    health: Arc<FailStop>,
+    keys: Arc<Keys>,
+    /// Of every open level, in blocks.
+    lengths: Vec<u64>,
+    journal: Arc<Journal>,
+    cells: Arc<CellStore>,
+    durability: Arc<Durability>,
+    store: Arc<Store>,
+    levels: Arc<OpenLevels>,
+    ahead: Arc<Ahead>,
+    public: Arc<Public>,
+    threads: Mutex<Option<Threads>>,
+    /// The batch with which the cover of a closing ended last.
+    covered: Mutex<Option<BatchSeq>>,
+}
+
+impl LevelFormat for Params {
+    type Disk = Oblivious;
+
+    fn medium_len(&self) -> u64 {
+        Params::medium_len(self)
+    }
+
+    /// Writes the first batch. The cells are left as they are: which of them batches rewrote is public.
+    fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
+        check_length(medium.len(), self.medium_len(), Kind::NoSpace)?;
+        check_levels(masters.keys)?;
+        let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
+        Oblivious::build(Arc::clone(medium), *self, masters, &options).public.finish()
+    }
+
+    fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions) -> Result<Oblivious> {
+        medium.forget_cached()?;
+        check_levels(masters.keys)?;
+        check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
+        let disk = Oblivious::build(medium, *self, masters, &options);
+        disk.recover()?;
+        // Deniability contract: what was read to rebuild the maps follows from the levels that there are.
+        disk.medium.forget_cached()?;
+        disk.medium.expect_random_reads();
+        if disk.mode.background {
+            let loader = LeafLoader { ahead: Arc::clone(&disk.ahead), levels: Arc::clone(&disk.levels) };
+            let interval = Duration::from_millis(u64::from(self.plan.cover_millis));
+            let Oblivious { public, ahead, store, durability, .. } = &disk;
+            *disk.threads.lock() = Some(Threads::start(public, ahead, loader, store, durability, interval)?);
+        }
+        Ok(disk)
+    }
+}
+
+impl Oblivious {
+    /// The open levels, from 0 up.
+    pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
+        level_disks(self)
+    }
+
+    /// The parameters it was opened with.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// A disk without batches, whose levels are empty.
+    fn build(
+        medium: Arc<dyn Medium>,
+        params: Params,
+        masters: Masters<'_>,
+        options: &OpenOptions,
+    ) -> Oblivious {
+        let (mode, health) = (Mode::of(options), Arc::new(FailStop::default()));
+        let Randomness { public: random, filler } = options.random.clone();
+        let keys = Arc::new(Keys::new(masters, &*filler));
+        let length = |(level, key): (u8, &LevelKey)| params.length(level, &key.level);
+        let lengths: Vec<u64> = (0..).zip(keys.levels()).map(length).collect();
+
+        let journal = Arc::new(Journal::new(medium.clone(), params));
+        let cells = Arc::new(CellStore::new(medium.clone(), params, mode.background));
+        let durability = Arc::new(Durability::new(medium.clone(), health.clone(), mode.background));
+        let store = Arc::new(Store::new(&params, journal.clone(), cells.clone(), durability.clone()));
+
+        let of_level = |level| LevelCells::new(level, params, keys.clone(), cells.clone());
+        let level_cells = (0..lengths.len() as u8).map(of_level).collect();
+        let (level0, hidden) = empty_levels(&params, &lengths, options.budget);
+        let levels = Arc::new(OpenLevels::new(
+            level0,
+            hidden,
+            level_cells,
+            durability.clone(),
+            health.clone(),
+            mode,
+            params.plan.cover_millis,
+        ));
+
+        let preparer = Preparer::new(params, keys.clone(), random, cells.clone(), durability.clone());
+        let ahead = Arc::new(Ahead::new(preparer, health.clone()));
+        let writer = BatchWriter::new(
+            params,
+            keys.clone(),
+            filler,
+            levels.clone(),
+            ahead.clone(),
+            store.clone(),
+            durability.clone(),
+        );
+        let public = Public::new(
+            params,
+            health.clone(),
+            levels.clone(),
+            ahead.clone(),
+            durability.clone(),
+            store.clone(),
+            writer,
+        );
+        Oblivious {
+            medium,
+            params,
+            mode,
+            health,
+            keys,
+            lengths,
+            journal,
+            cells,
+            durability,
+            store,
+            levels,
+            ahead,
+            public: Arc::new(public),
+            threads: Mutex::new(None),
+            covered: Mutex::default(),
+        }
+    }
+
+    /// Takes up where the batches on the medium end.
+    fn recover(&self) -> Result<()> {
+        let recovery = Recovery { params: &self.params, keys: &self.keys, journal: &self.journal };
+        let end = recovery.find_end()?;
+        let (seq, name) = (end.head.public.seq, end.head.name());
+        let applied = end.head.public.claims.applied;
+        end.in_flight.iter().for_each(|(seq, cells)| self.cells.submit(*seq, cells));
+        self.durability.resume(Progress::at(seq, applied));
+        if !self.mode.read_only {
+            // What was found may not be durable yet, and later batches rely on it.
+            self.medium.sync()?;
+        }
+        for level in 0..self.levels.count() {
+            self.levels.with(level, |state, cells| recovery.rebuild(level, &end.head, state, cells))?;
+        }
+        self.levels.resume(seq);
+        self.public.resume(seq, name, applied);
+        // After a power cut: reopened again and again, a disk must not run out of ring.
+        if !self.mode.read_only && applied.next() < seq {
+            self.store.apply_to(seq)?;
+            self.durability.sync()?;
+            self.public.resume(seq, name, seq);
+            self.public.finish()?;
+        }
+        Ok(())
+    }
+
+    fn stop(&self) {
+        let threads = self.threads.lock().take();
+        drop(threads);
+        self.public.fail(closed());
+    }
+}
+
+impl Drop for Oblivious {
+    fn drop(&mut self) {
+        self.stop();
+        // Of a disk that was not closed, as after a refused opening. No caller is left to take an error of the system.
+        let _told = self.medium.forget_cached();
+    }
+}
+
+/// Refuses more levels than a disk can have.
+fn check_levels(masters: &[Secret<32>]) -> Result<()> {
+    let most = usize::from(Params::HIDDEN_LEVELS) + 1;
+    if masters.len() <= most {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "too many levels for this disk")
+        .found(format!("{} levels", masters.len()))
+        .expected(format!("at most {most}")))
+}
+
+/// Empty levels of these lengths.
+fn empty_levels(params: &Params, lengths: &[u64], budget: Budget) -> (HiddenLevel, HiddenLevels) {
+    let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
+    let cycle = u64::from(params.cycle);
+    let quarter = budget.share(1, 4).get();
+    // Pages are written no faster than the number of operations allows: what changed waits meanwhile.
+    let empty = |blocks, share: u64| {
+        let most_dirty = (share / BYTES_OF_WAITING_LEAF) as usize;
+        HiddenLevel::new(Tree::new(blocks, cycle, cached(share)).spilling(most_dirty))
+    };
+    // The share of level 0 does not depend on what else is open, nor does that of a hidden level on those above it (deniability
+    // contract).
+    let hidden = (0..).zip(lengths).skip(1).map(|(level, blocks)| empty(*blocks, quarter >> level));
+    (empty(lengths[0], quarter), HiddenLevels::new(hidden.collect(), 0, quarter))
+}
+
+impl Levels for Oblivious {
+    fn open_levels(&self) -> usize {
+        self.lengths.len()
+    }
+
+    fn blocks(&self, level: u8) -> u64 {
+        self.lengths[usize::from(level)]
+    }
+
+    fn read_only(&self) -> bool {
+        self.mode.read_only
+    }
+
+    /// On a plausible disk that is an operation for each block.
+    fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
+        self.levels.read(level, BlockAddr(first), buf)?;
+        if !self.mode.read_only {
+            // What was read is good even if the operation fails.
+            let _failed = self.public.pass(buf.len() / BLOCK_SIZE);
+        }
+        Ok(())
+    }
+
+    fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
+        if level == 0 {
+            return self.public.write(BlockAddr(first), data);
+        }
+        self.levels.write_hidden(level, BlockAddr(first), data)?;
+        self.public.pass(data.len() / BLOCK_SIZE)
+    }
+
+    fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
+        if level == 0 {
+            return self.public.discard(BlockAddr(first), count);
+        }
+        self.levels.discard_hidden(level, BlockAddr(first), count)?;
+        self.public.pass_discard()
+    }
+
+    fn flush(&self, level: u8) -> Result<()> {
+        match level {
+            0 => self.public.flush(),
+            level => self.levels.flush_hidden(level),
+        }
+    }
+
+    fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
+        self.levels.written(level, BlockAddr(first), count)
+    }
+
+    fn status(&self, level: u8) -> Vec<StatusItem> {
+        let (params, progress) = (&self.params, self.durability.progress());
+        let batches = progress.written.0 - progress.found.0;
+        let medium_blocks = batches * params.batch_bytes() / BLOCK_SIZE as u64;
+        let mut items = vec![
+            StatusItem::new("last_batch", progress.written.0, "batch"),
+            StatusItem::new("batches_written", batches, "batches"),
+            StatusItem::new("cells_rewritten", batches * params.batch_cells() as u64, "cells"),
+            StatusItem::new("medium_blocks_written", medium_blocks, "blocks"),
+            StatusItem::new("public_blocks_written", self.public.blocks_written(), "blocks"),
+            StatusItem::new("cover_interval", u64::from(params.plan.cover_millis), "ms"),
+            StatusItem::new("refreshes", self.public.refreshes(), "batches"),
+            StatusItem::new("syncs", self.durability.syncs(), "times"),
+        ];
+        items.extend(self.levels.status(level));
+        items
+    }
+
+    fn refresh(&self) -> Result<()> {
+        self.public.refresh()
+    }
+
+    fn cover_closing(&self, pace: Pace) -> Result<()> {
+        if self.mode.read_only {
+            return Ok(());
+        }
+        let mut covered = self.covered.lock();
+        self.public.flush()?;
+        // Deniability contract: whether there is any follows from numbers of batches and the pace of cover alone. A disk without beats
+        // that was only looked at gets none: every batch overwrites something of levels that are not open.
+        let few = self.params.closing_cover().few();
+        let looked_at = !self.has_written() && self.params.plan.cover_millis == 0;
+        if looked_at || covered.is_some_and(|at| self.durability.progress().written.0 <= at.0 + few) {
+            return Ok(());
+        }
+        self.public.cover_closing(pace)?;
+        *covered = Some(self.durability.progress().written);
+        Ok(())
+    }
+
+    fn give_up(&self, level: u8, gives_up: bool) {
+        self.levels.give_up(level, gives_up);
+    }
+
+    fn lose(&self, level: u8) {
+        self.levels.lose(level);
+    }
+
+    fn close(&self) -> Result<()> {
+        let ended = if self.mode.read_only { Ok(()) } else { self.health.check().and_then(|()| self.end()) };
+        self.stop();
+        // Deniability contract: the pages of the medium that the system still holds would name the cells of levels that were read.
+        ended.and(self.medium.forget_cached())
+    }
+}
+
+impl Oblivious {
+    /// Flushes level 0, writes the cover of a closing, and ends the journal, unless nothing was written.
+    ///
+    /// Deniability contract: where a hidden level had more pending than that cover took along, the journal ends here, as it does if the
+    /// medium fails now. So what the caller is told has a public reason, and the medium does not contradict it.
+    fn end(&self) -> Result<()> {
+        // From here on batches are counted: no beat comes between them, nor after the last.
+        self.threads.lock().iter_mut().for_each(Threads::end_clock);
+        // Where the medium refuses cover, the journal ends here too, whatever is pending.
+        self.cover_closing(Pace::AtOnce)?;
+        self.health.check()?;
+        self.levels.check_taken()?;
+        if self.has_written() { self.public.finish() } else { Ok(()) }
+    }
+
+    /// Whether anything was written since the disk was opened.
+    fn has_written(&self) -> bool {
+        let progress = self.durability.progress();
+        progress.written > progress.found
+    }
+}

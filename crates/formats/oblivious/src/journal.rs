@@ -1,0 +1,84 @@
+//! The ring and the journal on the medium: the record of a batch, and its head twice.
+//!
+//! Invariant: the record and both copies of the head go to the medium in one request. A batch counts when a copy of its head
+//! verifies and the record is the one that the head was written with.
+
+use crate::head::{Head, PublicPart};
+use crate::params::Params;
+use crate::place::{BatchSeq, StashSlot};
+use lacuna_contracts::{BLOCK_SIZE, Result, Secret};
+use lacuna_levels::again;
+use lacuna_medium::{Medium, WriteExtent};
+use std::sync::Arc;
+
+/// Copies of the journal.
+pub(crate) const COPIES: u64 = 2;
+
+/// The ring of records, and the two copies of the journal of heads. It has no state: batches come one after another.
+pub(crate) struct Journal {
+    medium: Arc<dyn Medium>,
+    params: Params,
+}
+
+impl Journal {
+    pub(crate) fn new(medium: Arc<dyn Medium>, params: Params) -> Journal {
+        Journal { medium, params }
+    }
+
+    /// Writes a batch. It is durable after a later sync.
+    pub(crate) fn append(&self, head: &[u8; BLOCK_SIZE], public: &PublicPart, record: &[u8]) -> Result<()> {
+        let record = WriteExtent { offset: self.params.record_offset(public.seq), data: record };
+        let head = |copy| WriteExtent { offset: self.params.head_offset(public.seq, copy), data: head };
+        self.medium.write(&[record, head(0), head(1)])
+    }
+
+    /// The head of batch `seq`, if the journal still has one that fits. One copy that can be read is enough.
+    pub(crate) fn head(
+        &self,
+        level0: &Secret<32>,
+        seq: BatchSeq,
+        fits: impl Fn(&Head) -> bool,
+    ) -> Result<Option<Head>> {
+        let mut failed = Vec::new();
+        for copy in 0..COPIES {
+            let mut block = [0; BLOCK_SIZE];
+            if let Err(e) = again(|| self.medium.read_at(self.params.head_offset(seq, copy), &mut block)) {
+                failed.push(e);
+                continue;
+            }
+            let head = Head::open(&self.params, level0, &block)?;
+            if let Some(head) = head.filter(|head| head.public.seq == seq && fits(head)) {
+                return Ok(Some(head));
+            }
+        }
+        // Both copies become durable together: one that can be read and is another says that this one never was.
+        if failed.len() == 2 { failed.pop().map_or(Ok(None), Err) } else { Ok(None) }
+    }
+
+    /// Reads a part of a copy of the journal, from that of batch `first` on, as it lies there. What the medium does not give is
+    /// zeros, unless that is all of it.
+    pub(crate) fn read_heads(&self, first: BatchSeq, copy: u64, buf: &mut [u8]) -> Result<()> {
+        let Err(e) = self.medium.read_at(self.params.head_offset(first, copy), buf) else { return Ok(()) };
+        let mut given = false;
+        for (seq, block) in (first.0..).map(BatchSeq).zip(buf.chunks_exact_mut(BLOCK_SIZE)) {
+            match self.medium.read_at(self.params.head_offset(seq, copy), block) {
+                Ok(()) => given = true,
+                Err(_) => block.fill(0),
+            }
+        }
+        if given { Ok(()) } else { Err(e) }
+    }
+
+    /// Whether the ring has the record of a batch. One that the medium does not give whole counts as there: what cannot be
+    /// read of it is lost, which is less than all that was flushed with it.
+    pub(crate) fn has_record(&self, head: &Head) -> bool {
+        let mut record = vec![0; self.params.record_len() as usize];
+        let offset = self.params.record_offset(head.public.seq);
+        again(|| self.medium.read_at(offset, &mut record)).is_err() || head.has_record(&record)
+    }
+
+    /// Reads a slot of the stash of batch `seq`.
+    pub(crate) fn read_stash(&self, seq: BatchSeq, slot: StashSlot, out: &mut [u8]) -> Result<()> {
+        again(|| self.medium.read_at(self.params.stash_offset(seq, slot), out))
+    }
+}

@@ -1,0 +1,138 @@
+//! What one open level has in cells: blocks and pages of its map, decrypted.
+//!
+//! A map says where a batch puts a block before the batch can be read. Until then the block is in memory here, so that reads need
+//! not wait for the batch.
+//!
+//! Invariants: what comes from a cell is returned only if it verifies at its place. No level has memory in common with another
+//! (deniability contract).
+
+use crate::cell::Opened;
+use crate::cell_store::CellStore;
+use crate::keys::Keys;
+use crate::limits::CELL_LEN;
+use crate::params::Params;
+use crate::place::{Cell, Place};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
+use lacuna_levels::{Entry, PageSource, again, corrupt};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// Blocks and pages in memory, by their places.
+type InFlight = FxHashMap<Place, (Entry, Box<[u8]>)>;
+
+/// The cells of one open level.
+pub(crate) struct LevelCells {
+    level: u8,
+    params: Params,
+    keys: Arc<Keys>,
+    cells: Arc<CellStore>,
+    /// What the batch in flight puts into cells.
+    in_flight: RwLock<InFlight>,
+}
+
+impl LevelCells {
+    pub(crate) fn new(level: u8, params: Params, keys: Arc<Keys>, cells: Arc<CellStore>) -> LevelCells {
+        LevelCells { level, params, keys, cells, in_flight: RwLock::default() }
+    }
+
+    /// Whether a read gave something ([`CellStore::has_given`]).
+    pub(crate) fn has_given(&self, read: Result<()>) -> Result<bool> {
+        self.cells.has_given(read)
+    }
+
+    /// Keeps what the batch in flight puts into a cell. Called under the lock under which the map says so.
+    pub(crate) fn submit(&self, place: Place, entry: Entry, block: Box<[u8]>) {
+        self.in_flight.write().insert(place, (entry, block));
+    }
+
+    /// What was submitted can be read from its cells.
+    pub(crate) fn complete(&self) {
+        self.in_flight.write().clear();
+    }
+
+    /// Reads blocks from `first` on that lie at these places of the map. Where the place is 0 nothing is read.
+    pub(crate) fn read_blocks(&self, first: BlockAddr, places: &[u64], buf: &mut [u8]) -> Result<()> {
+        let mut rest = Vec::with_capacity(places.len());
+        let blocks = (first.0..).map(Entry::Data).zip(places).zip(buf.as_chunks_mut::<BLOCK_SIZE>().0);
+        for ((entry, place), block) in blocks.filter(|((_, place), _)| **place != 0) {
+            let place = Place::of_word(*place);
+            if !self.copy_from_memory(place, entry, block) {
+                rest.push((self.cell_of(place, entry)?, place, entry, block));
+            }
+        }
+        let cells: Vec<Cell> = rest.iter().map(|(cell, ..)| *cell).collect();
+        let mut read = vec![0; cells.len() * CELL_LEN];
+        self.cells.read(self.level, &cells, &mut read)?;
+        for ((_, place, entry, block), found) in rest.into_iter().zip(read.chunks_exact_mut(CELL_LEN)) {
+            self.open(place, entry, found)?;
+            block.copy_from_slice(&found[..BLOCK_SIZE]);
+        }
+        Ok(())
+    }
+
+    /// Copies a block that is in memory. Returns whether it is.
+    fn copy_from_memory(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> bool {
+        let in_flight = self.in_flight.read();
+        let held = in_flight.get(&place).filter(|(submitted, _)| *submitted == entry);
+        held.inspect(|(_, bytes)| block.copy_from_slice(bytes)).is_some()
+    }
+
+    /// The cell of what `entry` names, if the map told the truth.
+    fn cell_of(&self, place: Place, entry: Entry) -> Result<Cell> {
+        let cell = place.cell().filter(|cell| cell.0 < self.params.cells);
+        cell.ok_or_else(|| corrupt(format!("cannot read {entry}")))
+    }
+
+    /// Decrypts a cell, or a slot of the stash, that was read where it lies.
+    pub(crate) fn open(&self, place: Place, entry: Entry, buf: &mut [u8]) -> Result<()> {
+        let key = &self.keys.level(self.level).cells;
+        let opened =
+            key.claim(buf) == (Some(entry), place) && key.open(place, entry, buf)? == Opened::Verified;
+        if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
+    }
+
+    /// Its pages for operations that cannot do without.
+    pub(crate) fn held(&self) -> HeldPages<'_> {
+        HeldPages(self)
+    }
+
+    fn read_page(&self, place: Place, entry: Entry, page: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        let mut buf = [0; CELL_LEN];
+        self.cells.read(self.level, &[self.cell_of(place, entry)?], &mut buf)?;
+        self.open(place, entry, &mut buf)?;
+        page.copy_from_slice(&buf[..BLOCK_SIZE]);
+        Ok(())
+    }
+}
+
+impl PageSource for LevelCells {
+    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        let place = Place::of_word(place);
+        if self.copy_from_memory(place, entry, block) {
+            return Ok(());
+        }
+        // One bad sector must not stop the disk, and what is hidden must not stop what is public: a page that the medium will
+        // not give is lost, unless it gives nothing at all.
+        let mut read = || self.read_page(place, entry, block);
+        // Deniability contract: level 0 may be locked here, and must not pause for what is hidden.
+        let mut done = if self.level == 0 { self.cells.patiently(&mut read) } else { again(&mut read) };
+        if done.is_err() && self.level > 0 && !self.cells.reads_at_all() {
+            // Level 0 could go on no better: an outage that passes costs it a pause as well.
+            done = self.cells.patiently(read);
+        }
+        // What the system refuses to read is not lost.
+        let lost = |e: &Error| !e.kind().is_refusal() && self.cells.reads_at_all();
+        done.map_err(|e| if lost(&e) { e.with_kind(Kind::Corrupt) } else { e })
+    }
+}
+
+/// The pages of a level for the batch that is being filled, and for discards of level 0: what the system refuses to read is tried again,
+/// for the operation can neither go on without nor be taken back.
+pub(crate) struct HeldPages<'a>(&'a LevelCells);
+
+impl PageSource for HeldPages<'_> {
+    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        self.0.cells.held(|| self.0.load(place, entry, block))
+    }
+}

@@ -1,0 +1,222 @@
+//! The open levels: the map, the queue and the cells of each.
+//!
+//! A read looks a block up under the lock of its level, and reads its cell without. A batch holds the lock of one level at a time,
+//! while that level fills its cells, and none while it is written. So reads wait neither for each other's cells nor for a batch.
+//!
+//! Deniability contract: no level has a lock, a queue or a share of memory in common with another, and nothing here decides that
+//! anything is written. Hidden operations lock their own level alone.
+
+use crate::durability::Durability;
+use crate::level_cells::LevelCells;
+use crate::place::BatchSeq;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, FailStop, Kind, OnPanic, Result, StatusItem, defect};
+use lacuna_levels::{HiddenLevel, HiddenLevels, Mode, Tree, Wait, no_sync, warm};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The open levels of a disk, from 0 up.
+pub(crate) struct OpenLevels {
+    health: Arc<FailStop>,
+    durability: Arc<Durability>,
+    mode: Mode,
+    /// Milliseconds between beats of the paced cover.
+    cover_millis: u32,
+    level0: Mutex<HiddenLevel>,
+    hidden: HiddenLevels,
+    cells: Vec<LevelCells>,
+}
+
+impl OpenLevels {
+    /// `hidden` has one level less than `cells`.
+    pub(crate) fn new(
+        level0: HiddenLevel,
+        hidden: HiddenLevels,
+        cells: Vec<LevelCells>,
+        durability: Arc<Durability>,
+        health: Arc<FailStop>,
+        mode: Mode,
+        cover_millis: u32,
+    ) -> OpenLevels {
+        debug_assert!(hidden.count() + 1 == cells.len());
+        OpenLevels { health, durability, mode, cover_millis, level0: Mutex::new(level0), hidden, cells }
+    }
+
+    /// How many levels are open.
+    pub(crate) fn count(&self) -> u8 {
+        self.cells.len() as u8
+    }
+
+    /// Wakes all waiting threads, after a failure.
+    pub(crate) fn wake_all(&self) {
+        self.hidden.wake_all();
+    }
+
+    /// The cells of a level.
+    pub(crate) fn cells(&self, level: u8) -> &LevelCells {
+        &self.cells[usize::from(level)]
+    }
+
+    /// Runs `act` on a level under its lock. A panic meanwhile fails the disk.
+    pub(crate) fn with<T>(&self, level: u8, act: impl FnOnce(&mut HiddenLevel, &LevelCells) -> T) -> T {
+        if level > 0 {
+            return act(&mut self.hidden.lock(&self.health, level).level, self.cells(level));
+        }
+        let mut level0 = self.level0.lock();
+        let _guard = OnPanic::new(|| drop(self.health.fail(defect())));
+        act(&mut level0, self.cells(0))
+    }
+
+    /// How something hidden waits for cover.
+    fn wait(&self) -> Wait<'_> {
+        self.mode.wait(&self.health, self.cover_millis)
+    }
+
+    // Reading.
+
+    /// Reads blocks of a level.
+    pub(crate) fn read(&self, level: u8, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        let mut places = vec![0; buf.len() / BLOCK_SIZE];
+        self.look(level, first, buf, &mut places)?;
+        loop {
+            let read = self.cells(level).read_blocks(first, &places, buf);
+            if !read.as_ref().is_err_and(|e| e.kind() == Kind::Corrupt) {
+                return read;
+            }
+            // A batch may have put a block elsewhere since, and another into its cell.
+            let mut now = vec![0; places.len()];
+            self.look(level, first, buf, &mut now)?;
+            if now == places {
+                return read;
+            }
+            places = now;
+        }
+    }
+
+    /// The places of blocks that are in a cell; the others are read at once, and their place given as 0.
+    fn look(&self, level: u8, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
+        if level > 0 {
+            return self.hidden.look(&self.health, level, first.0, buf, places, self.cells(level));
+        }
+        self.warm(first, places.len() as u64);
+        self.with(0, |level0, cells| level0.look(first.0, buf, places, cells))
+    }
+
+    /// Loads the leaves that say where blocks of level 0 are, without its lock.
+    pub(crate) fn warm(&self, first: BlockAddr, count: u64) {
+        warm(first.0, count, self.cells(0), |act| self.with_map(0, act));
+    }
+
+    /// Runs `act` on the map of a level under its lock.
+    pub(crate) fn with_map<T>(&self, level: u8, act: impl FnOnce(&mut Tree) -> T) -> T {
+        self.with(level, |state, _| act(&mut state.tree))
+    }
+
+    /// Which of `count` blocks of a level are written.
+    pub(crate) fn written(&self, level: u8, first: BlockAddr, count: usize) -> Result<Vec<bool>> {
+        if level > 0 {
+            return self.hidden.written(&self.health, level, first.0, count, self.cells(level));
+        }
+        self.with(0, |level0, cells| level0.written(first.0, count, cells))
+    }
+
+    /// The counters of a level.
+    pub(crate) fn status(&self, level: u8) -> Vec<StatusItem> {
+        if level > 0 {
+            return self.hidden.status(&self.health, level);
+        }
+        self.with(0, |level0, _| {
+            let mut items = Vec::from(level0.tree.status());
+            items.push(StatusItem::new("waiting_for_cells", level0.queue.len() as u64, "blocks"));
+            items
+        })
+    }
+
+    // Level 0, for the operation whose turn it is (`public.rs`).
+
+    /// Queues blocks of level 0.
+    pub(crate) fn queue_public(&self, first: BlockAddr, data: &[u8]) {
+        self.with(0, |level0, _| {
+            for (addr, block) in (first.0..).zip(data.chunks_exact(BLOCK_SIZE)) {
+                match level0.queue.get_mut(addr) {
+                    Some(pending) => pending.copy_from_slice(block),
+                    None => level0.queue.put(addr, block.into()),
+                }
+            }
+        });
+    }
+
+    /// Queues a discard of level 0.
+    pub(crate) fn discard_public(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.with(0, |HiddenLevel { tree, queue }, cells| {
+            queue.discard(first.0, count);
+            if tree.any(first.0, count, &cells.held())? {
+                queue.trim(first.0, count);
+            }
+            Ok(())
+        })
+    }
+
+    // Hidden levels.
+
+    /// Queues blocks of a hidden level. Waits while too much is queued.
+    pub(crate) fn write_hidden(&self, level: u8, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.hidden.write(&self.wait(), level, first.0, data, self.cells(level))
+    }
+
+    /// Queues a discard of a hidden level. Waits while too many are queued.
+    pub(crate) fn discard_hidden(&self, level: u8, first: BlockAddr, count: u64) -> Result<()> {
+        self.hidden.discard(&self.wait(), level, first.0, count, self.cells(level))
+    }
+
+    /// A flush of a hidden level. It causes nothing and waits until batches that others cause have taken everything, and are
+    /// durable.
+    pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
+        let wait = self.wait();
+        let taken = BatchSeq(self.hidden.wait_passed(&wait, level)?);
+        let durable = self.durability.wait_synced(taken, wait.patience)?;
+        if durable { Ok(()) } else { Err(no_sync()) }
+    }
+
+    /// Whether nothing of a hidden level waits for cover from now on.
+    pub(crate) fn give_up(&self, level: u8, gives_up: bool) {
+        self.hidden.give_up(level, gives_up);
+    }
+
+    /// The user of a hidden level was told that something of it is lost.
+    pub(crate) fn lose(&self, level: u8) {
+        self.hidden.lose(level);
+    }
+
+    /// Errors: [`Kind::NoCover`] if a hidden level has anything pending that no batch has taken, or has lost something.
+    pub(crate) fn check_taken(&self) -> Result<()> {
+        self.hidden.check_taken(&self.health)
+    }
+
+    // Batches.
+
+    /// A hidden level fills its cells in batch `seq`. Its queue and the number of the batch change under one lock, so a flush that
+    /// finds the queue empty waits for the right batch to be durable.
+    pub(crate) fn fill_hidden(
+        &self,
+        level: u8,
+        seq: BatchSeq,
+        fill: impl FnOnce(&mut HiddenLevel, &LevelCells) -> Result<()>,
+    ) -> Result<()> {
+        let mut state = self.hidden.lock(&self.health, level);
+        fill(&mut state.level, self.cells(level))?;
+        self.hidden.passed(level, &mut state, seq.0);
+        Ok(())
+    }
+
+    /// The last batch can be read from its cells.
+    pub(crate) fn complete(&self) {
+        self.cells.iter().for_each(LevelCells::complete);
+    }
+
+    /// Goes on after batch `seq`, the last on the medium.
+    pub(crate) fn resume(&self, seq: BatchSeq) {
+        for level in 1..self.count() {
+            self.hidden.lock(&self.health, level).filled = seq.0;
+        }
+    }
+}

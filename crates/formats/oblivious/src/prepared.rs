@@ -1,0 +1,129 @@
+//! A batch before it is its turn: which cells it rewrites, and what these hold.
+//!
+//! Deniability contract: all cells of every region are read. Each costs one attempt to find out whether its level has it, and one
+//! decryption: under the key of that level, or under a throwaway key if the level is not open or has nothing there. Cells
+//! come from public randomness alone.
+
+use crate::cell::Opened;
+use crate::cell_store::CellStore;
+use crate::draw::draw_cells;
+use crate::durability::Durability;
+use crate::keys::Keys;
+use crate::limits::{CELL_LEN, GROUP};
+use crate::params::Params;
+use crate::place::{BatchSeq, Cell, Place};
+use crate::regions::REGIONS;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Result};
+use lacuna_crypto::RandomSource;
+use lacuna_levels::{Entry, SALT_LEN};
+use std::sync::Arc;
+
+/// Draws batches, and reads and decrypts their cells. A cell says itself in which place it was put, so no map is asked.
+pub(crate) struct Preparer {
+    params: Params,
+    keys: Arc<Keys>,
+    /// Public randomness.
+    random: Arc<dyn RandomSource>,
+    cells: Arc<CellStore>,
+    durability: Arc<Durability>,
+}
+
+impl Preparer {
+    pub(crate) fn new(
+        params: Params,
+        keys: Arc<Keys>,
+        random: Arc<dyn RandomSource>,
+        cells: Arc<CellStore>,
+        durability: Arc<Durability>,
+    ) -> Preparer {
+        Preparer { params, keys, random, cells, durability }
+    }
+
+    /// Draws the next batch and reads its cells. `old` is memory for them. Where the system refuses to read them, `hold` is told why, and
+    /// waits until they are to be read again, or gives the error back: the batch is then given up with what was drawn for it.
+    ///
+    /// Deniability contract: cells of all levels are read alike, so whether a batch is held tells nothing of them.
+    pub(crate) fn prepare(&self, mut old: Vec<u8>, hold: impl Fn(Error) -> Result<()>) -> Result<Prepared> {
+        let mut salt = [0; SALT_LEN];
+        self.random.fill(&mut salt);
+        let mut cells = Vec::with_capacity(self.params.batch_cells());
+        for region in self.params.regions() {
+            let groups = draw_cells(&*self.random, region.cells / GROUP, region.drawn / GROUP as usize);
+            let firsts = groups.into_iter().map(|group| region.first.0 + group * GROUP);
+            cells.extend(firsts.flat_map(|first| first..first + GROUP).map(Cell));
+        }
+        let as_of = self.durability.progress().written;
+        old.resize(cells.len() * CELL_LEN, 0);
+        while let Err(e) = self.cells.read_last(&cells, &mut old) {
+            if !e.kind().is_refusal() {
+                return Err(e);
+            }
+            hold(e)?;
+        }
+        let mut prepared = Prepared {
+            params: self.params,
+            keys: Arc::clone(&self.keys),
+            salt,
+            found: vec![None; cells.len()],
+            cells,
+            as_of,
+            old,
+        };
+        (0..prepared.cells.len()).try_for_each(|slot| prepared.open(slot))?;
+        Ok(prepared)
+    }
+}
+
+/// What is known of a batch before it is filled.
+pub(crate) struct Prepared {
+    params: Params,
+    keys: Arc<Keys>,
+    pub(crate) salt: [u8; SALT_LEN],
+    /// The cells that it rewrites.
+    pub(crate) cells: Vec<Cell>,
+    /// Batches up to this one had been written when the cells were read.
+    pub(crate) as_of: BatchSeq,
+    /// The cells as they were; where something was found, the block is decrypted.
+    pub(crate) old: Vec<u8>,
+    /// What the level of its region has, or had, in a cell, and the place under which it put it there.
+    pub(crate) found: Vec<Option<(Entry, Place)>>,
+}
+
+impl Prepared {
+    /// Finds out what a cell holds of the level of its region, and decrypts it.
+    fn open(&mut self, slot: usize) -> Result<()> {
+        let level = (0..REGIONS as u8).find(|level| self.params.slots(*level).contains(&slot));
+        let key = self.keys.of_region(level);
+        let cell = &mut self.old[slot * CELL_LEN..(slot + 1) * CELL_LEN];
+        let (entry, place) = key.claim(cell);
+        let claimed = entry.filter(|_| place.cell() == Some(self.cells[slot]));
+        let (key, entry) = claimed.map_or((self.keys.throwaway(), Entry::Empty), |entry| (key, entry));
+        let verified = key.open(place, entry, cell)? == Opened::Verified;
+        self.found[slot] = claimed.filter(|_| verified).map(|entry| (entry, place));
+        Ok(())
+    }
+
+    /// A later batch has put `cell` into this one of the cells.
+    pub(crate) fn replace(&mut self, slot: usize, cell: &[u8]) -> Result<()> {
+        self.old[slot * CELL_LEN..(slot + 1) * CELL_LEN].copy_from_slice(cell);
+        self.open(slot)
+    }
+
+    /// The block of a cell.
+    pub(crate) fn block(&mut self, slot: usize) -> &mut [u8] {
+        &mut self.old[slot * CELL_LEN..slot * CELL_LEN + BLOCK_SIZE]
+    }
+
+    /// Addresses of the blocks of every open level that were found.
+    pub(crate) fn data_by_level(&self) -> Vec<Vec<BlockAddr>> {
+        let data = |level: u8| {
+            let found = self.found[self.params.slots(level)].iter().flatten();
+            let addr = |(entry, _): &(Entry, Place)| match entry {
+                Entry::Data(addr) => Some(BlockAddr(*addr)),
+                _ => None,
+            };
+            found.filter_map(addr).collect()
+        };
+        (0..self.keys.levels().len() as u8).map(data).collect()
+    }
+}

@@ -1,0 +1,273 @@
+//! The operations of level 0, and when batches are written.
+//!
+//! Operations that count take turns: each holds the lock of this part until the batches that it causes are written, so batches
+//! follow from the order of operations. Reads take none and go on beside a batch.
+//!
+//! Deniability contract: whether and when a batch is written is decided here: by operations of level 0 and the paced clock,
+//! and on a plausible disk by those of every level, a read like a write (the paper's Algorithm 7). What the operations do
+//! does not matter, their number does. On an opportunistic disk hidden operations never take a turn. What the medium refused is tried again
+//! by the next operation that takes one.
+
+use crate::ahead::Ahead;
+use crate::batch_writer::{BatchWriter, Outcome};
+use crate::durability::Durability;
+use crate::limits::MOST_TRIMS;
+use crate::open_levels::OpenLevels;
+use crate::params::Params;
+use crate::place::BatchSeq;
+use crate::plan::Hiding;
+use crate::store::Store;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, FailStop, OnPanic, Result, defect};
+use lacuna_levels::Pace;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Level 0 of an open disk.
+pub(crate) struct Public {
+    params: Params,
+    health: Arc<FailStop>,
+    levels: Arc<OpenLevels>,
+    ahead: Arc<Ahead>,
+    durability: Arc<Durability>,
+    store: Arc<Store>,
+    turn: Mutex<Turn>,
+    /// Blocks that front ends wrote.
+    blocks_written: AtomicU64,
+    /// Batches that the paced cover caused.
+    refreshes: AtomicU64,
+}
+
+/// What one operation at a time has.
+struct Turn {
+    /// Operations since the last batch.
+    operations: usize,
+    writer: BatchWriter,
+}
+
+impl Public {
+    /// Level 0 over the parts that `writer` uses too.
+    pub(crate) fn new(
+        params: Params,
+        health: Arc<FailStop>,
+        levels: Arc<OpenLevels>,
+        ahead: Arc<Ahead>,
+        durability: Arc<Durability>,
+        store: Arc<Store>,
+        writer: BatchWriter,
+    ) -> Public {
+        Public {
+            params,
+            health,
+            levels,
+            ahead,
+            durability,
+            store,
+            turn: Mutex::new(Turn { operations: 0, writer }),
+            blocks_written: AtomicU64::new(0),
+            refreshes: AtomicU64::new(0),
+        }
+    }
+
+    /// Enters fail-stop for good, wakes all threads that wait in the parts below, and gives the error back.
+    pub(crate) fn fail(&self, e: Error) -> Error {
+        let e = self.health.fail(e);
+        self.levels.wake_all();
+        self.durability.wake_all();
+        self.ahead.wake_all();
+        e
+    }
+
+    /// Runs an operation when it is its turn. A panic fails the disk before the next has its turn.
+    fn in_turn<T>(&self, operation: impl FnOnce(&mut Turn) -> Result<T>) -> Result<T> {
+        let mut turn = self.turn.lock();
+        let _guard = OnPanic::new(|| drop(self.fail(defect())));
+        self.health.check()?;
+        operation(&mut turn)
+    }
+
+    /// Goes on after batch `seq`, which the next one calls `name`, and which is durable with all before it, in place those up
+    /// to `applied`.
+    pub(crate) fn resume(&self, seq: BatchSeq, name: [u8; 16], applied: BatchSeq) {
+        self.turn.lock().writer.resume(seq, name, applied);
+    }
+
+    /// Takes blocks of level 0 in. Every one counts, also one that is written again at once: how many batches there are says
+    /// nothing of which blocks were written.
+    pub(crate) fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        let blocks = data.len() / BLOCK_SIZE;
+        self.blocks_written.fetch_add(blocks as u64, Ordering::Relaxed);
+        // The batch that takes the blocks finds the leaves in memory.
+        self.levels.warm(first, blocks as u64);
+        self.in_turn(|turn| {
+            let mut done = 0;
+            while done < blocks {
+                self.catch_up(turn)?;
+                let until_batch = self.params.batch_blocks() - turn.operations;
+                let part = until_batch.min(blocks - done);
+                let data = &data[done * BLOCK_SIZE..(done + part) * BLOCK_SIZE];
+                self.levels.queue_public(BlockAddr(first.0 + done as u64), data);
+                self.operate(turn, part)?;
+                done += part;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes blocks of level 0 unwritten. Counts whether any of them was written or not.
+    pub(crate) fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.levels.warm(first, count);
+        self.in_turn(|turn| {
+            self.catch_up(turn)?;
+            self.levels.discard_public(first, count).map_err(|e| self.fail(e))?;
+            self.operate(turn, self.discard_operations())?;
+            // Pages that the discard changed are written before it is answered, once there are more than the cache should hold.
+            while self.levels.with_map(0, |map| map.crowded()) {
+                self.batch(turn)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// For how many operations a discard counts: a batch records no more than some.
+    fn discard_operations(&self) -> usize {
+        self.params.batch_blocks().div_ceil(MOST_TRIMS)
+    }
+
+    /// A discard of a hidden level on a plausible disk.
+    pub(crate) fn pass_discard(&self) -> Result<()> {
+        self.pass(self.discard_operations())
+    }
+
+    /// Operations of any level on a plausible disk: those of level 0 that write count for themselves.
+    pub(crate) fn pass(&self, operations: usize) -> Result<()> {
+        if self.params.plan.hiding == Hiding::Opportunistic {
+            return Ok(());
+        }
+        self.in_turn(|turn| {
+            self.catch_up(turn)?;
+            self.operate(turn, operations)
+        })
+    }
+
+    /// Counts operations, and writes the batches that they fill.
+    fn operate(&self, turn: &mut Turn, operations: usize) -> Result<()> {
+        turn.operations += operations;
+        self.catch_up(turn)
+    }
+
+    /// Writes what is due: a batch that the medium refused, as it was, and those that operations have filled.
+    ///
+    /// Errors: why the medium refuses batches; nothing is lost then, and what is due stays so.
+    fn catch_up(&self, turn: &mut Turn) -> Result<()> {
+        if turn.writer.is_held() && self.settle(turn.writer.write_held())? {
+            self.batch(turn)?;
+        }
+        while turn.operations >= self.params.batch_blocks() {
+            self.batch(turn)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a batch, and those that have to follow at once. None is held.
+    fn batch(&self, turn: &mut Turn) -> Result<()> {
+        self.health.check()?;
+        loop {
+            let before = turn.operations;
+            turn.operations = before.saturating_sub(self.params.batch_blocks());
+            let written = turn.writer.write();
+            if matches!(written, Ok(Outcome::Postponed(_))) {
+                turn.operations = before;
+            }
+            if !self.settle(written)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes a batch whatever is pending, for which fewer operations than fill one are enough.
+    fn batch_now(&self, turn: &mut Turn) -> Result<()> {
+        self.catch_up(turn)?;
+        let before = std::mem::take(&mut turn.operations);
+        let written = self.batch(turn);
+        if written.is_err() && !turn.writer.is_held() {
+            turn.operations = before;
+        }
+        written
+    }
+
+    /// Whether another batch has to follow at once. Errors: why the medium refused it; after any other the disk has failed.
+    fn settle(&self, outcome: Result<Outcome>) -> Result<bool> {
+        match outcome.map_err(|e| self.fail(e))? {
+            Outcome::Written { another } => Ok(another),
+            Outcome::Held(e) => {
+                self.durability.note_held(e.clone());
+                Err(e)
+            }
+            Outcome::Postponed(e) => Err(e),
+        }
+    }
+
+    /// Makes everything that level 0 acknowledged durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let last = self.in_turn(|turn| {
+            self.catch_up(turn)?;
+            if turn.operations > 0 {
+                self.batch_now(turn)?;
+            }
+            while self.levels.with(0, |level0, _| !level0.queue.trims().is_empty()) {
+                self.batch(turn)?;
+            }
+            turn.writer.note_flushed();
+            Ok(turn.writer.last())
+        })?;
+        self.durability.sync_to(last).map_err(|e| self.fail(e))
+    }
+
+    /// One beat of the paced cover. If the medium refuses its batch, the next beat tries again.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        self.refreshes.fetch_add(1, Ordering::Relaxed);
+        self.cover().map(drop)
+    }
+
+    /// Writes the batches of cover that closing takes, whatever is pending.
+    pub(crate) fn cover_closing(&self, pace: Pace) -> Result<()> {
+        self.params.closing_cover().write(pace, |durable| {
+            if durable {
+                return self.cover().map(drop);
+            }
+            self.in_turn(|turn| self.batch_now(turn))
+        })
+    }
+
+    /// Writes a batch, whatever is pending, and makes it durable. Returns its number.
+    fn cover(&self) -> Result<BatchSeq> {
+        let last = self.in_turn(|turn| {
+            self.batch_now(turn)?;
+            turn.writer.note_flushed();
+            Ok(turn.writer.last())
+        })?;
+        self.durability.sync_to(last).map_err(|e| self.fail(e))?;
+        Ok(last)
+    }
+
+    /// Makes everything durable in place, and says so in a batch that holds nothing new. From then on a batch that cannot be read
+    /// was damaged, and is not the end of the log; and opening has nothing left to do.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let last = self.cover()?;
+        self.store.apply_to(last).map_err(|e| self.fail(e))?;
+        self.durability.sync().map_err(|e| self.fail(e))?;
+        self.turn.lock().writer.note_applied(last);
+        self.cover().map(drop)
+    }
+
+    /// Blocks that front ends wrote to level 0.
+    pub(crate) fn blocks_written(&self) -> u64 {
+        self.blocks_written.load(Ordering::Relaxed)
+    }
+
+    /// Batches that the paced cover caused.
+    pub(crate) fn refreshes(&self) -> u64 {
+        self.refreshes.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,330 @@
+//! From a medium to an open disk: which batch is the last, which cells are still in the ring, what the stash holds, and
+//! what the last batches changed in the maps.
+//!
+//! A head says which batches were durable when it was written. After those the batches end before the first that is not
+//! whole or does not follow the one before it. This part writes nothing (`Oblivious::recover` does, from what is found), and finds the same end whichever levels are opened
+//! (deniability contract).
+
+use crate::head::{Head, LevelRecord, PublicPart, batch_key};
+use crate::journal::{COPIES, Journal};
+use crate::keys::Keys;
+use crate::level_cells::LevelCells;
+use crate::limits::CELL_LEN;
+use crate::params::Params;
+use crate::place::{BatchSeq, Cell, Place};
+use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result, Secret};
+use lacuna_levels::{Entry, FANOUT, HiddenLevel, LOST, Tree, corrupt};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+/// Heads that are read at once.
+const AT_ONCE: u64 = 256;
+
+/// What a slot of the stash holds; no block where it does not verify.
+type Stashed = (Entry, Option<Box<[u8]>>);
+
+/// Where the batches of a disk end.
+pub(crate) struct End {
+    /// The last head.
+    pub(crate) head: Head,
+    /// The cells of batches that may not be in place yet, oldest first.
+    pub(crate) in_flight: Vec<(BatchSeq, Vec<Cell>)>,
+}
+
+/// Reads what a disk that is being opened has on its medium.
+pub(crate) struct Recovery<'a> {
+    pub(crate) params: &'a Params,
+    pub(crate) keys: &'a Keys,
+    pub(crate) journal: &'a Journal,
+}
+
+impl Recovery<'_> {
+    /// The key by which heads are found.
+    fn level0(&self) -> &Secret<32> {
+        &self.keys.level(0).level
+    }
+
+    /// Finds the last batch.
+    pub(crate) fn find_end(&self) -> Result<End> {
+        // A head is taken as it was read first: a medium may answer differently when it is asked again, and the batches would end
+        // before one that was there.
+        let (durable, mut seen) = self.last_synced()?;
+        let first = |seq: BatchSeq| seen.remove(&seq).map_or_else(|| self.need_head(seq, None), Ok);
+        let mut end = durable.map(first).transpose()?;
+        loop {
+            let (seq, name) =
+                end.as_ref().map_or((BatchSeq(0), None), |head| (head.public.seq, Some(head.name())));
+            let follows = |next: &Head| name.is_none_or(|name| next.public.previous == name);
+            let next = match seen.remove(&seq.next()).filter(follows) {
+                Some(next) => Some(next),
+                None => self.journal.head(self.level0(), seq.next(), follows)?,
+            };
+            match next {
+                Some(next) if self.journal.has_record(&next) => end = Some(next),
+                _ => break,
+            }
+        }
+        let end = end.ok_or_else(|| {
+            Error::new(Kind::Corrupt, "cannot find the journal of this disk")
+                .found("not one batch that verifies")
+                .expected("at least the one that creation wrote")
+                .remedy("the medium was overwritten: restore it from a backup")
+        })?;
+        let PublicPart { seq, previous, claims, .. } = end.public;
+        let mut in_flight = vec![(seq, end.public.cells.clone())];
+        let mut name = previous;
+        for seq in (claims.applied.next().0..seq.0).rev().map(BatchSeq) {
+            let head = self.need_head(seq, Some(name))?;
+            name = head.public.previous;
+            in_flight.push((seq, head.public.cells));
+        }
+        in_flight.reverse();
+        Ok(End { head: end, in_flight })
+    }
+
+    /// The last batch that any head calls durable, and the heads from there on. Reads the whole journal, and of its second copy the
+    /// parts where the first one is not whole.
+    fn last_synced(&self) -> Result<(Option<BatchSeq>, BTreeMap<BatchSeq, Head>)> {
+        let journal = u64::from(self.params.journal);
+        let mut synced = None;
+        let mut seen = BTreeMap::new();
+        let mut buf = vec![0; AT_ONCE as usize * BLOCK_SIZE];
+        for at in (0..journal).step_by(AT_ONCE as usize) {
+            let buf = &mut buf[..(journal - at).min(AT_ONCE) as usize * BLOCK_SIZE];
+            for copy in 0..COPIES {
+                self.journal.read_heads(BatchSeq(at), copy, buf)?;
+                let mut whole = true;
+                for block in buf.as_chunks::<BLOCK_SIZE>().0 {
+                    let unwritten = block.iter().all(|byte| *byte == 0);
+                    let head = if unwritten { None } else { Head::open(self.params, self.level0(), block)? };
+                    whole &= head.is_some();
+                    if let Some(head) = head {
+                        synced = synced.max(Some(head.public.claims.synced));
+                        seen.entry(head.public.seq).or_insert(head);
+                    }
+                }
+                seen = seen.split_off(&synced.unwrap_or(BatchSeq(0)));
+                if whole {
+                    break;
+                }
+            }
+        }
+        Ok((synced.filter(|seq| *seq > BatchSeq(0)), seen))
+    }
+
+    /// A head that was durable, which the batch after it calls `name`.
+    fn need_head(&self, seq: BatchSeq, name: Option<[u8; 16]>) -> Result<Head> {
+        let fits = |head: &Head| name.is_none_or(|name| head.name() == name);
+        self.journal.head(self.level0(), seq, fits)?.ok_or_else(|| {
+            corrupt("cannot open the disk")
+                .found(format!("both copies of the head of batch {} are damaged", seq.0))
+        })
+    }
+
+    /// Rebuilds the map of a level as of batch `end`, and the blocks pending for a cell.
+    ///
+    /// Without a batch that was written while the level was open the level is empty.
+    pub(crate) fn rebuild(
+        &self,
+        level: u8,
+        end: &Head,
+        state: &mut HiddenLevel,
+        cells: &LevelCells,
+    ) -> Result<()> {
+        let level_key = &self.keys.level(level).level;
+        let earlier;
+        // The last head is not read again: a medium may answer differently, and the map would be of another batch than the ring.
+        let last = if end.level(self.params, &batch_key(level_key, &end.salt)?, level).is_some() {
+            end
+        } else {
+            earlier = self.record_before(level, end)?;
+            let Some(earlier) = &earlier else { return Ok(()) };
+            earlier
+        };
+        let said =
+            last.level(self.params, &batch_key(level_key, &last.salt)?, level).expect("it was just read");
+        let end = end.public.seq;
+        if said.state.covered + u64::from(self.params.journal) <= end.0 {
+            return Err(not_open_for_long(level, end.0 - last.public.seq.0));
+        }
+        // A hidden level has no stash.
+        let stashed = if level == 0 { self.stash_of(last, state, cells)? } else { Vec::new() };
+        self.replay(level, last, &said, &mut state.tree, cells)?;
+        // It is later than what the map says.
+        for (entry, block) in stashed {
+            match (entry, block) {
+                (Entry::Data(addr), Some(block)) => {
+                    state.queue.put(addr, block);
+                }
+                (Entry::Data(addr), None) => state.tree.replay(addr, LOST),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Repeats what the map has not on its pages, up to batch `last`, which says `said` of it.
+    fn replay(
+        &self,
+        level: u8,
+        last: &Head,
+        said: &LevelRecord,
+        tree: &mut Tree,
+        cells: &LevelCells,
+    ) -> Result<()> {
+        let level_key = &self.keys.level(level).level;
+        let mut changes = Changes::default();
+        changes.add(self.params, level, level_key, last)?;
+        let mut name = last.public.previous;
+        for seq in (said.state.covered + 1..last.public.seq.0).rev() {
+            let head = self.need_head(BatchSeq(seq), Some(name))?;
+            changes.add(self.params, level, level_key, &head)?;
+            name = head.public.previous;
+        }
+        tree.restore(said.state, &changes.moved, cells)?;
+        let early = changes.replay(tree, said.cycle);
+        if said.cycle > BatchSeq(0) {
+            tree.resume_cycle(said.cycle.0, |leaf| early.has(leaf));
+        }
+        Ok(())
+    }
+
+    /// The last head before `end` that was written while the level was open.
+    fn record_before(&self, level: u8, end: &Head) -> Result<Option<Head>> {
+        let key = &self.keys.level(level).level;
+        let seq = end.public.seq.0;
+        let mut name = Some(end.public.previous);
+        for seq in ((seq + 1).saturating_sub(u64::from(self.params.journal)).max(1)..seq).rev() {
+            let fits = |head: &Head| name.is_none_or(|name| head.name() == name);
+            let head = self.journal.head(self.level0(), BatchSeq(seq), fits)?;
+            name = head.as_ref().map(|head| head.public.previous);
+            let Some(head) = head else { continue };
+            if head.level(self.params, &batch_key(key, &head.salt)?, level).is_some() {
+                return Ok(Some(head));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What level 0 left in the slots of the stash of a batch. `state` and `cells` are those of level 0.
+    fn stash_of(&self, last: &Head, state: &HiddenLevel, cells: &LevelCells) -> Result<Vec<Stashed>> {
+        let key = batch_key(self.level0(), &last.salt)?;
+        let seq = last.public.seq;
+        let mut found = Vec::new();
+        for (slot, entry) in last.stash(&key) {
+            let mut buf = vec![0; CELL_LEN];
+            let read = cells.has_given(self.journal.read_stash(seq, slot, &mut buf))?;
+            let opened = read && cells.has_given(cells.open(Place::in_stash(seq, slot), entry, &mut buf))?;
+            buf.truncate(BLOCK_SIZE);
+            if state.tree.names(entry) {
+                found.push((entry, opened.then(|| buf.into())));
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn not_open_for_long(level: u8, batches: u64) -> Error {
+    if level == 0 {
+        return corrupt("cannot open the disk")
+            .found("a journal that no longer has what the map of level 0 needs");
+    }
+    Error::new(Kind::Corrupt, format!("cannot open level {level}"))
+        .found(format!("it was not open while the last {batches} batches were written"))
+        .expected("that it is opened whenever the disk is written to")
+        .remedy("what it held was overwritten: open the disk without it, and restore the level from a backup")
+}
+
+/// What batches did to a map. They are added from the last one back, for each names the one before it.
+#[derive(Default)]
+struct Changes {
+    /// Where pages were put last.
+    moved: FxHashMap<(u8, u64), u64>,
+    /// The batch that last wrote a leaf, with all changes before it.
+    written: BTreeMap<u64, BatchSeq>,
+    /// Each with its batch.
+    newest_first: Vec<(BatchSeq, Change)>,
+}
+
+/// One change of a map.
+enum Change {
+    /// A block, and its place.
+    Put(u64, Place),
+    /// First block and length of a range.
+    Clear(u64, u64),
+}
+
+/// Leaves with changes from before the cycle that was writing pages began.
+#[derive(Default)]
+struct Early {
+    leaves: FxHashSet<u64>,
+    /// Ranges of leaves of which something was discarded.
+    ranges: Vec<RangeInclusive<u64>>,
+}
+
+impl Early {
+    fn has(&self, leaf: u64) -> bool {
+        self.leaves.contains(&leaf) || self.ranges.iter().any(|range| range.contains(&leaf))
+    }
+}
+
+impl Changes {
+    fn add(&mut self, params: &Params, level: u8, level_key: &Secret<32>, head: &Head) -> Result<()> {
+        let key = batch_key(level_key, &head.salt)?;
+        // While the level was not open it put nothing anywhere.
+        let Some(said) = head.level(params, &key, level) else { return Ok(()) };
+        let seq = head.public.seq;
+        for (cell, entry) in head.entries(params, &key, level).into_iter().rev() {
+            let place = Place::new(seq, cell);
+            match entry {
+                Entry::Data(addr) => self.newest_first.push((seq, Change::Put(addr, place))),
+                Entry::Page { depth, index } => {
+                    self.moved.entry((depth, index)).or_insert(place.word());
+                    if depth == 0 {
+                        self.written.entry(index).or_insert(seq);
+                    }
+                }
+                Entry::Empty | Entry::Trim { .. } | Entry::Lost(_) => {}
+            }
+        }
+        // What was discarded comes before what the batch put anywhere.
+        let trims = said.trims.into_iter().rev();
+        self.newest_first.extend(trims.map(|(first, count)| (seq, Change::Clear(first, count))));
+        Ok(())
+    }
+
+    /// Repeats what leaves do not say that were written since. Returns which of it is from before batch `cycle`.
+    fn replay(self, tree: &mut Tree, cycle: BatchSeq) -> Early {
+        let mut early = Early::default();
+        let Changes { written, newest_first, .. } = self;
+        for (seq, change) in newest_first.into_iter().rev() {
+            match change {
+                Change::Put(addr, place) => {
+                    let leaf = addr / FANOUT;
+                    if written.get(&leaf).is_some_and(|written| *written > seq) {
+                        continue;
+                    }
+                    tree.replay(addr, place.word());
+                    if seq < cycle {
+                        early.leaves.insert(leaf);
+                    }
+                }
+                Change::Clear(first, count) => {
+                    let end = first.saturating_add(count);
+                    let touched = written.range(first / FANOUT..=end / FANOUT);
+                    let mut at = first;
+                    for (leaf, _) in touched.filter(|(_, written)| **written > seq) {
+                        tree.replay_clear(at, (leaf * FANOUT).saturating_sub(at).min(end.saturating_sub(at)));
+                        at = at.max((leaf + 1) * FANOUT);
+                    }
+                    tree.replay_clear(at, end.saturating_sub(at));
+                    if seq < cycle && count > 0 {
+                        early.ranges.push(first / FANOUT..=(end - 1) / FANOUT);
+                    }
+                }
+            }
+        }
+        early
+    }
+}

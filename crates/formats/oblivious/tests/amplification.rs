@@ -1,0 +1,156 @@
+//! What a write costs, counted on the medium: the same for every logical sequence and however full the level is, and as
+//! much as follows from the parameters.
+//!
+//! Every batch reads its cells in all regions, and has them written to the ring and later in place, read from the ring once
+//! more (fewer where batches that go home together share a cell); it has slots of the stash and two copies of the head. A batch takes *operations* − *page_writes* blocks of level 0, and of
+//! hidden levels about as many as their share.
+//!
+//! The papers: HIVE rewrites O(log² N) blocks for a write, with a constant of 64 without a stash and of 3 with one (paper
+//! 000, section 4); for k cells that change in the maps of each of L levels of recursion, O(k^L) (paper 001, section 5.2).
+//! Run with `--nocapture`, this prints both beside ours, of which `page_writes` alone grows with N, up to 17 of 32.
+
+mod fixture;
+
+use fixture::{create, open};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_oblivious::{Params, Plan};
+use lacuna_sim::{OpKind, Record, Recorder, Rng};
+use std::sync::Arc;
+
+const CELL: u64 = 4160;
+const STASH_SLOTS: u64 = 48;
+
+/// Bytes that were read; records, blocks in place, bytes of metadata, and heads that were written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Moved {
+    read: u64,
+    records: u64,
+    in_place: u64,
+    metadata: u64,
+    heads: u64,
+}
+
+impl Moved {
+    fn of(params: &Params, records: &[Record]) -> Moved {
+        let block = BLOCK_SIZE as u64;
+        // In place a page of metadata follows the blocks of eight cells.
+        let cells_start = params.medium_len() - params.cells / 8 * 9 * block;
+        let is_metadata = |offset: u64| offset >= cells_start && (offset - cells_start) / block % 9 == 8;
+        let mut moved = Moved::default();
+        for record in records {
+            match record.kind {
+                OpKind::Sync => {}
+                OpKind::Read => moved.read += record.len,
+                OpKind::Write if is_metadata(record.offset) => moved.metadata += record.len,
+                OpKind::Write if record.offset >= cells_start => moved.in_place += record.len / block,
+                OpKind::Write if record.len == block => moved.heads += 1,
+                OpKind::Write => moved.records += 1,
+                other => panic!("{other:?} while blocks are written"),
+            }
+        }
+        moved
+    }
+
+    /// Bytes written.
+    fn written(&self, params: &Params) -> u64 {
+        self.records * record(params) + (self.in_place + self.heads) * BLOCK_SIZE as u64 + self.metadata
+    }
+}
+
+/// Bytes of a record.
+fn record(params: &Params) -> u64 {
+    ((params.batch_cells() as u64 + STASH_SLOTS) * CELL).next_multiple_of(BLOCK_SIZE as u64)
+}
+
+/// What writes of blocks move, after a level was written up to a part of its blocks. However large the part is, as many
+/// blocks were written before.
+fn measure(params: &Params, part: u64, writes: u64, mut next: impl FnMut(u64, u64) -> u64) -> Moved {
+    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+    let medium: Arc<dyn Medium> = recorder.clone();
+    create(&medium, params, 1, 1).unwrap();
+    let disk = open(&medium, params, 1, 2).unwrap();
+    let level = &disk.levels()[0];
+    let block = vec![7; BLOCK_SIZE];
+    let full = params.blocks * part / 100;
+    for n in 0..params.blocks {
+        level.write(BlockAddr(n % full), &block).unwrap();
+    }
+    level.flush().unwrap();
+    recorder.take();
+    for n in 0..writes {
+        level.write(BlockAddr(next(n, full)), &block).unwrap();
+    }
+    Moved::of(params, &recorder.take())
+}
+
+fn shape(room: u64, per_write: u8, operations: u8) -> Params {
+    Params::plan(room, Plan { per_write, operations, ..Plan::DEFAULT }).unwrap()
+}
+
+#[test]
+fn every_write_costs_the_same_and_what_the_parameters_say() {
+    println!("blocks of 4096 for a block: read, written, of these to the ring, in place, metadata");
+    for params in
+        [shape(80 << 20, 2, 32), shape(24 << 20, 2, 12), shape(24 << 20, 3, 16), shape(32 << 20, 6, 4)]
+    {
+        let (cells, taken) = (params.batch_cells() as u64, params.batch_blocks() as u64);
+        // Parts of the ring, which go home together.
+        let parts = 40;
+        let batches = parts * u64::from(params.ring) / 6;
+        let mut counted = Vec::new();
+        for part in [10, 50, 100] {
+            let mut rng = Rng::new(part);
+            counted.push(measure(&params, part, batches * taken, |n, full| n % full));
+            counted.push(measure(&params, part, batches * taken, |_, _| 3));
+            counted.push(measure(&params, part, batches * taken, |_, full| rng.below(full)));
+        }
+        let moved = counted[0];
+        assert!(counted.iter().all(|other| *other == moved), "{counted:?}");
+        assert_eq!((moved.records, moved.heads), (batches, batches * 2));
+        let block = BLOCK_SIZE as u64;
+        // In place goes what is read from the ring in whole records.
+        assert_eq!(moved.read, batches * 2 * cells * CELL);
+        assert!(moved.in_place <= batches * cells);
+        assert_eq!(moved.metadata, moved.in_place * (CELL - block));
+        // What `status` tells counts a cell for every batch that draws it.
+        let told = params.batch_bytes() * batches;
+        assert_eq!(told - moved.written(&params), (batches * cells - moved.in_place) * CELL);
+        let each = |bytes: u64| bytes as f64 / (batches * taken * block) as f64;
+        println!(
+            "k = {}, {} operations of which {taken} take blocks: {:.2}, {:.2}: {:.2}, {:.2}, {:.2}",
+            params.plan.per_write,
+            params.plan.operations,
+            each(moved.read),
+            each(moved.written(&params)),
+            each(batches * record(&params)),
+            each(moved.in_place * block),
+            each(moved.metadata),
+        );
+    }
+}
+
+#[test]
+fn the_cost_stays_below_its_bound_on_the_largest_disks() {
+    println!("medium | cells read, and cells' worth written, for a block | 3 log² N | 64 log² N | k^L");
+    for room in [1u64 << 30, 100 << 30, 1 << 40, 16 << 40, 1 << 50] {
+        let params = Params::plan(room, Plan::DEFAULT).unwrap();
+        let taken = params.batch_blocks() as f64;
+        let read = (2 * params.batch_cells()) as f64 / taken;
+        let written = params.batch_bytes() as f64 / BLOCK_SIZE as f64 / taken;
+        let logs = (params.cells as f64).log2().powi(2);
+        // The level itself, and the depths of its map, of 512 places a page.
+        let levels = 1 + ((params.blocks as f64).ln() / 512f64.ln()).ceil() as u32;
+        let recursive = u64::from(params.plan.per_write).pow(levels);
+        println!(
+            "{} GiB | {read:.1}, {written:.1} | {:.0} | {:.0} | {recursive}",
+            room >> 30,
+            3.0 * logs,
+            64.0 * logs
+        );
+        // At least 15 of 32 operations take blocks.
+        // For every level together.
+        assert!(read <= 240.0 / 15.0 && written <= 25.0, "{read} and {written}");
+        assert!(read + written < 3.0 * logs);
+    }
+}

@@ -1,0 +1,74 @@
+//! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and tears what was not synced
+//! ([`lacuna_testkit::levels::Hardship`]).
+//!
+//! On a disk whose maps are one page each, on one whose maps have more leaves than memory holds, on one with its threads,
+//! where the same seed is not the same run, and on one whose medium fails to read at times.
+//!
+//! `LACUNA_CUTS` sets the cuts (default 200; with threads 100; of the larger disk and the failing one a fifth), `LACUNA_SEED` the seed.
+
+mod fixture;
+
+use fixture::{BEATS, params};
+use lacuna_contracts::Budget;
+use lacuna_oblivious::{Params, Plan};
+use lacuna_sim::cuts::{a_seed_is_a_run, setting};
+use lacuna_testkit::levels::Hardship;
+
+/// Maps of one page each.
+fn small() -> Hardship<Params> {
+    Hardship::new(params(), BEATS)
+}
+
+/// Maps of more leaves than memory holds, so that pages are written, leave memory and are read again in every session.
+fn with_larger_maps() -> Hardship<Params> {
+    Hardship {
+        params: Params::plan(64 << 20, Plan { operations: 6, ..Plan::DEFAULT }).unwrap(),
+        budget: Budget::bytes(64 << 10),
+        filled: true,
+        operations: 80,
+        medium_operations: 400,
+        ..small()
+    }
+}
+
+/// Operations enough for the journal to go round, and nobody waits for the clock.
+fn with_threads() -> Hardship<Params> {
+    let plan = Plan { cover_millis: 0, ..params().plan };
+    let params = Params::plan(params().medium_len(), plan).unwrap();
+    Hardship { params, threads: true, medium_operations: 1500, operations: 480, ..small() }
+}
+
+#[test]
+fn no_cut_loses_anything_of_any_level() {
+    small().no_cut_loses_anything(setting("LACUNA_CUTS", 200));
+}
+
+#[test]
+fn no_cut_loses_anything_of_maps_larger_than_memory() {
+    let hardship = with_larger_maps();
+    assert!(hardship.params.blocks > 4 * 512, "or memory holds all leaves of a map");
+    hardship.no_cut_loses_anything(setting("LACUNA_CUTS", 200) / 5);
+}
+
+#[test]
+fn no_cut_loses_anything_while_threads_bring_parts_home() {
+    with_threads().no_cut_loses_anything(setting("LACUNA_CUTS", 100));
+}
+
+#[test]
+fn no_cut_loses_anything_where_reads_fail_at_times() {
+    for hardship in [small(), with_threads()] {
+        Hardship { flaky: true, ..hardship }.no_cut_loses_anything(setting("LACUNA_CUTS", 200) / 5);
+    }
+}
+
+/// The proof that the simulation bites: a medium whose syncs do nothing loses data, and is caught.
+#[test]
+fn a_missing_sync_is_caught() {
+    small().simulate(1, 100, true).is_caught();
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest() {
+    a_seed_is_a_run(|seed| small().simulate(seed, 10, false));
+}

@@ -1,0 +1,323 @@
+//! A medium that was damaged or altered: what was hit fails, everything else reads, nothing old is returned;
+//! an attack is not taken for a power cut; and nothing panics.
+
+mod fixture;
+
+use fixture::regions::{JOURNAL, Regions, STASH_SLOTS};
+use fixture::{Model, Worked, create, flush_hidden, models, open_with, options, params};
+use lacuna_contracts::{Disk, Kind};
+use lacuna_crypto::{RandomSource, SeededRandom};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_oblivious::{Levels, Oblivious, OpenOptions, Params, Randomness};
+use lacuna_sim::Rng;
+use lacuna_testkit::levels;
+use lacuna_testkit::levels::{Fresh, fresh, seeded};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a disk left on its medium, and what it should read.
+struct Left {
+    bytes: Vec<u8>,
+    models: Vec<Model>,
+    last_batch: u64,
+    /// The medium half way, and what blocks read then.
+    half_way: (Vec<u8>, [Vec<u64>; 2]),
+}
+
+fn last_batch(disk: &Arc<Oblivious>) -> u64 {
+    fixture::counter(&disk.levels()[0], "last_batch")
+}
+
+/// A disk with both levels written and flushed, and closed or left as a power cut would.
+fn written(params: &Params, seed: u64, close: bool) -> Left {
+    let Fresh { memory, disk, levels } = fresh(params, 2, [seed, seed]);
+    let mut rng = Rng::new(seed);
+    let mut models = models(&disk);
+    let (mut next_stamp, mut half_way) = (0, (Vec::new(), [Vec::new(), Vec::new()]));
+    for round in 0..160 {
+        if round == 80 {
+            flush_hidden(&disk, &levels[1]).unwrap();
+            let latest = |model: &Model| (0..model.blocks()).map(|block| model.latest(block)).collect();
+            half_way = (memory.snapshot(), [latest(&models[0]), latest(&models[1])]);
+        }
+        for (level, model) in levels.iter().zip(&mut models) {
+            let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+            worked.write(3).unwrap();
+        }
+    }
+    flush_hidden(&disk, &levels[1]).unwrap();
+    if close {
+        disk.close().unwrap();
+    } else {
+        // The head of the fourth flush after it says that everything up to it was durable.
+        (0..4).for_each(|_| disk.refresh().unwrap());
+    }
+    models.iter_mut().for_each(Model::flushed);
+    Left { bytes: memory.snapshot(), models, last_batch: last_batch(&disk), half_way }
+}
+
+/// Opens a medium and reads every block of both levels: each is right, or fails by name. Returns how many failed, or none if
+/// the disk does not open.
+fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
+    let blocks = [models[0].blocks(), models[1].blocks()];
+    levels::failures(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
+}
+
+/// Public randomness that draws from the first groups of cells alone, so that they fill up and blocks wait.
+struct Narrow {
+    random: SeededRandom,
+    drawn: AtomicU64,
+    cells: u64,
+}
+
+impl RandomSource for Narrow {
+    fn fill(&self, out: &mut [u8]) {
+        match <&mut [u8; 8]>::try_from(&mut *out) {
+            Ok(word) => *word = (self.drawn.fetch_add(7, Ordering::Relaxed) % self.cells).to_le_bytes(),
+            Err(_) => self.random.fill(out),
+        }
+    }
+}
+
+fn open_narrow(medium: &Arc<dyn Medium>, params: &Params, cells: u64) -> Arc<Oblivious> {
+    let narrow = Narrow { random: SeededRandom::new(3), drawn: AtomicU64::new(0), cells };
+    let options =
+        OpenOptions { random: Randomness { public: Arc::new(narrow), ..seeded(1, 2) }, ..options(1, 2) };
+    open_with(medium, params, 2, options).unwrap()
+}
+
+fn swap(bytes: &mut [u8], one: Range<usize>, other: Range<usize>) {
+    let kept = bytes[one.clone()].to_vec();
+    bytes.copy_within(other.clone(), one.start);
+    bytes[other].copy_from_slice(&kept);
+}
+
+#[test]
+fn bits_flip_anywhere() {
+    let params = params();
+    let left = written(&params, 1, true);
+    assert_eq!(failures(&params, left.bytes.clone(), &left.models), Some([0, 0]));
+    let mut rng = Rng::new(2);
+    let (mut hit, mut refused) = (0, 0);
+    for _ in 0..150 {
+        let mut damaged = left.bytes.clone();
+        for _ in 0..3 {
+            let at = JOURNAL as u64 + rng.below((damaged.len() - JOURNAL) as u64);
+            damaged[at as usize] ^= 1 << rng.below(8);
+        }
+        match failures(&params, damaged, &left.models) {
+            Some([public, hidden]) => hit += u64::from(public + hidden > 0),
+            None => refused += 1,
+        }
+    }
+    assert!(hit > 30, "{hit} of 150 were noticed");
+    assert_eq!(refused, 0, "a head has two copies");
+}
+
+#[test]
+fn cells_are_zeroed_swapped_and_put_back() {
+    let params = params();
+    let left = written(&params, 4, true);
+    let (regions, cells) = (Regions::of(&params), params.cells as usize);
+    let mut noticed = [0u64; 3];
+    for first in (0..cells - 40).step_by(8) {
+        let mut damaged = [left.bytes.clone(), left.bytes.clone(), left.bytes.clone()];
+        for cell in first..first + 8 {
+            let range = regions.cell(cell);
+            for (range, other) in
+                [(range, regions.cell(cell + 17)), (regions.meta(cell), regions.meta(cell + 17))]
+            {
+                damaged[0][range.clone()].fill(0);
+                swap(&mut damaged[1], range.clone(), other);
+                damaged[2][range.clone()].copy_from_slice(&left.half_way.0[range]);
+            }
+        }
+        for (noticed, damaged) in noticed.iter_mut().zip(damaged) {
+            let [public, hidden] = failures(&params, damaged, &left.models).expect("it opens");
+            *noticed += public + hidden;
+        }
+    }
+    // Every block but the few whose cells are in the ring.
+    let blocks = (0..2).map(|level| {
+        let model = &left.models[level];
+        (0..model.blocks()).filter(|block| model.latest(*block) != 0).count() as u64
+    });
+    let blocks: u64 = blocks.sum();
+    assert!(noticed[0] > blocks * 8 / 10 && noticed[1] > blocks * 8 / 10, "{noticed:?} of {blocks}");
+    assert!(noticed[2] > blocks / 4, "{noticed:?} of {blocks}");
+}
+
+/// Blocks come back to a cell in which an older version of them lay: that must not do in place of the newer one.
+#[test]
+fn all_cells_together_are_put_back() {
+    let params = params();
+    let cells = Regions::of(&params).cells_start..;
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, &params, 2, 1).unwrap();
+    let disk = open_narrow(&medium, &params, 40);
+    let levels = disk.levels();
+    let mut models = models(&disk);
+    let (mut rng, mut next_stamp, mut earlier) = (Rng::new(1), 0, Vec::new());
+    for _ in 0..40 {
+        for (level, model) in levels.iter().zip(&mut models) {
+            let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+            worked.write_at(0, 5).unwrap();
+        }
+        flush_hidden(&disk, &levels[1]).unwrap();
+        earlier.push(memory.snapshot());
+    }
+    disk.close().unwrap();
+    let bytes = memory.snapshot();
+    let mut noticed = [0; 2];
+    for earlier in earlier {
+        let mut damaged = bytes.clone();
+        damaged[cells.clone()].copy_from_slice(&earlier[cells.clone()]);
+        let failed = failures(&params, damaged, &models).expect("cells are no reason not to open");
+        noticed[0] += failed[0];
+        noticed[1] += failed[1];
+    }
+    assert!(noticed[0] + noticed[1] > 30, "{noticed:?}");
+}
+
+/// A journal that was put back is an earlier disk of which most is gone: never a mixture.
+#[test]
+fn the_journal_is_put_back() {
+    let params = params();
+    let left = written(&params, 5, true);
+    let regions = Regions::of(&params);
+    let (old, then) = &left.half_way;
+    let mut damaged = left.bytes.clone();
+    damaged[JOURNAL..regions.ring_start].copy_from_slice(&old[JOURNAL..regions.ring_start]);
+    let blocks = [left.models[0].blocks(), left.models[1].blocks()];
+    // Up to the last batch that a head of then calls durable; its records are gone, and so it may end there.
+    let allowed = |level: usize, block: u64, stamp| stamp <= then[level][block as usize];
+    let failed = levels::failures(&params, damaged, blocks, allowed);
+    assert!(failed.is_none_or(|[public, hidden]| public > 50 && hidden > 30), "{failed:?}");
+}
+
+#[test]
+fn one_copy_of_every_head_is_enough() {
+    let params = params();
+    for close in [true, false] {
+        let left = written(&params, 6, close);
+        let regions = Regions::of(&params);
+        for round in 0..4 {
+            let mut damaged = left.bytes.clone();
+            for place in 0..regions.journal {
+                // The first copies, the second ones, or some of each.
+                let copy = if round < 2 { round } else { (place >> (round - 2)) & 1 };
+                damaged[regions.head(place, copy)][100] ^= 1;
+            }
+            assert_eq!(failures(&params, damaged, &left.models), Some([0, 0]), "round {round}");
+        }
+    }
+}
+
+/// Without the head of a batch that others call durable the disk refuses, or needs it no more; but it never goes on from an
+/// earlier batch as if power had failed.
+#[test]
+fn both_copies_of_a_head_are_damaged() {
+    let params = params();
+    for close in [true, false] {
+        let left = written(&params, 7, close);
+        let regions = Regions::of(&params);
+        let mut refused = 0;
+        for place in 0..regions.journal {
+            let seq = left.last_batch
+                - (left.last_batch as usize + regions.journal - place) as u64 % u64::from(params.journal);
+            if !close && seq > left.last_batch - 4 {
+                // Nobody says yet that it was durable: a power cut may leave the same.
+                continue;
+            }
+            for how in 0..3 {
+                let mut damaged = left.bytes.clone();
+                for copy in 0..2 {
+                    let head = regions.head(place, copy);
+                    match how {
+                        0 => damaged[head][4000] ^= 1,
+                        1 => damaged[head].fill(0),
+                        _ => damaged[head.clone()].copy_from_slice(&left.half_way.0[head]),
+                    }
+                }
+                match failures(&params, damaged, &left.models) {
+                    None => refused += 1,
+                    failed => assert_eq!(failed, Some([0, 0]), "batch {seq} of {}", left.last_batch),
+                }
+            }
+        }
+        assert!(refused > 5, "{refused} were needed");
+    }
+}
+
+/// As a power cut leaves the disk, the ring has the only copy of the last cells.
+#[test]
+fn the_ring_is_damaged() {
+    let params = params();
+    let left = written(&params, 8, false);
+    let regions = Regions::of(&params);
+    let mut noticed = [0; 2];
+    // The record of the last batch is judged whole, as that of any other that may not have been durable.
+    for seq in left.last_batch - u64::from(params.ring) + 1..left.last_batch {
+        for slot in 0..params.batch_cells() {
+            let mut damaged = left.bytes.clone();
+            damaged[regions.in_ring(&params, seq, slot)][2000] ^= 1;
+            let failed = failures(&params, damaged, &left.models).expect("it opens");
+            noticed[0] += failed[0];
+            noticed[1] += failed[1];
+        }
+    }
+    assert!(noticed[0] > 3 && noticed[1] > 3, "{noticed:?}");
+}
+
+#[test]
+fn a_short_medium_is_refused() {
+    let params = params();
+    let left = written(&params, 9, true);
+    let mut short = left.bytes;
+    short.pop();
+    assert_eq!(failures(&params, short.clone(), &left.models), None);
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(short));
+    assert_eq!(create(&medium, &params, 2, 1).unwrap_err().kind(), Kind::NoSpace);
+}
+
+/// A disk of which blocks of level 0 wait in the stash. Returns its medium, the models, and the last batch.
+fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, params, 2, 1).unwrap();
+    let disk = open_narrow(&medium, params, 3);
+    let levels = disk.levels();
+    let mut models = models(&disk);
+    let (mut rng, mut next_stamp) = (Rng::new(1), 0);
+    // New ones, and newer versions of some.
+    for (first, count) in [(0, 17), (14, 10)] {
+        let (disk, model) = (&*levels[0], &mut models[0]);
+        Worked { disk, model, rng: &mut rng, next_stamp: &mut next_stamp }.write_at(first, count).unwrap();
+        levels[0].flush().unwrap();
+    }
+    let waiting = fixture::counter(&levels[0], "waiting_for_cells");
+    assert!(waiting > 2, "{waiting} blocks wait");
+    let last = last_batch(&disk);
+    models.iter_mut().for_each(Model::flushed);
+    (memory.snapshot(), models, last)
+}
+
+#[test]
+fn a_block_in_the_stash_is_damaged() {
+    let params = params();
+    let regions = Regions::of(&params);
+    let (bytes, models, last) = with_stash(&params);
+    assert_eq!(failures(&params, bytes.clone(), &models), Some([0, 0]), "they wait on");
+    let mut noticed = [0; 2];
+    for slot in 0..STASH_SLOTS {
+        let mut damaged = bytes.clone();
+        damaged[regions.in_ring(&params, last, params.batch_cells() + slot)][2000] ^= 1;
+        let failed = failures(&params, damaged, &models).expect("it opens");
+        assert!(failed[0] + failed[1] <= 1, "one slot has one block");
+        noticed[0] += failed[0];
+        noticed[1] += failed[1];
+    }
+    assert!(noticed[0] > 2 && noticed[1] == 0, "{noticed:?}");
+}

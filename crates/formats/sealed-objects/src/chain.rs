@@ -1,0 +1,115 @@
+//! What a seal says of the entries of its object: for each chunk the tag of the newest link of its chain.
+//!
+//! The first link is the chunk's page, each further one a delta that carries the tag of the link before it. So the
+//! tags in the seal bind every entry of the object: none can be altered, put back or taken away under the same seal.
+
+use crate::chunks::CHUNK_BLOCKS;
+use crate::segment::Segment;
+use lacuna_contracts::{SEGMENT_BLOCKS, Secret};
+use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
+
+/// Chunks of an object.
+pub(crate) const CHUNKS: usize = (SEGMENT_BLOCKS / CHUNK_BLOCKS) as usize;
+/// Bytes of a tag.
+pub(crate) const TAG_LEN: usize = 16;
+/// Bytes of the tails of an object.
+pub(crate) const TAILS_LEN: usize = CHUNKS * (TAG_LEN + 1);
+
+/// Binds a link and all before it. Zeros: there is none.
+pub(crate) type Tag = [u8; TAG_LEN];
+
+/// Where the chain of a chunk ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tail {
+    /// The tag of the newest link.
+    pub(crate) tag: Tag,
+    /// The deltas of the chain.
+    pub(crate) deltas: u8,
+}
+
+/// Where the chains of an object end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tails([Tail; CHUNKS]);
+
+impl Tails {
+    pub(crate) fn of(&self, chunk: u64) -> &Tail {
+        &self.0[chunk as usize]
+    }
+
+    pub(crate) fn set(&mut self, chunk: u64, tail: Tail) {
+        self.0[chunk as usize] = tail;
+    }
+
+    /// All tags, then all numbers of deltas.
+    pub(crate) fn encode(&self) -> [u8; TAILS_LEN] {
+        let mut bytes = [0; TAILS_LEN];
+        let (tags, deltas) = bytes.split_at_mut(CHUNKS * TAG_LEN);
+        for (tail, (tag, number)) in self.0.iter().zip(tags.chunks_exact_mut(TAG_LEN).zip(deltas)) {
+            tag.copy_from_slice(&tail.tag);
+            *number = tail.deltas;
+        }
+        bytes
+    }
+
+    /// What [`Tails::encode`] wrote.
+    pub(crate) fn decode(bytes: &[u8; TAILS_LEN]) -> Tails {
+        let (tags, deltas) = bytes.split_at(CHUNKS * TAG_LEN);
+        let mut tails = Tails::default();
+        for (tail, (tag, number)) in tails.0.iter_mut().zip(tags.chunks_exact(TAG_LEN).zip(deltas)) {
+            tail.tag.copy_from_slice(tag);
+            tail.deltas = *number;
+        }
+        tails
+    }
+}
+
+/// What a link is.
+#[derive(Clone, Copy)]
+pub(crate) enum Link {
+    Page,
+    /// The delta of this number, less than 255.
+    Delta(u8),
+}
+
+impl Link {
+    const fn code(self) -> u8 {
+        match self {
+            Link::Page => u8::MAX,
+            Link::Delta(number) => number,
+        }
+    }
+}
+
+/// Makes the tags of one disk.
+pub(crate) struct ChainKey(Secret<32>);
+
+impl ChainKey {
+    pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16]) -> ChainKey {
+        ChainKey(derive(master, "sealed objects chain", uuid))
+    }
+
+    /// The tag of a link with this value.
+    pub(crate) fn tag(&self, object: Segment, chunk: u64, link: Link, value: &[u8]) -> Tag {
+        let place = [&object.0.to_le_bytes()[..], &[chunk as u8, link.code()]].concat();
+        *keyed_hash(&self.0, &[&place, value]).first_chunk().expect("a hash is longer than a tag")
+    }
+
+    /// Whether the tag is that of the link.
+    pub(crate) fn is_tag_of(&self, tag: &Tag, object: Segment, chunk: u64, link: Link, value: &[u8]) -> bool {
+        constant_time_eq(tag, &self.tag(object, chunk, link, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tails_survive_their_bytes() {
+        let mut tails = Tails::default();
+        for chunk in 0..CHUNKS as u64 {
+            tails.set(chunk, Tail { tag: [chunk as u8 + 1; TAG_LEN], deltas: 200 + chunk as u8 });
+        }
+        assert_eq!(Tails::decode(&tails.encode()), tails);
+    }
+}

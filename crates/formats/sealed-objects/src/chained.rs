@@ -1,0 +1,418 @@
+//! The layout `adaptive` where the seal binds entries: the entries of 128 blocks each as one *page* under a key of the
+//! object, and behind it *deltas*, each of which holds entries that are newer than those before it.
+//!
+//! Pages are remembered. A small write to a page in memory leaves one delta with everything that is newer than the stored
+//! page; once that has become too much, the page is written anew. A small write to a page that is not in memory adds a
+//! delta of its own without reading anything first, unless there are many: then the page is fetched. So a transaction
+//! sets one key for each chunk that it touches. A write that covers a page sets it anew. With the page in memory,
+//! reading a block costs what it costs without metadata.
+//!
+//! Page and deltas are the links of a chain whose end the seal holds (`chain.rs`). A link that is not the one that the
+//! chain wants makes everything lost that no newer link says. What stands under other keys means nothing.
+
+use crate::chain::{CHUNKS, ChainKey, Link, TAG_LEN, Tag, Tail, Tails};
+use crate::change::{Change, LOST};
+use crate::chunks::{
+    Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick, picked,
+};
+use crate::pages::{Learned, Page, Pages, copy_learned, page_len};
+use crate::placement::{Answered, Placement, Source};
+use crate::seal::SEAL_KEY;
+use crate::segment::Segment;
+use lacuna_contracts::{Budget, Result};
+use lacuna_medium::{Key, Keys, Step};
+use std::ops::Range;
+
+/// As many deltas a chain may have before its page is fetched for the next small write.
+const MANY_DELTAS: u8 = 32;
+/// No chain has more than one above this: its page is fetched even if it is in memory, where it may not stay.
+const MOST_DELTAS: u8 = 250;
+
+pub(crate) struct Chained {
+    meta: usize,
+    pages: Pages,
+    key: ChainKey,
+}
+
+fn delta_key(chunk: u64, number: u8) -> Key {
+    vec![b'p', chunk as u8, b'd', number]
+}
+
+impl Chained {
+    /// A layout of `meta` bytes of metadata for each block, which remembers pages within the budget.
+    pub(crate) fn new(meta: usize, budget: Budget, key: ChainKey) -> Self {
+        Chained { meta, pages: Pages::new(meta, budget), key }
+    }
+
+    /// Writes the parts of one chunk, whose page may have been `fetched`. Gives the new end of its chain.
+    fn write_chunk(
+        &self,
+        segment: Segment,
+        chunk: u64,
+        tail: &Tail,
+        fetched: Option<Page>,
+        parts: &[Part<'_>],
+        keys: &mut KeySteps,
+    ) -> Tail {
+        let fresh = mask(parts, self.meta);
+        let known = self.pages.with(segment, chunk, |page| {
+            overlay(parts, self.meta, &mut page.entries);
+            self.write_known(segment, chunk, tail, page, fresh, keys)
+        });
+        if let Some(tail) = known {
+            return tail;
+        }
+        // A chain without links is a page of zeros.
+        let is_known = fresh == u128::MAX || *tail == Tail::default();
+        // A page that is not sound is written only when the chain must not grow any more.
+        let usable = fetched.filter(|page| !page.lost || tail.deltas >= MOST_DELTAS);
+        let Some(mut page) = usable.or_else(|| is_known.then(|| Page::blank(self.meta))) else {
+            return self.add_delta(segment, chunk, tail, parts, keys);
+        };
+        page.lost = false;
+        overlay(parts, self.meta, &mut page.entries);
+        let tail = self.write_known(segment, chunk, tail, &mut page, fresh, keys);
+        self.pages.put(segment, chunk, page);
+        tail
+    }
+
+    /// Writes a page in memory whose `fresh` entries are new: as a delta to the stored page, or whole.
+    fn write_known(
+        &self,
+        segment: Segment,
+        chunk: u64,
+        tail: &Tail,
+        page: &mut Page,
+        fresh: u128,
+        keys: &mut KeySteps,
+    ) -> Tail {
+        page.amended |= fresh;
+        if page.amended.count_ones() <= MOST_AMENDED {
+            keys.removed.extend((1..tail.deltas).map(|number| delta_key(chunk, number)));
+            let mut value = page.base.to_vec();
+            pick(page.amended, self.meta, &page.entries, &mut value);
+            return self.set_delta(segment, chunk, 0, value, keys);
+        }
+        keys.removed.extend((0..tail.deltas).map(|number| delta_key(chunk, number)));
+        page.base = self.key.tag(segment, chunk, Link::Page, &page.entries);
+        page.amended = 0;
+        keys.set.push((page_key(chunk), page.entries.to_vec()));
+        Tail { tag: page.base, deltas: 0 }
+    }
+
+    /// Adds to a chain of which nothing but its end is known.
+    fn add_delta(
+        &self,
+        segment: Segment,
+        chunk: u64,
+        tail: &Tail,
+        parts: &[Part<'_>],
+        keys: &mut KeySteps,
+    ) -> Tail {
+        let mut value = tail.tag.to_vec();
+        for part in parts {
+            for (index, entry) in (part.index..).zip(part.entries.chunks_exact(self.meta)) {
+                value.push(index as u8);
+                value.extend_from_slice(entry);
+            }
+        }
+        self.set_delta(segment, chunk, tail.deltas, value, keys)
+    }
+
+    fn set_delta(
+        &self,
+        segment: Segment,
+        chunk: u64,
+        number: u8,
+        value: Vec<u8>,
+        keys: &mut KeySteps,
+    ) -> Tail {
+        let tag = self.key.tag(segment, chunk, Link::Delta(number), &value);
+        keys.set.push((delta_key(chunk, number), value));
+        Tail { tag, deltas: number + 1 }
+    }
+
+    /// The page of a chunk, from the pairs of an answer that covers it.
+    fn follow(&self, segment: Segment, chunk: u64, tail: &Tail, pairs: &[(Key, Vec<u8>)]) -> Page {
+        let value = |key: &Key| {
+            pairs.binary_search_by(|(other, _)| other.cmp(key)).ok().map(|at| pairs[at].1.as_slice())
+        };
+        let mut page = Page::blank(self.meta);
+        let mut wanted = tail.tag;
+        for number in (0..tail.deltas).rev() {
+            let delta = value(&delta_key(chunk, number))
+                .filter(|value| self.key.is_tag_of(&wanted, segment, chunk, Link::Delta(number), value))
+                .and_then(|value| self.apply_delta(value, &mut page));
+            match delta {
+                Some(before) => wanted = before,
+                None => return self.lose_rest(page),
+            }
+        }
+        if wanted == Tag::default() {
+            return page;
+        }
+        let stored = value(&page_key(chunk)).filter(|value| {
+            value.len() == page_len(self.meta)
+                && self.key.is_tag_of(&wanted, segment, chunk, Link::Page, value)
+        });
+        let Some(stored) = stored else { return self.lose_rest(page) };
+        self.fill_rest(&mut page, |at| &stored[at..at + self.meta]);
+        page.base = wanted;
+        page
+    }
+
+    /// Lets the entries of a delta count that no newer one has. Gives the tag of the link before it; `None`: it is no delta.
+    fn apply_delta(&self, delta: &[u8], page: &mut Page) -> Option<Tag> {
+        let (before, entries) = delta.split_first_chunk::<TAG_LEN>()?;
+        for (index, entry) in picked(entries, self.meta)? {
+            if page.amended >> index & 1 == 0 {
+                let at = index as usize * self.meta;
+                page.entries[at..at + self.meta].copy_from_slice(entry);
+                page.amended |= 1 << index;
+            }
+        }
+        Some(*before)
+    }
+
+    fn fill_rest<'e>(&self, page: &mut Page, entry: impl Fn(usize) -> &'e [u8]) {
+        for index in ones(!page.amended) {
+            let at = index as usize * self.meta;
+            page.entries[at..at + self.meta].copy_from_slice(entry(at));
+        }
+    }
+
+    /// What no link that verifies says is lost. A write of the page would set all of it.
+    fn lose_rest(&self, mut page: Page) -> Page {
+        page.lost = page.amended != u128::MAX;
+        let lost = vec![LOST; self.meta];
+        self.fill_rest(&mut page, |_| &lost);
+        page.amended = u128::MAX;
+        page
+    }
+}
+
+impl Placement for Chained {
+    fn pages(&self) -> Option<&Pages> {
+        Some(&self.pages)
+    }
+
+    fn is_chained(&self) -> bool {
+        true
+    }
+
+    fn unready(&self, change: &Change, tails: &Tails) -> Chunks {
+        let mut unready = 0;
+        each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
+            let is_here = || self.pages.with(change.segment, chunk, |_| ()).is_some();
+            let is_long = match tails.of(chunk).deltas {
+                // What is here may be gone when it is needed.
+                MOST_DELTAS.. => true,
+                MANY_DELTAS.. => !is_here(),
+                _ => false,
+            };
+            if is_long && mask(parts, self.meta) != u128::MAX {
+                unready |= 1 << chunk;
+            }
+        });
+        unready
+    }
+
+    fn must_fetch(&self, tails: &Tails) -> bool {
+        (0..CHUNKS as u64).any(|chunk| tails.of(chunk).deltas >= MOST_DELTAS)
+    }
+
+    fn write<'a>(&self, change: &'a Change, fetched: Learned, tails: &mut Tails, steps: &mut Vec<Step<'a>>) {
+        let mut keys = KeySteps::default();
+        let mut fetched = fetched.into_iter().peekable();
+        each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
+            let page = fetched.next_if(|(of, _)| *of == chunk).map(|(_, page)| page);
+            let tail = self.write_chunk(change.segment, chunk, tails.of(chunk), page, parts, &mut keys);
+            tails.set(chunk, tail);
+        });
+        keys.into_steps(steps);
+    }
+
+    fn source(&self, _: &Range<u64>, missing: Chunks) -> Source {
+        let (first, last) = (u64::from(missing.trailing_zeros()), u64::from(missing.ilog2()));
+        let most = (last - first + 1) as usize * (1 + usize::from(u8::MAX));
+        // An end that begins like the last page lets a store that looks for beginnings pass over all others.
+        let end = vec![b'p', last as u8, b'd' + 1];
+        Source::Keys(Keys::RangeAnd(page_key(first), end, most, vec![SEAL_KEY.to_vec()]))
+    }
+
+    fn take(&self, answer: &Answered<'_>, entries: &mut [u8]) -> Result<Learned> {
+        let follow =
+            |chunk| (chunk, self.follow(answer.segment, chunk, answer.tails.of(chunk), answer.pairs));
+        let learned: Learned = ones(answer.missing.into()).map(follow).collect();
+        copy_learned(&learned, answer.range, self.meta, entries);
+        Ok(learned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::{Fill, Run};
+    use lacuna_contracts::Secret;
+    use std::collections::BTreeMap;
+
+    const META: usize = 4;
+
+    fn layout() -> Chained {
+        let key = ChainKey::new(&Secret::copy_from(&[1; 32]), &[2; 16]);
+        Chained::new(META, Budget::bytes(1 << 20), key)
+    }
+
+    /// The keys of an object, and what its seal says of them.
+    #[derive(Clone, Default)]
+    struct Object {
+        keys: BTreeMap<Key, Vec<u8>>,
+        tails: Tails,
+    }
+
+    impl Object {
+        fn write(&mut self, layout: &Chained, first: u64, entries: &[u8]) {
+            let count = (entries.len() / META) as u64;
+            let runs = vec![Run { index: first, count, fill: Fill::Data }];
+            let change = Change {
+                segment: Segment(9),
+                runs,
+                entries: entries.to_vec(),
+                sealed: vec![],
+                absent: false,
+            };
+            let mut steps = vec![];
+            layout.write(&change, vec![], &mut self.tails, &mut steps);
+            for step in steps {
+                match step {
+                    Step::SetKeys(pairs) => self.keys.extend(pairs),
+                    Step::RemoveKeys(keys) => keys.iter().for_each(|key| drop(self.keys.remove(key))),
+                    Step::RemoveKeyRange(first, end) => {
+                        self.keys.retain(|key, _| *key < first || *key >= end);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+
+        /// The entries of the first chunk, read by somebody who remembers nothing.
+        fn read(&self) -> Vec<u8> {
+            let pairs: Vec<_> = self.keys.clone().into_iter().collect();
+            let mut entries = vec![1; 128 * META];
+            let answer = Answered {
+                segment: Segment(9),
+                range: &(0..128),
+                missing: 1,
+                pairs: &pairs,
+                tails: &self.tails,
+            };
+            layout().take(&answer, &mut entries).unwrap();
+            entries
+        }
+    }
+
+    /// An object of a page and three deltas, and its entries.
+    fn object() -> (Object, Vec<u8>) {
+        let mut object = Object::default();
+        let mut model: Vec<u8> = (0..128 * META).map(|n| n as u8 | 1).collect();
+        object.write(&layout(), 0, &model);
+        for (first, fill) in [(3, 7), (4, 8), (100, 9)] {
+            let entries = vec![fill; 2 * META];
+            object.write(&layout(), first, &entries);
+            model[first as usize * META..][..entries.len()].copy_from_slice(&entries);
+        }
+        assert_eq!(object.tails.of(0).deltas, 3);
+        (object, model)
+    }
+
+    #[test]
+    fn a_chain_reads_as_it_was_written() {
+        let (mut object, mut model) = object();
+        assert_eq!(object.read(), model);
+        // Somebody who knows the page gathers all deltas in one, and in the page when they become too many.
+        let knowing = layout();
+        let pairs: Vec<_> = object.keys.clone().into_iter().collect();
+        let page = knowing.follow(Segment(9), 0, object.tails.of(0), &pairs);
+        knowing.pages.put(Segment(9), 0, page);
+        for index in 0..40u8 {
+            let entry = [index | 0x80; META];
+            object.write(&knowing, u64::from(index), &entry);
+            model[usize::from(index) * META..][..META].copy_from_slice(&entry);
+            assert_eq!(object.read(), model, "{index}");
+            assert!(object.tails.of(0).deltas <= 1 && object.keys.len() <= 2);
+        }
+    }
+
+    #[test]
+    fn no_link_is_altered_put_back_or_taken_away() {
+        let (object, model) = object();
+        let lost = |from: &[usize]| {
+            let mut entries = vec![LOST; 128 * META];
+            from.iter().for_each(|&index| {
+                entries[index * META..][..META].copy_from_slice(&model[index * META..][..META]);
+            });
+            entries
+        };
+        let newest: [&[usize]; 4] = [&[3, 4, 5, 100, 101], &[4, 5, 100, 101], &[100, 101], &[]];
+        let keys: Vec<Key> = vec![page_key(0), delta_key(0, 0), delta_key(0, 1), delta_key(0, 2)];
+        for (key, survives) in keys.iter().zip(newest) {
+            let mut thinned = object.clone();
+            thinned.keys.remove(key);
+            assert_eq!(thinned.read(), lost(survives), "{key:?} taken away");
+            for at in 0..object.keys[key].len() {
+                let mut altered = object.clone();
+                altered.keys.get_mut(key).unwrap()[at] ^= 4;
+                assert_eq!(altered.read(), lost(survives), "{key:?} altered at {at}");
+            }
+            for other in &keys {
+                let mut moved = object.clone();
+                moved.keys.insert(key.clone(), object.keys[other].clone());
+                assert_eq!(moved.read() == model, key == other);
+            }
+        }
+        // A delta that the present chain no longer has, under a key that it does.
+        let mut later = object.clone();
+        later.write(&layout(), 0, &model);
+        later.write(&layout(), 100, &[5; META]);
+        let now = later.read();
+        assert_eq!(now[100 * META], 5);
+        later.keys.insert(delta_key(0, 0), object.keys[&delta_key(0, 2)].clone());
+        assert_eq!(later.read(), vec![LOST; 128 * META]);
+        // Keys beside the chain mean nothing.
+        let mut more = object.clone();
+        more.keys.insert(delta_key(0, 3), object.keys[&delta_key(0, 2)].clone());
+        more.keys.insert(vec![b'p', 0, b'a'], vec![1; 50]);
+        assert_eq!(more.read(), model);
+    }
+
+    #[test]
+    fn what_is_lost_comes_back_by_being_written() {
+        let (mut object, model) = object();
+        object.keys.remove(&page_key(0));
+        // By somebody who did not read it: a delta, which is good.
+        object.write(&layout(), 50, &[6; META]);
+        assert_eq!(object.read()[50 * META..51 * META], [6; META]);
+        assert_eq!(object.read()[0], LOST);
+        object.write(&layout(), 0, &model);
+        assert_eq!(object.read(), model);
+        assert_eq!(object.keys.len(), 1);
+    }
+
+    #[test]
+    fn a_long_chain_wants_its_page() {
+        let (mut object, _) = object();
+        let one = |first| Change {
+            segment: Segment(9),
+            runs: vec![Run { index: first, count: 1, fill: Fill::Data }],
+            entries: vec![5; META],
+            sealed: vec![],
+            absent: false,
+        };
+        while object.tails.of(0).deltas < MANY_DELTAS {
+            assert_eq!(layout().unready(&one(1), &object.tails), 0);
+            object.write(&layout(), 1, &[5; META]);
+        }
+        assert_eq!(layout().unready(&one(1), &object.tails), 1);
+        assert_eq!(layout().unready(&one(200), &object.tails), 0);
+    }
+}

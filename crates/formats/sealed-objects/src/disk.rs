@@ -1,0 +1,301 @@
+//! An open sealed disk on objects: how it is created, opened and put together from its parts, and the `Disk` that
+//! front ends see. It keeps no state of its own.
+
+use crate::buffers::{Buffers, Transit};
+use crate::cache::Cache;
+use crate::chain::ChainKey;
+use crate::check::Check;
+use crate::encryptor::Encryptor;
+use crate::layouts::placement;
+use crate::reader::Reader;
+use crate::rollback::Rollback;
+use crate::seal::SealPlace;
+use crate::snapshot_table::SnapshotNumber;
+use crate::snapshots::{NewSnapshot, Snapshots};
+use crate::transactor::Transactor;
+use crate::version_book::VersionBook;
+use crate::version_page::HeadsTag;
+use crate::version_table::{VersionTable, VersionTableOptions};
+use crate::writer::Writer;
+use crate::{ObjectParams, Stores};
+use lacuna_contracts::{
+    Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, CheckReport, Disk, Error, Extent, Kind, Result, Secret,
+    Setting, Status, StatusItem,
+};
+use lacuna_crypto::{BlockCipher, RandomSource};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How to open a disk.
+pub struct ObjectOptions {
+    /// Memory for all caches of the disk.
+    pub budget: Budget,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Whether threads write in the background. Without them, the thread that fills the cache writes: the order of
+    /// transactions is then a function of the calls alone, as tests need it.
+    pub background: bool,
+    /// Whether every write is durable when it returns.
+    pub write_through: bool,
+    /// Open the disk as it was at the snapshot of this name, read-only.
+    pub snapshot: Option<String>,
+    /// The source of all randomness.
+    pub random: Arc<dyn RandomSource>,
+}
+
+/// So many transactions of the largest kind are on their way at once; more, if they are smaller.
+const FULL_BATCHES: usize = 16;
+
+/// A sealed disk on objects, open.
+pub struct ObjectDisk {
+    params: ObjectParams,
+    stores: Stores,
+    cipher: Arc<BlockCipher>,
+    snapshots: Arc<Snapshots>,
+    /// Only with a cipher that authenticates.
+    version_table: Option<Arc<VersionTable>>,
+    reader: Reader,
+    /// Only of a disk that is not read-only.
+    writer: Option<Writer>,
+}
+
+impl ObjectDisk {
+    /// Lays a new disk on empty stores. The header is the caller's. Errors: [`Kind::Usage`] for a layout that the
+    /// store cannot hold, and whatever the store reports.
+    pub fn create(
+        stores: &Stores,
+        params: &ObjectParams,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+    ) -> Result<()> {
+        params.check_store(&*stores.data)?;
+        if params.cipher.authenticates() {
+            VersionBook::create(&*stores.book, params.segments(), master, uuid)?;
+        }
+        Snapshots::create(&*stores.book, master, uuid)
+    }
+
+    /// Opens a disk. `master` is the level's key, `uuid` the header's. The caller sees to it that nobody else
+    /// writes to these objects meanwhile.
+    ///
+    /// Errors: [`Kind::Usage`] for a layout that the store cannot hold, [`Kind::NotFound`] for an unknown
+    /// snapshot, [`Kind::Corrupt`] if table or version table do not verify, or if the store has lost the snapshot, and
+    /// whatever the store reports.
+    pub fn open(
+        mut stores: Stores,
+        params: &ObjectParams,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+        options: ObjectOptions,
+    ) -> Result<ObjectDisk> {
+        params.check_store(&*stores.data)?;
+        let read_only = options.read_only || options.snapshot.is_some();
+        let snapshots = Arc::new(Snapshots::open(&stores, master, uuid, read_only)?);
+        let (mut params, mut view) = (*params, None);
+        if let Some(name) = &options.snapshot {
+            let record = snapshots.find(name)?;
+            params = params.with_blocks(record.blocks)?;
+            stores = snapshots.views(&record)?;
+            view = Some(record);
+        }
+        let number = view.as_ref().map(|record| SnapshotNumber(record.number));
+        let newest = snapshots.newest().clone();
+        let cipher = Arc::new(BlockCipher::for_objects(params.cipher, master, uuid)?);
+        // What a snapshot holds was written before it was made.
+        cipher.set_snapshot_number(number.map_or(newest.get().0, |number| number.0.saturating_sub(1)));
+        let mut version_table = None;
+        if params.cipher.authenticates() {
+            let options = VersionTableOptions {
+                stores: stores.clone(),
+                place: SealPlace::of(params.layout, cipher.meta_size()),
+                segments: params.segments(),
+                binds: params.binds_entries(),
+                budget: options.budget.share(1, 16),
+                read_only,
+                view: number,
+                newest,
+            };
+            let table = VersionTable::open(options, master, uuid)?;
+            view.as_ref().map_or(Ok(()), |record| table.check_time(record))?;
+            version_table = Some(Arc::new(table));
+        }
+        if let Some(record) = snapshots.rolling_back().filter(|_| number.is_none()) {
+            if read_only {
+                return Err(half_rolled_back(&record.name));
+            }
+            let (table, segments) = (version_table.as_deref(), params.segments());
+            Rollback::new(&stores, &snapshots, table, segments, options.background, record)?.perform()?;
+        }
+        let placement = placement(&params, options.budget.share(1, 4), ChainKey::new(master, uuid));
+        let dirty = options.budget.share(5, 16).get().max(64 * BLOCK_SIZE as u64);
+        let cache = Arc::new(Cache::new(params.segments(), dirty));
+        let buffers = Arc::new(Buffers::new(options.budget.share(1, 16).get() as usize));
+        let mut writer = None;
+        if !read_only {
+            // The store's client copies what is on its way, for which there is another share like it.
+            let transit = options.budget.share(1, 8).get() as usize;
+            let batch_blocks = (transit / (FULL_BATCHES * BLOCK_SIZE)).clamp(8, 256);
+            let encryptor = Encryptor::new(cipher.clone(), options.random, buffers.clone(), placement.slot());
+            let (data, table) = (stores.data.clone(), version_table.clone());
+            let transit = Transit::new(transit);
+            let transactor =
+                Transactor::new(data, encryptor, placement.clone(), table.clone(), transit, params.blocks);
+            let mut new =
+                Writer::new(cache.clone(), transactor, batch_blocks, params.blocks, options.write_through);
+            if options.background {
+                new.start_threads(table)?;
+            }
+            writer = Some(new);
+        }
+        let view = number.map(|number| (number, snapshots.clone()));
+        let (data, table) = (stores.data.clone(), version_table.clone());
+        let reader = Reader::new(data, cache, cipher.clone(), placement, buffers, table, view);
+        Ok(ObjectDisk { params, stores, cipher, snapshots, version_table, reader, writer })
+    }
+
+    /// The parameters it was opened with; at a snapshot, those of that time.
+    pub fn params(&self) -> &ObjectParams {
+        &self.params
+    }
+
+    /// Reads every block, calling `progress` with blocks done and `bad`, in ascending order, with each block that
+    /// fails and the object that it lies in. What can be verified is what the cipher protects: every bit of every
+    /// object, and that it is there and not an older one, with `gcm`; readability alone with the others.
+    ///
+    /// Errors: as [`lacuna_contracts::check`].
+    pub fn check(
+        &self,
+        progress: impl FnMut(u64) -> Result<()>,
+        bad: impl FnMut(BadBlock),
+    ) -> Result<CheckReport> {
+        Check { disk: self, version_table: self.version_table.as_deref() }.run(progress, bad)
+    }
+
+    /// Makes a snapshot of everything acknowledged so far. It can be read by its name until it is removed.
+    ///
+    /// Errors: [`Kind::Usage`] for a name that no snapshot may have, [`Kind::Exists`] for one that there is,
+    /// and whatever the stores report.
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        let writer = self.writer("change of snapshots")?;
+        writer.freeze(|| {
+            let add = |heads| {
+                let new = NewSnapshot { name, time: now(), blocks: self.params.blocks, heads };
+                self.snapshots.add(&new, |e| writer.fail(e))
+            };
+            let number = match &self.version_table {
+                Some(version_table) => {
+                    version_table.checkpoint().map_err(|e| writer.fail_unless_refused(e))?;
+                    version_table.standing_still(add)?
+                }
+                None => add(HeadsTag::default())?,
+            };
+            self.cipher.set_snapshot_number(number.0);
+            Ok(())
+        })
+    }
+
+    /// Removes a snapshot; the store gives back what it kept for it. Errors: [`Kind::NotFound`], and whatever the
+    /// stores report; a removal that failed half-way goes on at the next opening for writing.
+    pub fn remove_snapshot(&self, name: &str) -> Result<()> {
+        self.writer("change of snapshots")?.check_alive()?;
+        self.snapshots.remove(name)
+    }
+
+    /// Makes the disk read as it did when the snapshot was made, which stays. Its length stays what it is now. What
+    /// was written since is lost, unless a later snapshot has it.
+    ///
+    /// Errors: [`Kind::NotFound`], [`Kind::Corrupt`] if an object of the snapshot does not verify (nothing was
+    /// changed then), and whatever the stores report; a rollback that failed half-way goes on at the next opening
+    /// for writing, and the disk takes no writes before.
+    pub fn rollback(&self, name: &str) -> Result<()> {
+        let writer = self.writer("change of snapshots")?;
+        writer.freeze(|| {
+            let (table, segments) = (self.version_table.as_deref(), self.params.segments());
+            let to = self.snapshots.find(name)?;
+            let threads = writer.has_threads();
+            let rollback = Rollback::new(&self.stores, &self.snapshots, table, segments, threads, to)?;
+            rollback.verify()?;
+            let rolled = rollback.run();
+            self.reader.forget_all();
+            rolled.map_err(|e| writer.fail(e))
+        })
+    }
+
+    /// The write path, for `what`. Errors: [`Kind::ReadOnly`] of a disk that has none.
+    fn writer(&self, what: &str) -> Result<&Writer> {
+        self.writer.as_ref().ok_or_else(|| {
+            let advice = Advice::from("open it without ").setting(Setting("read_only"));
+            Error::new(Kind::ReadOnly, format!("{what} refused"))
+                .found("a disk opened read-only")
+                .remedy(advice.text(", and not at a snapshot"))
+        })
+    }
+}
+
+impl Disk for ObjectDisk {
+    fn blocks(&self) -> u64 {
+        self.params.blocks
+    }
+
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        self.reader.read(first, buf)
+    }
+
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.writer("write")?.write(first, data)
+    }
+
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.writer("discard")?.discard(first, count)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.writer.as_ref().map_or(Ok(()), Writer::flush)
+    }
+
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        self.reader.extents(first, count)
+    }
+
+    fn status(&self) -> Status {
+        let [reads, hits, misses] = self.reader.counts();
+        let [dirty, transactions, blocks, direct, renewed] =
+            self.writer.as_ref().map_or([0; 5], Writer::counts);
+        Status {
+            items: vec![
+                StatusItem::new("segments", self.params.segments(), "segments"),
+                StatusItem::new("dirty", dirty, "bytes"),
+                StatusItem::new("reads", reads, "reads"),
+                StatusItem::new("transactions", transactions, "transactions"),
+                StatusItem::new("transacted", blocks, "blocks"),
+                StatusItem::new("written_past_the_cache", direct, "transactions"),
+                StatusItem::new("written_anew_after_refusal", renewed, "objects"),
+                StatusItem::new("metadata_cache_hits", hits, "pages"),
+                StatusItem::new("metadata_cache_misses", misses, "pages"),
+                StatusItem::new("snapshots_made", self.snapshots.newest().get().0.into(), "snapshots"),
+            ],
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        let settle = || self.version_table.as_ref().map_or(Ok(()), |version_table| version_table.close());
+        self.writer.as_ref().map_or(Ok(()), |writer| writer.close(settle))
+    }
+
+    fn read_only(&self) -> bool {
+        self.writer.is_none()
+    }
+}
+
+/// The complaint about a rollback that only an opening for writing can finish.
+fn half_rolled_back(name: &str) -> Error {
+    Error::new(Kind::ReadOnly, "cannot open the disk for reading alone")
+        .found(format!("a rollback to the snapshot {name} that was cut short"))
+        .expected("a disk that was rolled back whole")
+        .remedy("open it for writing once, which finishes the rollback, or open a snapshot")
+}
+
+/// Seconds since 1970, for people: nothing depends on it.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

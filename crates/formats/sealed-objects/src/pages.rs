@@ -1,0 +1,176 @@
+//! Pages of metadata kept in memory for the layout adaptive: the entries of 128 blocks each, in a bounded number.
+//!
+//! A page here equals what the store holds, or will hold once the transaction in flight on its object is
+//! acknowledged. So any page may be given up at any time.
+
+use crate::chain::Tag;
+use crate::chunks::{CHUNK_BLOCKS, Chunks, each_chunk};
+use crate::segment::Segment;
+use lacuna_contracts::{BoundedCache, Budget, SEGMENT_BLOCKS};
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SHARDS: usize = 64;
+const CHUNKS: u64 = SEGMENT_BLOCKS / CHUNK_BLOCKS;
+/// What a page takes beside its entries.
+const PAGE_COST: usize = 128;
+
+/// The entries of one chunk.
+#[derive(Default)]
+pub(crate) struct Page {
+    /// One after the other, zeros where nothing is written.
+    pub(crate) entries: Box<[u8]>,
+    /// The blocks of the chunk whose entry is newer than the stored page's: it stands in the amendment, or in deltas.
+    pub(crate) amended: u128,
+    /// Without a chain: the blocks of the chunk whose entry stands under a key of its own, newer still.
+    pub(crate) apart: u128,
+    /// With a chain: the tag of the stored page; zeros if there is none.
+    pub(crate) base: Tag,
+    /// Some of its entries are lost, or may be: what is in the store can still be put right, so this is not remembered.
+    pub(crate) lost: bool,
+}
+
+impl Page {
+    /// A page of unwritten blocks.
+    pub(crate) fn blank(meta: usize) -> Page {
+        Page { entries: vec![0; page_len(meta)].into(), ..Page::default() }
+    }
+}
+
+/// Bytes of a page of entries of `meta` bytes.
+pub(crate) const fn page_len(meta: usize) -> usize {
+    CHUNK_BLOCKS as usize * meta
+}
+
+/// What an answer taught beyond what was asked: whole pages of entries.
+pub(crate) type Learned = Vec<(u64, Page)>;
+
+/// A bounded number of pages, in shards.
+pub(crate) struct Pages {
+    /// By the number of the chunk among those of all segments.
+    shards: Box<[Mutex<BoundedCache<u64, Page>>]>,
+    meta: usize,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Pages {
+    /// Room for pages of entries of `meta` bytes within the budget.
+    pub(crate) fn new(meta: usize, budget: Budget) -> Self {
+        let pages = (budget.get() / (page_len(meta) + PAGE_COST) as u64) as usize;
+        Pages {
+            shards: (0..SHARDS).map(|_| Mutex::new(BoundedCache::new(pages / SHARDS))).collect(),
+            meta,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// Shows a page to `f`, if it is here, to read or change it.
+    pub(crate) fn with<R>(&self, segment: Segment, chunk: u64, f: impl FnOnce(&mut Page) -> R) -> Option<R> {
+        let number = number(segment, chunk);
+        self.shard(number).get(number).map(f)
+    }
+
+    /// Puts a page, in the place of whatever is here under its number.
+    pub(crate) fn put(&self, segment: Segment, chunk: u64, page: Page) {
+        let number = number(segment, chunk);
+        let mut shard = self.shard(number);
+        shard.insert(number, page);
+    }
+
+    /// Puts the pages of a segment of which nothing is lost.
+    pub(crate) fn put_all(&self, segment: Segment, learned: Learned) {
+        let sound = learned.into_iter().filter(|(_, page)| !page.lost);
+        sound.for_each(|(chunk, page)| self.put(segment, chunk, page));
+    }
+
+    /// Fills the entries of a range of a segment from pages that are here. Gives the chunks that are not.
+    pub(crate) fn recall(&self, segment: Segment, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
+        let mut missing = 0;
+        each_chunk(range, self.meta, |chunk, within, bytes| {
+            let copied =
+                self.with(segment, chunk, |page| entries[bytes].copy_from_slice(&page.entries[within]));
+            let count = if copied.is_some() { &self.hits } else { &self.misses };
+            count.fetch_add(1, Ordering::Relaxed);
+            missing |= Chunks::from(copied.is_none()) << chunk;
+        });
+        missing
+    }
+
+    /// Whether the entries of a range are still those of pages that are here.
+    pub(crate) fn is_still(&self, segment: Segment, range: &Range<u64>, entries: &[u8]) -> bool {
+        let mut same = true;
+        each_chunk(range, self.meta, |chunk, within, bytes| {
+            let equal = |page: &mut Page| page.entries[within] == entries[bytes];
+            same &= self.with(segment, chunk, equal).unwrap_or(false);
+        });
+        same
+    }
+
+    /// Drops the pages of a segment.
+    pub(crate) fn forget(&self, segment: Segment) {
+        for number in (0..CHUNKS).map(|chunk| number(segment, chunk)) {
+            self.shard(number).remove(number);
+        }
+    }
+
+    /// Drops all pages.
+    pub(crate) fn forget_all(&self) {
+        self.shards.iter().for_each(|shard| shard.lock().clear());
+    }
+
+    /// Pages that readers found here, and that they did not.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
+    }
+
+    fn shard(&self, number: u64) -> MutexGuard<'_, BoundedCache<u64, Page>> {
+        // Neighbouring chunks are used together: they lie in different shards.
+        self.shards[number as usize % SHARDS].lock()
+    }
+}
+
+/// The number of a chunk among those of all segments.
+fn number(segment: Segment, chunk: u64) -> u64 {
+    segment.0 * CHUNKS + chunk
+}
+
+/// The page of a chunk among those that were asked for.
+pub(crate) fn page_mut(learned: &mut Learned, chunk: u8) -> &mut Page {
+    let place = learned.iter_mut().find(|(number, _)| *number == u64::from(chunk));
+    &mut place.expect("the chunk is among those asked for").1
+}
+
+/// Copies the entries of the blocks of a range out of the pages that were learned, which ascend.
+pub(crate) fn copy_learned(learned: &Learned, range: &Range<u64>, meta: usize, entries: &mut [u8]) {
+    let mut pages = learned.iter().peekable();
+    each_chunk(range, meta, |chunk, within, bytes| {
+        if let Some((_, page)) = pages.next_if(|(learned, _)| *learned == chunk) {
+            entries[bytes].copy_from_slice(&page.entries[within]);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_keep_their_bound_and_their_segments() {
+        let pages = Pages::new(1, Budget::bytes((64 * 5 * (page_len(1) + PAGE_COST)) as u64));
+        let found = |segment, chunk| pages.with(Segment(segment), chunk, |page| page.apart);
+        for (segment, chunk) in (0..300).flat_map(|segment| (0..CHUNKS).map(move |chunk| (segment, chunk))) {
+            let apart = u128::from(number(Segment(segment), chunk));
+            pages.put(Segment(segment), chunk, Page { apart, ..Page::blank(1) });
+            assert_eq!(found(segment, chunk), Some(apart));
+        }
+        let kept: usize = pages.shards.iter().map(|shard| shard.lock().len()).sum();
+        assert_eq!(kept, 64 * 5);
+        pages.forget(Segment(299));
+        assert!(found(299, 3).is_none() && found(298, 3).is_some());
+        pages.forget_all();
+        assert!(found(298, 3).is_none());
+    }
+}

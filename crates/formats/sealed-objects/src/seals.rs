@@ -1,0 +1,109 @@
+//! The seals of the objects of one disk as they stand in the store: fetched, and compared with what the version table
+//! says. It changes nothing.
+
+use crate::seal::{Counter, REMEDY, SEAL_LEN, Seal, SealKey, SealPlace};
+use crate::segment::Segment;
+use crate::snapshot_table::{NewestSnapshot, SnapshotNumber};
+use crate::version_book::PageNumber;
+use crate::version_pages::Entry;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_medium::{Found, ObjectStore};
+use std::sync::Arc;
+
+/// What the store has of an object: its version, if it is there, and the bytes of its seal, if it has one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fetched {
+    pub(crate) version: Option<u64>,
+    pub(crate) seal: Option<Vec<u8>>,
+}
+
+/// Reads and judges seals.
+#[derive(Clone)]
+pub(crate) struct Seals {
+    /// Where the objects are.
+    pub(crate) data: Arc<dyn ObjectStore>,
+    /// Where their seals are.
+    pub(crate) place: SealPlace,
+    pub(crate) key: SealKey,
+    /// The snapshot that `data` is a view of.
+    pub(crate) view: Option<SnapshotNumber>,
+    pub(crate) newest: NewestSnapshot,
+}
+
+/// The complaint about an object that was there and is not any more.
+pub(crate) fn missing(segment: Segment, counter: Counter) -> Error {
+    Error::new(Kind::Corrupt, format!("{segment} is missing"))
+        .found("no object")
+        .expected(format!("one that {} writes went to", counter.0))
+        .remedy(REMEDY)
+}
+
+impl Seals {
+    /// Fetches the seals of objects, all at once.
+    pub(crate) fn fetch_all(&self, segments: &[Segment]) -> Vec<Result<Fetched>> {
+        let mut seals = vec![[0; SEAL_LEN]; segments.len()];
+        let mut queries: Vec<_> =
+            segments.iter().zip(&mut seals).map(|(segment, seal)| self.place.query(*segment, seal)).collect();
+        let answers = self.data.query(&mut queries);
+        drop(queries);
+        let fetched = |(found, seal): (Result<Found>, &[u8; SEAL_LEN])| {
+            found.map(|found| Fetched { version: found.version, seal: self.place.found(&found, seal) })
+        };
+        answers.into_iter().zip(&seals).map(fetched).collect()
+    }
+
+    /// Fetches the seal of one object.
+    pub(crate) fn fetch(&self, segment: Segment) -> Result<Fetched> {
+        let fetched = self.fetch_all(&[segment]).pop().expect("one answer for one object");
+        fetched.map_err(|e| e.context(format!("reading the seal of {segment}")))
+    }
+
+    /// The counter in the seal, if it is genuine.
+    pub(crate) fn counter(&self, segment: Segment, fetched: &Fetched) -> Counter {
+        let seal = fetched.seal.as_ref().and_then(|bytes| self.key.read(segment, bytes).ok());
+        seal.map_or(Counter::default(), |seal| seal.counter)
+    }
+
+    /// What the seal of an object says, which is as expected. An object that is not there, and never was, has an empty
+    /// one. Errors: [`Kind::Corrupt`]; nothing of the object may be believed then.
+    pub(crate) fn compare(&self, segment: Segment, expected: Entry, fetched: &Fetched) -> Result<Seal> {
+        let found = fetched.seal.as_ref().map(|bytes| self.key.read(segment, bytes)).transpose()?;
+        let bad = |what: &str, expected: String| {
+            let found = found.map_or("no object, or one without a seal".into(), |seal| {
+                let Seal { counter, snapshot, .. } = seal;
+                format!("write number {}, made after snapshot number {}", counter.0, snapshot.0)
+            });
+            Err(Error::new(Kind::Corrupt, format!("{segment} {what}"))
+                .found(found)
+                .expected(expected)
+                .remedy(REMEDY))
+        };
+        let Entry { counter, exact, beyond, .. } = expected;
+        let expects = format!("write number {}{}", counter.0, if exact { "" } else { " or a later one" });
+        let Some(seal) = found else {
+            return match (counter, fetched.version) {
+                (Counter(0), None) => Ok(Seal::default()),
+                (Counter(0), Some(_)) => bad("is not one that this disk wrote", "no object yet".into()),
+                _ => bad("is missing", expects),
+            };
+        };
+        if seal.counter < counter {
+            return bad("is an older version", expects);
+        }
+        if seal.counter >= beyond {
+            return Err(PageNumber::of(segment).is_older(segment, seal.counter));
+        }
+        if exact && seal.counter > counter {
+            return bad("is newer than the version table: the version table is an older version", expects);
+        }
+        match self.view {
+            Some(view) if seal.snapshot >= view => {
+                bad("is newer than the snapshot", format!("a write before snapshot number {}", view.0))
+            }
+            None if seal.snapshot > self.newest.get() => {
+                bad("knows of more snapshots than their table: the table is an older version", expects)
+            }
+            _ => Ok(seal),
+        }
+    }
+}

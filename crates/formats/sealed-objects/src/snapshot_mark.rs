@@ -1,0 +1,102 @@
+//! The mark by which a snapshot shows that the store keeps it: an object beside those of the data.
+//!
+//! A store that has forgotten a snapshot, or never made it, answers for it with objects as they are now, or with none; ciphers
+//! that authenticate nothing believe either. So the mark says the number of a snapshot while it is made, and nothing from then on:
+//! it says the number at that snapshot alone, as long as the store keeps that.
+
+use crate::snapshot_table::SnapshotNumber;
+use lacuna_contracts::{Error, Kind, RecordMut, Result, Secret};
+use lacuna_crypto::{constant_time_eq, keyed_hash};
+use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
+
+/// The object of the data's store that holds it: behind all that a disk of any length has.
+pub(crate) const MARK_OBJECT: u64 = 1 << 32;
+
+const MAGIC: &[u8; 8] = b"LACMARK1";
+const MARK_LEN: usize = 64;
+/// The bytes before the tag.
+const SIGNED: usize = 32;
+/// What it says when no snapshot is being made.
+const NONE: SnapshotNumber = SnapshotNumber(0);
+
+/// Makes and reads the mark of one disk. Its key is that of the table of snapshots.
+pub(crate) struct Mark<'a>(pub(crate) &'a Secret<32>);
+
+impl Mark<'_> {
+    fn encode(&self, number: SnapshotNumber) -> [u8; MARK_LEN] {
+        let mut bytes = [0; MARK_LEN];
+        RecordMut(&mut bytes).put(0, MAGIC).u32(8, number.0);
+        let tag = keyed_hash(self.0, &[&bytes[..SIGNED]]);
+        bytes[SIGNED..].copy_from_slice(&tag);
+        bytes
+    }
+
+    fn write(&self, store: &dyn ObjectStore, number: SnapshotNumber) -> Result<()> {
+        let bytes = self.encode(number);
+        let steps = vec![Step::Write { offset: 0, data: &bytes }, Step::Truncate(MARK_LEN as u64)];
+        let written = store.apply_one(Transaction { object: MARK_OBJECT, steps });
+        written.map(drop).map_err(|e| e.context("writing the mark of a snapshot"))
+    }
+
+    /// Lets the mark say which snapshot is about to be made.
+    pub(crate) fn begin(&self, store: &dyn ObjectStore, number: SnapshotNumber) -> Result<()> {
+        self.write(store, number)
+    }
+
+    /// Lets it say nothing again. A store to which the snapshot was named keeps what it said.
+    pub(crate) fn end(&self, store: &dyn ObjectStore) -> Result<()> {
+        self.write(store, NONE)
+    }
+
+    /// Whether `view` is of the snapshot with this number.
+    pub(crate) fn is_of(&self, view: &dyn ObjectStore, number: SnapshotNumber) -> Result<bool> {
+        let mut bytes = [0; MARK_LEN];
+        let extents = vec![ReadExtent { offset: 0, buf: &mut bytes }];
+        match view.query_one(Query { object: MARK_OBJECT, extents, keys: Keys::None }) {
+            // Some stores say themselves what they do not have.
+            Err(e) if e.kind() == Kind::NotFound => Ok(false),
+            Err(e) => Err(e.context("reading the mark of a snapshot")),
+            Ok(_) => Ok(constant_time_eq(&bytes, &self.encode(number))),
+        }
+    }
+}
+
+/// The complaint about a snapshot that the store does not have as it was made.
+pub(crate) fn lost(name: &str, found: &str) -> Error {
+    Error::new(Kind::Corrupt, format!("the snapshot {name} is not in the store any more"))
+        .found(found)
+        .expected("what the store kept for it when it was made")
+        .remedy(
+            "nothing of it can be read or rolled back to: remove it; if objects were copied from another pool, read it there",
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_medium::MemoryObjects;
+
+    #[test]
+    fn a_mark_says_its_number_at_its_snapshot_alone() {
+        let (key, other) = (Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32]));
+        let (store, mark) = (MemoryObjects::new(false), Mark(&key));
+        let mut ids = vec![];
+        for number in [1, 2] {
+            mark.begin(&store, SnapshotNumber(number)).unwrap();
+            assert!(mark.is_of(&store, SnapshotNumber(number)).unwrap());
+            ids.push(store.create_snapshot().unwrap());
+            store.set_snapshots(&ids).unwrap();
+            mark.end(&store).unwrap();
+        }
+        for (nth, id) in (1..).zip(&ids) {
+            let view = store.at_snapshot(*id).unwrap();
+            for number in 0..4 {
+                assert_eq!(mark.is_of(&*view, SnapshotNumber(number)).unwrap(), number == nth);
+                assert!(!Mark(&other).is_of(&*view, SnapshotNumber(number)).unwrap());
+            }
+            assert!(!mark.is_of(&store, SnapshotNumber(nth)).unwrap());
+            store.remove_snapshot(*id).unwrap();
+            assert!(!mark.is_of(&*view, SnapshotNumber(nth)).unwrap());
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The table of a disk's snapshots as it stands in object 0 of the book: readable by everybody, changeable by the
+//! owner of the key.
+
+use crate::version_page::{HEADS_TAG_LEN, HeadsTag};
+use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, Secret};
+use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
+use lacuna_medium::SnapshotId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The most snapshots of a disk.
+pub(crate) const MAX_SNAPSHOTS: usize = 512;
+/// The longest table in bytes.
+pub(crate) const TABLE_MAX: usize = HEAD + MAX_SNAPSHOTS * RECORD;
+
+const MAGIC: &[u8; 8] = b"LACSNAP1";
+const HEAD: usize = 64;
+/// The head's bytes before the tag.
+const SIGNED: usize = 32;
+const RECORD: usize = 128;
+const HEADS_AT: usize = 40;
+const NAME_AT: usize = HEADS_AT + HEADS_TAG_LEN;
+/// Longest name in bytes.
+const NAME_MAX: usize = 64;
+
+/// Counts the snapshots ever made of a disk, from 1; 0: none was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SnapshotNumber(pub(crate) u32);
+
+/// The number of the newest snapshot ever made of an open disk, for all parts that write it down.
+#[derive(Clone)]
+pub(crate) struct NewestSnapshot(Arc<AtomicU32>);
+
+impl NewestSnapshot {
+    pub(crate) fn new(number: SnapshotNumber) -> NewestSnapshot {
+        NewestSnapshot(Arc::new(number.0.into()))
+    }
+
+    pub(crate) fn get(&self) -> SnapshotNumber {
+        SnapshotNumber(self.0.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set(&self, number: SnapshotNumber) {
+        self.0.store(number.0, Ordering::Release);
+    }
+}
+
+/// What is happening to a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotState {
+    /// Nothing: it can be read.
+    Ready = 0,
+    /// It is being removed. What a power cut left of that is done at the next opening for writing.
+    Removing = 1,
+    /// The disk is being rolled back to it. Likewise.
+    RollingBack = 2,
+}
+
+impl SnapshotState {
+    const ALL: [SnapshotState; 3] =
+        [SnapshotState::Ready, SnapshotState::Removing, SnapshotState::RollingBack];
+
+    /// The name for people and scripts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SnapshotState::Ready => "ready",
+            SnapshotState::Removing => "being removed",
+            SnapshotState::RollingBack => "being rolled back to",
+        }
+    }
+}
+
+/// One snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotRecord {
+    /// Counts the snapshots ever made of this disk, from 1.
+    pub number: u32,
+    /// Its name.
+    pub name: String,
+    /// When it was made, in seconds since 1970 (UTC).
+    pub time: u64,
+    /// Length of the disk at that time, in blocks.
+    pub blocks: u64,
+    /// What the store of the data calls it.
+    pub data_id: SnapshotId,
+    /// What the store of the book calls it.
+    pub book_id: SnapshotId,
+    /// What is happening to it.
+    pub state: SnapshotState,
+    /// What stands for the version table at that time; zeros where there is none.
+    pub(crate) heads: HeadsTag,
+}
+
+impl SnapshotRecord {
+    /// Segments of the disk at that time.
+    pub(crate) fn segments(&self) -> u64 {
+        self.blocks.div_ceil(SEGMENT_BLOCKS)
+    }
+}
+
+/// All snapshots of a disk, in the order in which they were made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SnapshotTable {
+    /// One more with each writing.
+    pub(crate) generation: u64,
+    /// The newest snapshot ever made.
+    pub(crate) newest: SnapshotNumber,
+    pub(crate) records: Vec<SnapshotRecord>,
+}
+
+/// Checks a name: 1 to 64 letters, digits, and `-`, `_`, `.`, `:`, which do not begin it.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let fits = |c: u8| c.is_ascii_alphanumeric() || b"-_.:".contains(&c);
+    let begins = name.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    if begins && name.len() <= NAME_MAX && name.bytes().all(fits) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "cannot use this name for a snapshot")
+        .found(format!("{name:?}"))
+        .expected("1 to 64 letters (a to z, A to Z), digits, and `-`, `_`, `.`, `:`, which do not begin it")
+        .remedy("choose such a name"))
+}
+
+/// The key of the table's tag.
+pub(crate) fn table_key(master: &Secret<32>, uuid: &[u8; 16]) -> Secret<32> {
+    derive(master, "sealed objects snapshots", uuid)
+}
+
+fn bad(found: impl Into<String>) -> Error {
+    Error::new(Kind::Corrupt, "the table of snapshots (object 0 of the book) does not verify")
+        .found(found)
+        .expected("what this disk wrote there")
+        .remedy("restore the object from a backup; nothing is written to the disk before that")
+}
+
+impl SnapshotTable {
+    /// The bytes of the table.
+    pub(crate) fn encode(&self, key: &Secret<32>) -> Vec<u8> {
+        let mut bytes = vec![0; HEAD + self.records.len() * RECORD];
+        let mut head = RecordMut(&mut bytes);
+        head.put(0, MAGIC).u32(8, self.newest.0).u32(12, self.records.len() as u32).u64(16, self.generation);
+        for (record, out) in self.records.iter().zip(bytes[HEAD..].chunks_exact_mut(RECORD)) {
+            let (mut out, name) = (RecordMut(out), record.name.as_bytes());
+            out.u32(0, record.number).put(4, &[record.state as u8, name.len() as u8]);
+            out.u64(8, record.time).u64(16, record.blocks).u64(24, record.data_id).u64(32, record.book_id);
+            out.put(HEADS_AT, &record.heads).put(NAME_AT, name);
+        }
+        let tag = keyed_hash(key, &[&bytes[..SIGNED], &bytes[HEAD..]]);
+        bytes[SIGNED..HEAD].copy_from_slice(&tag);
+        bytes
+    }
+
+    /// Reads the table without a key, for display: anybody may have written it. `bytes` may be longer.
+    /// Errors: [`Kind::Corrupt`] for what no version of this table looks like.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<SnapshotTable> {
+        let (head, records) =
+            bytes.split_at_checked(HEAD).ok_or_else(|| bad("fewer bytes than a head has"))?;
+        if head[..8] != *MAGIC {
+            return Err(bad("no table of snapshots"));
+        }
+        let newest = SnapshotNumber(Record(head).u32(8));
+        let count = Record(head).u32(12) as usize;
+        let records = match count.checked_mul(RECORD).and_then(|len| records.get(..len)) {
+            Some(records) if count <= MAX_SNAPSHOTS && head[24..32] == [0; 8] => records,
+            _ => return Err(bad(format!("a head that speaks of {count} snapshots"))),
+        };
+        let records: Vec<SnapshotRecord> =
+            records.chunks_exact(RECORD).map(parse_record).collect::<Result<_>>()?;
+        let numbers = || std::iter::once(0).chain(records.iter().map(|r| r.number));
+        let rising = numbers().zip(numbers().skip(1)).all(|(a, b)| a < b);
+        if !rising || records.last().is_some_and(|last| last.number > newest.0) {
+            return Err(bad("snapshots out of order"));
+        }
+        Ok(SnapshotTable { generation: Record(head).u64(16), newest, records })
+    }
+
+    /// Reads the table and believes it. Errors: [`Kind::Corrupt`] if this disk did not write it.
+    pub(crate) fn decode(bytes: &[u8], key: &Secret<32>) -> Result<SnapshotTable> {
+        let table = SnapshotTable::parse(bytes)?;
+        let end = HEAD + table.records.len() * RECORD;
+        let tag = keyed_hash(key, &[&bytes[..SIGNED], &bytes[HEAD..end]]);
+        if constant_time_eq(&tag, &bytes[SIGNED..HEAD]) {
+            Ok(table)
+        } else {
+            Err(bad("a table that was altered"))
+        }
+    }
+
+    /// The snapshot of this name. Errors: [`Kind::NotFound`], with the names that there are.
+    pub(crate) fn find(&self, name: &str) -> Result<&SnapshotRecord> {
+        self.records.iter().find(|record| record.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.records.iter().map(|record| record.name.as_str()).collect();
+            let found = if names.is_empty() { "no snapshots".into() } else { names.join(", ") };
+            Error::new(Kind::NotFound, format!("the disk has no snapshot {name}"))
+                .found(found)
+                .remedy("choose one that the disk has")
+        })
+    }
+}
+
+fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
+    let state = SnapshotState::ALL.into_iter().find(|state| *state as u8 == bytes[4]);
+    let state = state.ok_or_else(|| bad(format!("a snapshot in state {}", bytes[4])))?;
+    let (name, rest) = bytes[NAME_AT..]
+        .split_at_checked(bytes[5] as usize)
+        .ok_or_else(|| bad(format!("a name of {} bytes", bytes[5])))?;
+    let name = std::str::from_utf8(name).map_err(|_| bad("a name that is no text"))?;
+    check_name(name).map_err(|_| bad(format!("a snapshot named {name:?}")))?;
+    let zeros = bytes[6..8].iter().chain(rest).all(|b| *b == 0);
+    if !zeros {
+        return Err(bad("bytes of a newer version of lacuna"));
+    }
+    Ok(SnapshotRecord {
+        number: Record(bytes).u32(0),
+        name: name.into(),
+        time: Record(bytes).u64(8),
+        blocks: Record(bytes).u64(16),
+        data_id: Record(bytes).u64(24),
+        book_id: Record(bytes).u64(32),
+        state,
+        heads: *bytes[HEADS_AT..].first_chunk().expect("a record is longer"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(number: u32, name: &str) -> SnapshotRecord {
+        SnapshotRecord {
+            number,
+            name: name.into(),
+            time: 1_700_000_000,
+            blocks: 5000,
+            data_id: 77,
+            book_id: 78,
+            state: SnapshotState::Ready,
+            heads: [number as u8; HEADS_TAG_LEN],
+        }
+    }
+
+    fn key() -> Secret<32> {
+        table_key(&Secret::copy_from(&[1; 32]), &[2; 16])
+    }
+
+    #[test]
+    fn a_table_comes_back_and_no_bit_of_it_may_change() {
+        let mut table = SnapshotTable {
+            generation: 4,
+            newest: SnapshotNumber(9),
+            records: vec![record(2, "a"), record(9, "b:1")],
+        };
+        table.records[1].state = SnapshotState::RollingBack;
+        let mut bytes = table.encode(&key());
+        let len = bytes.len();
+        for bit in 0..len * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SnapshotTable::decode(&bad, &key()).unwrap_err().kind(), Kind::Corrupt, "bit {bit}");
+            // Without a key some bits say something else, which can be written.
+            if let Ok(other) = SnapshotTable::parse(&bad) {
+                assert_eq!(SnapshotTable::decode(&other.encode(&key()), &key()).unwrap(), other, "bit {bit}");
+            }
+        }
+        for end in 0..len {
+            assert!(SnapshotTable::decode(&bytes[..end], &key()).is_err());
+        }
+        bytes.resize(TABLE_MAX, 0);
+        assert_eq!(SnapshotTable::decode(&bytes, &key()).unwrap(), table);
+        assert_eq!(table.find("b:1").unwrap().number, 9);
+        let missing = table.find("c").unwrap_err();
+        assert_eq!(missing.kind(), Kind::NotFound);
+        assert!(missing.to_string().contains("a, b:1"), "{missing}");
+    }
+
+    #[test]
+    fn what_no_disk_wrote_is_refused_before_any_key() {
+        let refused = |table: SnapshotTable| SnapshotTable::parse(&table.encode(&key())).unwrap_err();
+        let one = |record| SnapshotTable { generation: 1, newest: SnapshotNumber(5), records: vec![record] };
+        for name in ["", ".a", "a b", "a/b", "-"] {
+            assert!(refused(one(record(1, name))).to_string().contains("named"));
+        }
+        for numbers in [[1, 1], [2, 1], [0, 1], [5, 6]] {
+            let records = numbers.map(|n| record(n, "x")).to_vec();
+            refused(SnapshotTable { generation: 1, newest: SnapshotNumber(5), records });
+        }
+        let records: Vec<_> = (1..=MAX_SNAPSHOTS as u32 + 1).map(|n| record(n, "x")).collect();
+        refused(SnapshotTable { generation: 1, newest: SnapshotNumber(1000), records });
+    }
+}

@@ -1,0 +1,293 @@
+//! The snapshots of an open disk: the table in the book, and what the two stores know of it.
+//!
+//! The stores keep what is overwritten only for snapshots that were named to them by `set_snapshots`; they are
+//! named from the verified table when the disk is opened for writing, and whenever the table changes.
+//!
+//! # Power cuts
+//! - A snapshot is made in this order: its number in the mark, numbers from the stores, names to the stores, the mark
+//!   anew, record in the table; nothing is written to the disk meanwhile. A cut before the record leaves numbers that
+//!   nobody uses, and for which a store keeps no more than the mark; a cut after it leaves the snapshot, and the next opening
+//!   names it.
+//! - A removal marks the record, stops naming it, lets the stores forget it, and drops the record. A cut leaves the
+//!   mark, and the next opening for writing does it again; what the stores have forgotten already is no error.
+//! - A rollback marks the record as well; see `rollback.rs`.
+
+use crate::Stores;
+use crate::snapshot_mark::{Mark, lost};
+use crate::snapshot_table::{
+    MAX_SNAPSHOTS, NewestSnapshot, SnapshotNumber, SnapshotRecord, SnapshotState, SnapshotTable, TABLE_MAX,
+    check_name, table_key,
+};
+use crate::version_page::HeadsTag;
+use lacuna_contracts::{Error, Kind, Result, Secret};
+use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, SnapshotId, Step, Transaction};
+use parking_lot::Mutex;
+
+/// The object of the book that holds the table.
+const TABLE_OBJECT: u64 = 0;
+
+/// The snapshots of an open disk.
+pub(crate) struct Snapshots {
+    stores: Stores,
+    key: Secret<32>,
+    newest: NewestSnapshot,
+    held: Mutex<Held>,
+}
+
+/// What is known of a snapshot that is to be made, beside its number.
+pub(crate) struct NewSnapshot<'a> {
+    pub(crate) name: &'a str,
+    /// Seconds since 1970.
+    pub(crate) time: u64,
+    /// Length of the disk in blocks.
+    pub(crate) blocks: u64,
+    /// What stands for the version table; zeros where there is none.
+    pub(crate) heads: HeadsTag,
+}
+
+/// The table as it stands in the book.
+struct Held {
+    table: SnapshotTable,
+    version: u64,
+}
+
+/// The snapshots of a disk, for display: nobody vouches for them, since reading them takes no key. `book` holds the
+/// disk's table. Errors: [`Kind::Corrupt`] if there is no table of snapshots.
+pub fn list_snapshots(book: &dyn ObjectStore) -> Result<Vec<SnapshotRecord>> {
+    Ok(SnapshotTable::parse(&load(book)?.0)?.records)
+}
+
+fn load(book: &dyn ObjectStore) -> Result<(Vec<u8>, u64)> {
+    let mut bytes = vec![0; TABLE_MAX];
+    let extents = vec![ReadExtent { offset: 0, buf: &mut bytes }];
+    let found = book
+        .query_one(Query { object: TABLE_OBJECT, extents, keys: Keys::None })
+        .map_err(|e| e.context("reading the table of snapshots"))?;
+    let version = found.version.ok_or_else(|| {
+        Error::new(Kind::Corrupt, "the table of snapshots (object 0 of the book) is not there")
+            .found("no such object")
+            .expected("one for every disk")
+            .remedy("restore the object from a backup; nothing is written to the disk before that")
+    })?;
+    Ok((bytes, version))
+}
+
+fn store(book: &dyn ObjectStore, guard: Option<u64>, bytes: &[u8]) -> Result<u64> {
+    let mut steps: Vec<Step<'_>> = guard.map(Step::Expect).into_iter().collect();
+    steps.extend([Step::Write { offset: 0, data: bytes }, Step::Truncate(bytes.len() as u64)]);
+    book.apply_one(Transaction { object: TABLE_OBJECT, steps })
+        .map_err(|e| e.context("writing the table of snapshots"))
+}
+
+impl Snapshots {
+    /// Lays down the table of a new disk, without snapshots.
+    pub(crate) fn create(book: &dyn ObjectStore, master: &Secret<32>, uuid: &[u8; 16]) -> Result<()> {
+        let table = SnapshotTable { generation: 1, ..SnapshotTable::default() };
+        store(book, None, &table.encode(&table_key(master, uuid))).map(drop)
+    }
+
+    /// Reads and verifies the table. Unless the disk is opened for reading alone, names the snapshots to the stores
+    /// and finishes removals.
+    pub(crate) fn open(
+        stores: &Stores,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+        read_only: bool,
+    ) -> Result<Snapshots> {
+        let key = table_key(master, uuid);
+        let (bytes, version) = load(&*stores.book)?;
+        let table = SnapshotTable::decode(&bytes, &key)?;
+        let newest = NewestSnapshot::new(table.newest);
+        let snapshots =
+            Snapshots { stores: stores.clone(), key, newest, held: Mutex::new(Held { table, version }) };
+        if !read_only {
+            let mut held = snapshots.held.lock();
+            snapshots.name_to_stores(&held.table)?;
+            snapshots.finish_removals(&mut held)?;
+        }
+        Ok(snapshots)
+    }
+
+    /// The number of the newest snapshot ever made, as it changes.
+    pub(crate) fn newest(&self) -> &NewestSnapshot {
+        &self.newest
+    }
+
+    /// The snapshot of this name, which may be read. Errors: [`Kind::NotFound`].
+    pub(crate) fn find(&self, name: &str) -> Result<SnapshotRecord> {
+        let held = self.held.lock();
+        let record = held.table.find(name)?;
+        if record.state == SnapshotState::Removing {
+            return Err(Error::new(Kind::NotFound, format!("the snapshot {name} is being removed"))
+                .remedy("open the disk for writing once to finish that"));
+        }
+        Ok(record.clone())
+    }
+
+    /// What the stores keep for a snapshot. Errors: [`Kind::Corrupt`] if the store of the data does not have it any more,
+    /// [`Kind::NotFound`] if it was removed meanwhile.
+    pub(crate) fn views(&self, record: &SnapshotRecord) -> Result<Stores> {
+        let view = |store: &dyn ObjectStore, id| match store.at_snapshot(id) {
+            Err(e) if e.kind() == Kind::NotFound => Ok(None),
+            view => view.map(Some),
+        };
+        let data = view(&*self.stores.data, record.data_id)?;
+        let book = view(&*self.stores.book, record.book_id)?;
+        if let (Some(data), Some(book)) = (data, book)
+            && Mark(&self.key).is_of(&*data, SnapshotNumber(record.number))?
+        {
+            return Ok(Stores { data, book });
+        }
+        self.confirm(SnapshotNumber(record.number))?;
+        Err(lost(&record.name, "objects as they are now, or none"))
+    }
+
+    /// Looks whether a snapshot is still there. What a view of it answered before is then what the snapshot holds: a
+    /// removal is noted in the table before the store forgets anything. Errors: [`Kind::NotFound`].
+    pub(crate) fn confirm(&self, number: SnapshotNumber) -> Result<()> {
+        let (bytes, _) = load(&*self.stores.book)?;
+        let table = SnapshotTable::decode(&bytes, &self.key)?;
+        let kept =
+            |record: &SnapshotRecord| record.number == number.0 && record.state != SnapshotState::Removing;
+        if table.records.iter().any(kept) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::NotFound, "the snapshot is not there any more")
+            .found("that it was removed while it was open")
+            .remedy("close it, and open one of those that are left"))
+    }
+
+    /// The snapshot to which a rollback was begun and not finished.
+    pub(crate) fn rolling_back(&self) -> Option<SnapshotRecord> {
+        let held = self.held.lock();
+        held.table.records.iter().find(|record| record.state == SnapshotState::RollingBack).cloned()
+    }
+
+    /// Makes a snapshot of a disk that nobody writes to. An error that leaves open whether there is one goes through
+    /// `fail`: nothing may be written then.
+    pub(crate) fn add(&self, new: &NewSnapshot<'_>, fail: impl Fn(Error) -> Error) -> Result<SnapshotNumber> {
+        let mut held = self.held.lock();
+        let &NewSnapshot { name, time, blocks, heads } = new;
+        let number = may_add(&held.table, name)?;
+        Mark(&self.key).begin(&*self.stores.data, number)?;
+        let data_id = self.stores.data.create_snapshot()?;
+        let book_id = self.stores.book.create_snapshot().inspect_err(|_| {
+            // Nobody else knows of this number; the error to report is the first.
+            drop(self.stores.data.remove_snapshot(data_id));
+        })?;
+        let (name, state) = (name.into(), SnapshotState::Ready);
+        let record = SnapshotRecord { number: number.0, name, time, blocks, data_id, book_id, state, heads };
+        let mut table = held.table.clone();
+        table.newest = number;
+        table.records.push(record.clone());
+        let kept = self.keep(&table, &record);
+        let made = kept.and_then(|()| match self.change(&mut held, |stands| *stands = table) {
+            // Whether there is a record now is not known.
+            Err(e) if !e.kind().is_refusal() => Ok(Err(fail(e))),
+            changed => changed.map(Ok),
+        });
+        match made {
+            Ok(known) => known?,
+            Err(e) => {
+                // What no record speaks of is named no more; the error to report is the first.
+                self.name_to_stores(&held.table).map_err(&fail)?;
+                drop(self.stores.data.remove_snapshot(data_id));
+                drop(self.stores.book.remove_snapshot(book_id));
+                return Err(e);
+            }
+        }
+        self.newest.set(number);
+        Ok(number)
+    }
+
+    /// Lets the stores keep a snapshot from now on, and looks whether they do. `table` is the one that will speak of it.
+    fn keep(&self, table: &SnapshotTable, record: &SnapshotRecord) -> Result<()> {
+        self.name_to_stores(table)?;
+        Mark(&self.key).end(&*self.stores.data)?;
+        let view = self.stores.data.at_snapshot(record.data_id)?;
+        if Mark(&self.key).is_of(&*view, SnapshotNumber(record.number))? {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Io, format!("cannot make the snapshot {}", record.name))
+            .found(format!("a store that keeps nothing for its snapshot {}", record.data_id))
+            .expected("a number above those of all snapshots before")
+            .remedy("if the objects were copied from another pool, remove the snapshots that the disk had there, and try again: each \
+                 try takes the next number"))
+    }
+
+    /// Removes a snapshot. Errors: [`Kind::NotFound`], and whatever the stores report.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        let mut held = self.held.lock();
+        let number = held.table.find(name)?.number;
+        self.change(&mut held, |table| set_state(table, number, SnapshotState::Removing))?;
+        self.name_to_stores(&held.table)?;
+        self.finish_removals(&mut held)
+    }
+
+    /// Notes what is happening to a snapshot.
+    pub(crate) fn mark(&self, snapshot: &SnapshotRecord, state: SnapshotState) -> Result<()> {
+        self.change(&mut self.held.lock(), |table| set_state(table, snapshot.number, state))
+    }
+
+    fn finish_removals(&self, held: &mut Held) -> Result<()> {
+        while let Some(record) = held.table.records.iter().find(|r| r.state == SnapshotState::Removing) {
+            let number = record.number;
+            forget(&*self.stores.data, record.data_id)?;
+            forget(&*self.stores.book, record.book_id)?;
+            self.change(held, |table| table.records.retain(|record| record.number != number))?;
+        }
+        Ok(())
+    }
+
+    /// Changes the table, durably.
+    fn change(&self, held: &mut Held, f: impl FnOnce(&mut SnapshotTable)) -> Result<()> {
+        let mut table = held.table.clone();
+        f(&mut table);
+        table.generation += 1;
+        held.version = store(&*self.stores.book, Some(held.version), &table.encode(&self.key))?;
+        held.table = table;
+        Ok(())
+    }
+
+    fn name_to_stores(&self, table: &SnapshotTable) -> Result<()> {
+        let kept = || table.records.iter().filter(|record| record.state != SnapshotState::Removing);
+        let ids: Vec<SnapshotId> = kept().map(|record| record.data_id).collect();
+        self.stores.data.set_snapshots(&ids)?;
+        let ids: Vec<SnapshotId> = kept().map(|record| record.book_id).collect();
+        self.stores.book.set_snapshots(&ids)
+    }
+}
+
+/// The number of the next snapshot, if there may be one of this name.
+fn may_add(table: &SnapshotTable, name: &str) -> Result<SnapshotNumber> {
+    check_name(name)?;
+    let cannot = || Error::new(Kind::Usage, format!("cannot make the snapshot {name}"));
+    if table.records.iter().any(|record| record.name == name) {
+        return Err(cannot()
+            .with_kind(Kind::Exists)
+            .found("a snapshot of this name")
+            .remedy("choose another name, or remove that one"));
+    }
+    if table.records.len() >= MAX_SNAPSHOTS {
+        return Err(cannot()
+            .found(format!("{} snapshots", table.records.len()))
+            .expected(format!("at most {MAX_SNAPSHOTS}"))
+            .remedy("remove one"));
+    }
+    let next = table.newest.0.checked_add(1).map(SnapshotNumber);
+    next.ok_or_else(|| cannot().found("2^32 snapshots made so far").expected("fewer"))
+}
+
+fn set_state(table: &mut SnapshotTable, number: u32, state: SnapshotState) {
+    if let Some(record) = table.records.iter_mut().find(|record| record.number == number) {
+        record.state = state;
+    }
+}
+
+/// Lets a store forget a snapshot, which it may have done already.
+fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
+    match store.remove_snapshot(id) {
+        Err(e) if e.kind() == Kind::NotFound => Ok(()),
+        other => other.map_err(|e| e.context("removing a snapshot from the store")),
+    }
+}

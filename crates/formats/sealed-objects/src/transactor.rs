@@ -1,0 +1,217 @@
+//! One transaction on one object: blocks are encrypted, their metadata is placed, and the seal goes with them.
+//!
+//! It knows neither the cache nor other transactions: its caller has the object to itself. After an error nothing is
+//! remembered of the metadata of the object, since what was to be in the store may not be.
+
+use crate::buffers::Transit;
+use crate::cache::{Begun, Work};
+use crate::chain::Tails;
+use crate::change::{Change, Fill};
+use crate::chunks::CHUNK_BLOCKS;
+use crate::encryptor::Encryptor;
+use crate::pages::Learned;
+use crate::placement::{Answered, Placement, Source};
+use crate::segment::Segment;
+use crate::version_table::VersionTable;
+use crate::version_ticket::Ticket;
+use lacuna_contracts::{BLOCK_SIZE, Kind, Result};
+use lacuna_medium::{ObjectStore, Query, Step, Transaction};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often a transaction is tried on an object that changes behind our back.
+const TRIES: u32 = 8;
+
+/// Performs transactions.
+pub(crate) struct Transactor {
+    data: Arc<dyn ObjectStore>,
+    encryptor: Encryptor,
+    placement: Arc<dyn Placement>,
+    version_table: Option<Arc<VersionTable>>,
+    transit: Transit,
+    /// The length of the disk.
+    blocks: u64,
+    transactions: AtomicU64,
+    transacted: AtomicU64,
+    /// Objects that were refused, and written anew.
+    renewed: AtomicU64,
+}
+
+impl Transactor {
+    /// Of a disk of so many blocks. `transit` bounds the ciphertext on its way; there is a version table only with a cipher
+    /// that authenticates.
+    pub(crate) fn new(
+        data: Arc<dyn ObjectStore>,
+        encryptor: Encryptor,
+        placement: Arc<dyn Placement>,
+        version_table: Option<Arc<VersionTable>>,
+        transit: Transit,
+        blocks: u64,
+    ) -> Transactor {
+        let [transactions, transacted, renewed] = [0; 3].map(AtomicU64::new);
+        Transactor {
+            data,
+            encryptor,
+            placement,
+            version_table,
+            transit,
+            blocks,
+            transactions,
+            transacted,
+            renewed,
+        }
+    }
+
+    /// Counts for `status`: transactions, blocks, objects written anew.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        [&self.transactions, &self.transacted, &self.renewed].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Performs a transaction that was begun; `direct` is the data of one past the cache. Says whether the object is known
+    /// to be absent afterwards.
+    ///
+    /// Errors: a refusal ([`Kind::is_refusal`]), for want of room above all: nothing happened. With every other error the transaction
+    /// may have happened or not.
+    pub(crate) fn write(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<bool> {
+        let absent = begun.absent;
+        let performed = match &begun.work {
+            Work::Discard(_) => self.empty(segment),
+            Work::Blocks(blocks) => {
+                self.pass(blocks.len(), || self.encryptor.gather(segment, blocks, absent))
+            }
+            Work::Direct(range, _) => self.pass(direct.len() / BLOCK_SIZE, || {
+                self.encryptor.seal_run(segment, range.start, direct, absent)
+            }),
+        };
+        performed.map_err(|e| {
+            self.placement.forget(segment);
+            e.context(format!("writing object {} of the disk", segment.0))
+        })
+    }
+
+    /// Makes and performs a change of so many blocks when there is room for them on the way.
+    fn pass(&self, blocks: usize, make: impl FnOnce() -> Change) -> Result<bool> {
+        let _passage = self.transit.enter(blocks * self.placement.slot());
+        let change = make();
+        let performed = self.perform(&change);
+        self.encryptor.reclaim(change);
+        performed
+    }
+
+    /// Performs a change. Says whether the object is known to be absent afterwards.
+    fn perform(&self, change: &Change) -> Result<bool> {
+        if change.is_void() {
+            return Ok(true);
+        }
+        if let Some(version_table) = &self.version_table {
+            self.perform_sealed(change, version_table)?;
+        } else {
+            let steps = self.steps(change, vec![], &mut Tails::default());
+            self.apply(change.segment, steps)?;
+        }
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+        self.transacted.fetch_add(change.blocks(), Ordering::Relaxed);
+        Ok(false)
+    }
+
+    /// Performs a change of an object with a seal. An object that is not as it should be is written anew: what the
+    /// change does not replace is lost.
+    fn perform_sealed(&self, change: &Change, version_table: &VersionTable) -> Result<()> {
+        let segment = change.segment;
+        let mut changed = None;
+        for _ in 0..TRIES {
+            let mut ticket = version_table.begin(segment)?;
+            // One that was told to be absent, and read as zeros, holds nothing that counts.
+            let anew = ticket.refusal().is_some() || change.absent && !ticket.is_first();
+            let answer =
+                if anew { self.write_anew(change, &mut ticket) } else { self.write_to(change, &mut ticket) };
+            match ticket.ended(answer) {
+                Ok(_) => return Ok(()),
+                Err(e) if matches!(e.kind(), Kind::Changed | Kind::Exists) => {
+                    // It did not happen, and what was to be in the store is not.
+                    self.placement.forget(segment);
+                    changed = Some(e);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Err(changed.expect("it was tried"))
+    }
+
+    /// Changes an object that must still be as the ticket knows it.
+    fn write_to(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
+        let mut tails = ticket.tails();
+        let fetched = match self.fetch_unready(change, &tails) {
+            // What cannot be read need not be, as long as chains may grow.
+            Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) && !self.placement.must_fetch(&tails) => {
+                vec![]
+            }
+            fetched => fetched?,
+        };
+        let mut steps: Vec<Step<'_>> = ticket.guard_step().into_iter().collect();
+        steps.extend(self.steps(change, fetched, &mut tails));
+        steps.push(ticket.place_step(tails));
+        self.apply(change.segment, steps)
+    }
+
+    /// The pages that a change needs and that are not in memory. Of another version of the object they do no harm: the
+    /// change is of this one, or does not happen.
+    fn fetch_unready(&self, change: &Change, tails: &Tails) -> Result<Learned> {
+        let missing = self.placement.unready(change, tails);
+        if missing == 0 {
+            return Ok(vec![]);
+        }
+        let segment = change.segment;
+        let range = u64::from(missing.trailing_zeros()) * CHUNK_BLOCKS
+            ..(u64::from(missing.ilog2()) + 1) * CHUNK_BLOCKS;
+        let Source::Keys(keys) = self.placement.source(&range, missing) else { return Ok(vec![]) };
+        let found = self.data.query_one(Query { object: segment.0, extents: vec![], keys })?;
+        let mut entries = vec![0; (range.end - range.start) as usize * self.encryptor.meta()];
+        let answer = Answered { segment, range: &range, missing, pairs: &found.pairs, tails };
+        self.placement.take(&answer, &mut entries)
+    }
+
+    /// Leaves nothing of an object but what the change writes. The other blocks are marked: they were told to be
+    /// written, or may have been.
+    fn write_anew(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
+        self.renewed.fetch_add(1, Ordering::Relaxed);
+        self.placement.forget(change.segment);
+        let rest = if change.absent { Fill::Hole } else { Fill::Lost };
+        let count = change.segment.blocks_on(self.blocks);
+        let whole = change.made_whole(rest, count, self.placement.slot(), self.encryptor.meta());
+        let mut tails = Tails::default();
+        let mut steps: Vec<Step<'_>> = ticket.clearing_steps();
+        steps.extend(self.steps(&whole, vec![], &mut tails));
+        steps.push(ticket.place_step(tails));
+        self.apply(change.segment, steps)
+    }
+
+    /// The steps of a change: data, and the entries where the layout keeps them, which change what the seal says.
+    fn steps<'c>(&self, change: &'c Change, fetched: Learned, tails: &mut Tails) -> Vec<Step<'c>> {
+        let mut steps = change.slot_steps(self.placement.slot());
+        self.placement.write(change, fetched, tails, &mut steps);
+        steps
+    }
+
+    /// Empties an object. Says whether it is known to be absent afterwards.
+    fn empty(&self, segment: Segment) -> Result<bool> {
+        self.placement.forget(segment);
+        let Some(version_table) = &self.version_table else {
+            self.transactions.fetch_add(1, Ordering::Relaxed);
+            return self.apply(segment, vec![Step::Remove]).map(|_| true);
+        };
+        // An object with a seal may not go missing, and one that never was is not made by giving it up.
+        if version_table.is_new(segment)? {
+            return Ok(true);
+        }
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+        let mut ticket = version_table.begin(segment)?;
+        // Nothing of it is kept, so it does not matter what is there.
+        let answer = self.apply(segment, ticket.emptying_steps());
+        ticket.ended(answer).map(|_| false)
+    }
+
+    fn apply(&self, segment: Segment, steps: Vec<Step<'_>>) -> Result<u64> {
+        self.data.apply_one(Transaction { object: segment.0, steps })
+    }
+}

@@ -1,0 +1,270 @@
+//! The version table's objects in the book: reading a page, and writing several with their head in one transaction.
+//!
+//! Object 1 + k of the book holds the counters of data objects 252000 * k and up, as 500 pages of 504 counters.
+//! Before them stands a head, a page as well, whose numbers are the generations of those pages; so pages of
+//! different times cannot be mixed. The head of the first object also says how many such objects there are, so
+//! that a missing one is noticed.
+
+use crate::seal::Counter;
+use crate::segment::Segment;
+use crate::version_page::{
+    Generation, HeadsTag, PAGE_ENTRIES, PAGE_LEN, PageKey, PagePlace, VersionPage, bad_page,
+};
+use lacuna_contracts::{Error, Kind, Result, Secret};
+use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Pages of counters in an object of the version table.
+pub(crate) const OBJECT_PAGES: u64 = 500;
+/// Segments whose counters one page holds.
+pub(crate) const PAGE_SEGMENTS: u64 = PAGE_ENTRIES as u64;
+/// The first object of the version table in the book.
+const FIRST_OBJECT: u64 = 1;
+/// The number of the first head that says how many objects there are.
+const COUNT_ENTRY: usize = OBJECT_PAGES as usize;
+
+/// The number of a page of counters, of all objects together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PageNumber(pub(crate) u64);
+
+impl PageNumber {
+    /// The page that holds a segment's counter.
+    pub(crate) fn of(segment: Segment) -> PageNumber {
+        PageNumber(segment.0 / PAGE_SEGMENTS)
+    }
+
+    /// The object of the version table that it is in, counted from 0.
+    pub(crate) fn part(self) -> u64 {
+        self.0 / OBJECT_PAGES
+    }
+
+    /// The numbers of the segments that it counts.
+    pub(crate) fn segments(self) -> Range<u64> {
+        self.0 * PAGE_SEGMENTS..(self.0 + 1) * PAGE_SEGMENTS
+    }
+
+    /// The complaint about this page, if an object tells that it is an older one.
+    pub(crate) fn is_older(self, segment: Segment, counter: Counter) -> Error {
+        let found = format!("{segment}, to which write number {} went", counter.0);
+        bad_page(
+            self.place(),
+            "is an older version",
+            found,
+            "the page that was open then, or a later one".into(),
+        )
+    }
+
+    fn place(self) -> PagePlace {
+        PagePlace { object: FIRST_OBJECT + self.part(), page: (self.0 % OBJECT_PAGES) as u32 + 1 }
+    }
+}
+
+fn head_place(index: u64) -> PagePlace {
+    PagePlace { object: FIRST_OBJECT + index, page: 0 }
+}
+
+/// Objects that the version table of so many segments has.
+pub(crate) fn objects_for(segments: u64) -> u64 {
+    segments.div_ceil(PAGE_SEGMENTS * OBJECT_PAGES)
+}
+
+/// The head of one object as it stands.
+struct Head {
+    page: VersionPage,
+    version: u64,
+}
+
+/// The version table in the book.
+pub(crate) struct VersionBook {
+    store: Arc<dyn ObjectStore>,
+    key: PageKey,
+    /// In the order of the objects.
+    parts: Vec<Part>,
+}
+
+/// One object of the version table.
+struct Part {
+    head: Mutex<Head>,
+    /// Held while the object is written.
+    writing: Mutex<()>,
+}
+
+/// The right to write one object of the version table.
+pub(crate) struct Writing<'a> {
+    book: &'a VersionBook,
+    index: u64,
+    part: &'a Part,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl VersionBook {
+    /// Lays down the version table of a new disk.
+    pub(crate) fn create(
+        store: &dyn ObjectStore,
+        segments: u64,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+    ) -> Result<()> {
+        let key = PageKey::new(master, uuid);
+        let count = objects_for(segments);
+        // The first last: only then is there a version table.
+        (0..count).rev().try_for_each(|index| lay_down(store, &key, index, count))
+    }
+
+    /// Opens the version table; one that may be written is made as long as `segments` need.
+    ///
+    /// Errors: [`Kind::Corrupt`] if an object is missing or its head does not verify.
+    pub(crate) fn open(
+        store: Arc<dyn ObjectStore>,
+        segments: u64,
+        read_only: bool,
+        key: PageKey,
+    ) -> Result<VersionBook> {
+        let mut book = VersionBook { store, key, parts: Vec::new() };
+        let first = book.load_head(0)?;
+        let mut count = first.page.entries[COUNT_ENTRY];
+        let needed = objects_for(segments);
+        if count < needed && !read_only {
+            (count..needed).try_for_each(|index| lay_down(&*book.store, &book.key, index, 0))?;
+            let mut page = first.page.clone();
+            page.generation.0 += 1;
+            page.entries[COUNT_ENTRY] = needed;
+            book.put(0, first.version, &page, &[])?;
+            count = needed;
+        }
+        // A head that says more than any disk needs is genuine, from a longer disk than the header speaks of.
+        for index in 0..count.min(needed) {
+            let head = Mutex::new(book.load_head(index)?);
+            book.parts.push(Part { head, writing: Mutex::default() });
+        }
+        Ok(book)
+    }
+
+    /// The same disk's version table at a snapshot, of which `store` is a view.
+    pub(crate) fn view(&self, store: Arc<dyn ObjectStore>) -> Result<VersionBook> {
+        let segments = self.objects() * OBJECT_PAGES * PAGE_SEGMENTS;
+        VersionBook::open(store, segments, true, self.key.clone())
+    }
+
+    fn load_head(&self, index: u64) -> Result<Head> {
+        let place = head_place(index);
+        let (bytes, version) = self.load(place)?;
+        let version = version.ok_or_else(|| {
+            Error::new(Kind::Corrupt, format!("object {} of the book is not there", place.object))
+                .found("no such object")
+                .expected("a part of the disk's version table")
+                .remedy(
+                    "restore the object from a backup; without it no data object that it counts is believed",
+                )
+        })?;
+        Ok(Head { page: self.key.decode(place, &bytes)?, version })
+    }
+
+    fn load(&self, place: PagePlace) -> Result<(Vec<u8>, Option<u64>)> {
+        let mut bytes = vec![0; PAGE_LEN];
+        let extents = vec![ReadExtent { offset: offset(place), buf: &mut bytes }];
+        let found = self
+            .store
+            .query_one(Query { object: place.object, extents, keys: Keys::None })
+            .map_err(|e| e.context("reading the version table"))?;
+        Ok((bytes, found.version))
+    }
+
+    /// Reads a page of counters. One that was never written is all zeros.
+    ///
+    /// Errors: [`Kind::Corrupt`] if it is not the page of the generation that the head names.
+    pub(crate) fn page(&self, page: PageNumber) -> Result<VersionPage> {
+        let place = page.place();
+        let part = self.parts.get(page.part() as usize);
+        let generation = part.map_or(0, |part| part.head.lock().page.entries[place.page as usize - 1]);
+        if generation == 0 {
+            return Ok(VersionPage::default());
+        }
+        let read = self.key.decode(place, &self.load(place)?.0)?;
+        if read.generation != Generation(generation) {
+            let found = format!("generation {}", read.generation.0);
+            return Err(bad_page(place, "is out of date", found, format!("generation {generation}")));
+        }
+        Ok(read)
+    }
+
+    /// How many objects there are to write.
+    pub(crate) fn objects(&self) -> u64 {
+        self.parts.len() as u64
+    }
+
+    /// What stands for the heads of the objects that count so many segments, as they are now.
+    pub(crate) fn heads_tag(&self, segments: u64) -> HeadsTag {
+        let parts = self.parts.iter().take(objects_for(segments) as usize);
+        let heads: Vec<VersionPage> = parts.map(|part| part.head.lock().page.clone()).collect();
+        self.key.tag_of_heads((0..).map(head_place).zip(&heads))
+    }
+
+    /// Waits for the right to write the object that holds the pages from `index * OBJECT_PAGES`.
+    pub(crate) fn writing(&self, index: u64) -> Writing<'_> {
+        let part = &self.parts[index as usize];
+        Writing { book: self, index, part, _lock: part.writing.lock() }
+    }
+
+    /// Writes a head and pages in one transaction. Gives the version of the object.
+    fn put(
+        &self,
+        index: u64,
+        version: u64,
+        head: &VersionPage,
+        pages: &[(PagePlace, Vec<u8>)],
+    ) -> Result<u64> {
+        let place = head_place(index);
+        let head = self.key.encode(place, head);
+        let mut steps = vec![Step::Expect(version)];
+        steps.extend(pages.iter().map(|(place, data)| Step::Write { offset: offset(*place), data }));
+        steps.push(Step::Write { offset: offset(place), data: &head });
+        self.store
+            .apply_one(Transaction { object: place.object, steps })
+            .map_err(|e| e.context("writing the version table"))
+    }
+}
+
+impl Writing<'_> {
+    /// Writes pages of this object, whose generations it sets, with the head. Gives their generation, which is higher
+    /// than that of every page that was written to this object before.
+    pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<Generation> {
+        let (mut head, version) = {
+            let head = self.part.head.lock();
+            (head.page.clone(), head.version)
+        };
+        if pages.is_empty() {
+            return Ok(head.generation);
+        }
+        head.generation.0 += 1;
+        let generation = head.generation;
+        let encoded = pages.into_iter().map(|(number, page)| {
+            let place = number.place();
+            head.entries[place.page as usize - 1] = generation.0;
+            (place, self.book.key.encode(place, &VersionPage { generation, ..page }))
+        });
+        let encoded: Vec<_> = encoded.collect();
+        let version = self.book.put(self.index, version, &head, &encoded)?;
+        *self.part.head.lock() = Head { page: head, version };
+        Ok(generation)
+    }
+}
+
+fn offset(place: PagePlace) -> u64 {
+    u64::from(place.page) * PAGE_LEN as u64
+}
+
+/// Writes an empty object of the version table over whatever a creation that was cut short left there.
+fn lay_down(store: &dyn ObjectStore, key: &PageKey, index: u64, count: u64) -> Result<()> {
+    let mut head = VersionPage { generation: Generation(1), ..VersionPage::default() };
+    if index == 0 {
+        head.entries[COUNT_ENTRY] = count;
+    }
+    let place = head_place(index);
+    let bytes = key.encode(place, &head);
+    let steps = vec![Step::Truncate(0), Step::Write { offset: 0, data: &bytes }];
+    let laid = store.apply_one(Transaction { object: place.object, steps });
+    laid.map(drop).map_err(|e| e.context("laying down the version table"))
+}

@@ -1,0 +1,171 @@
+//! One page of the version table on the medium: 504 numbers that only grow, under a MAC.
+
+use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
+use std::fmt;
+
+/// Bytes of a page.
+pub(crate) const PAGE_LEN: usize = 4096;
+/// Numbers of a page.
+pub(crate) const PAGE_ENTRIES: usize = 504;
+
+const MAGIC: &[u8; 8] = b"LACVERS1";
+/// The head's bytes before the tag.
+const SIGNED: usize = 32;
+const HEAD: usize = 64;
+/// The only flag.
+const OPEN: u32 = 1;
+/// Bytes of a [`HeadsTag`].
+pub(crate) const HEADS_TAG_LEN: usize = 24;
+
+/// What stands for all heads of a version table at one moment.
+pub(crate) type HeadsTag = [u8; HEADS_TAG_LEN];
+
+/// The source of every error about a page: by it a program tells such errors from those about data objects.
+#[derive(Debug)]
+struct PageDamage;
+
+impl fmt::Display for PageDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a page of the version table is not what this disk wrote there")
+    }
+}
+
+impl std::error::Error for PageDamage {}
+
+/// Whether what an error speaks of is a part of the version table: the blocks concerned are not mended by writing them.
+pub fn is_of_version_table(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<PageDamage>)
+}
+
+/// The complaint about a page that is not what it should be.
+pub(crate) fn bad_page(place: PagePlace, what: &str, found: String, expected: String) -> Error {
+    let PagePlace { object, page } = place;
+    Error::new(Kind::Corrupt, format!("page {page} of object {object} of the book {what}"))
+        .found(found)
+        .expected(expected)
+        .remedy(
+            "put that object of the book back as it was, or roll the disk back to a snapshot; until then nothing that \
+            the page counts can be read or written",
+        )
+        .caused_by(PageDamage)
+}
+
+/// Which writing of an object of the version table: one more with each; 0: none was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Generation(pub(crate) u64);
+
+/// What a page says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct VersionPage {
+    /// The writing that left it.
+    pub(crate) generation: Generation,
+    /// Whether what is counted may have gone on since: the numbers are then lower bounds.
+    pub(crate) open: bool,
+    /// The numbers.
+    pub(crate) entries: Box<[u64; PAGE_ENTRIES]>,
+}
+
+impl Default for VersionPage {
+    fn default() -> Self {
+        VersionPage { generation: Generation(0), open: false, entries: Box::new([0; PAGE_ENTRIES]) }
+    }
+}
+
+/// Which page: its object of the book, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PagePlace {
+    /// Object of the book.
+    pub(crate) object: u64,
+    /// Page in the object.
+    pub(crate) page: u32,
+}
+
+/// Makes and reads the pages of one disk.
+#[derive(Clone)]
+pub(crate) struct PageKey(Secret<32>);
+
+impl PageKey {
+    pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16]) -> PageKey {
+        PageKey(derive(master, "sealed objects version table", uuid))
+    }
+
+    /// The bytes of a page.
+    pub(crate) fn encode(&self, place: PagePlace, page: &VersionPage) -> Vec<u8> {
+        let mut bytes = vec![0; PAGE_LEN];
+        let mut record = RecordMut(&mut bytes);
+        record.put(0, MAGIC).u64(8, place.object).u32(16, place.page);
+        record.u32(20, if page.open { OPEN } else { 0 }).u64(24, page.generation.0);
+        for (at, entry) in (HEAD..).step_by(8).zip(page.entries.iter()) {
+            record.u64(at, *entry);
+        }
+        let tag = keyed_hash(&self.0, &[&bytes[..SIGNED], &bytes[HEAD..]]);
+        bytes[SIGNED..HEAD].copy_from_slice(&tag);
+        bytes
+    }
+
+    /// What stands for the heads of a version table, in their order: the beginning of a MAC of their tags.
+    pub(crate) fn tag_of_heads<'h>(
+        &self,
+        heads: impl Iterator<Item = (PagePlace, &'h VersionPage)>,
+    ) -> HeadsTag {
+        let tags: Vec<u8> =
+            heads.flat_map(|(place, head)| self.encode(place, head)[SIGNED..HEAD].to_vec()).collect();
+        *keyed_hash(&self.0, &[&tags[..]]).first_chunk().expect("a hash is longer than a tag")
+    }
+
+    /// Reads the page that stands in a place.
+    /// Errors: [`Kind::Corrupt`] if the bytes are not what this disk wrote there.
+    pub(crate) fn decode(&self, place: PagePlace, bytes: &[u8]) -> Result<VersionPage> {
+        let bad = |found: &str| {
+            bad_page(place, "does not verify", found.into(), "what this disk wrote there".into())
+        };
+        if bytes.len() != PAGE_LEN || bytes[..8] != *MAGIC {
+            return Err(bad("no page of a version table"));
+        }
+        let tag = keyed_hash(&self.0, &[&bytes[..SIGNED], &bytes[HEAD..]]);
+        if !constant_time_eq(&tag, &bytes[SIGNED..HEAD]) {
+            return Err(bad("a page that was altered"));
+        }
+        let record = Record(bytes);
+        let flags = record.u32(20);
+        if (PagePlace { object: record.u64(8), page: record.u32(16) }) != place {
+            return Err(bad("a page from another place"));
+        }
+        if flags & !OPEN != 0 {
+            return Err(bad("flags of a newer version of lacuna").remedy("use that version"));
+        }
+        let mut entries = Box::new([0; PAGE_ENTRIES]);
+        for (entry, at) in entries.iter_mut().zip((HEAD..).step_by(8)) {
+            *entry = record.u64(at);
+        }
+        Ok(VersionPage { generation: Generation(record.u64(24)), open: flags & OPEN != 0, entries })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_good_in_its_place_and_in_every_bit() {
+        let key = PageKey::new(&Secret::copy_from(&[1; 32]), &[2; 16]);
+        let place = PagePlace { object: 1, page: 3 };
+        let mut page = VersionPage { generation: Generation(9), open: true, ..VersionPage::default() };
+        page.entries[0] = 1;
+        page.entries[PAGE_ENTRIES - 1] = u64::MAX;
+        let bytes = key.encode(place, &page);
+        assert_eq!(key.decode(place, &bytes).unwrap(), page);
+        for elsewhere in [PagePlace { object: 2, ..place }, PagePlace { page: 4, ..place }] {
+            assert_eq!(key.decode(elsewhere, &bytes).unwrap_err().kind(), Kind::Corrupt);
+        }
+        for bit in (0..PAGE_LEN * 8).step_by(5) {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(key.decode(place, &bad).is_err(), "bit {bit}");
+        }
+        for len in [0, 7, 63, PAGE_LEN - 1] {
+            assert!(key.decode(place, &bytes[..len]).is_err());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Writes the cache back: takes what is pending of a segment, has a transaction performed with it, and tells the cache
+//! and the waiting threads how it ended.
+//!
+//! Invariants:
+//! - A transaction that was refused ([`lacuna_contracts::Kind::is_refusal`]), for want of room above all, did not happen: everything is as it
+//!   was, and is tried again.
+//! - After any other failure nothing more is written. The transaction stays in flight for good, so that nothing that is
+//!   remembered of its object is believed; and what the cache holds is refused to readers, since no reopening will show it.
+
+use crate::cache::{Begun, Cache, Version};
+use crate::schedule::Schedule;
+use crate::segment::{Segment, blocks_in};
+use crate::transactor::Transactor;
+use lacuna_contracts::{Error, FailStop, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The way from the cache to the store.
+pub(crate) struct WriteBack {
+    cache: Arc<Cache>,
+    schedule: Arc<Schedule>,
+    transactor: Transactor,
+    /// The most blocks of a transaction.
+    batch_blocks: usize,
+    health: FailStop,
+    /// Transactions past the cache.
+    direct: AtomicU64,
+}
+
+impl WriteBack {
+    pub(crate) fn new(
+        cache: Arc<Cache>,
+        schedule: Arc<Schedule>,
+        transactor: Transactor,
+        batch_blocks: usize,
+    ) -> WriteBack {
+        let health = FailStop::on("store");
+        WriteBack { cache, schedule, transactor, batch_blocks, health, direct: AtomicU64::new(0) }
+    }
+
+    /// Writes what the cache holds of a segment, or a batch of it. Nothing happens if another thread is at it.
+    /// Errors other than a refusal end all writing.
+    pub(crate) fn write_segment(&self, segment: Segment) -> Result<()> {
+        self.health.check()?;
+        let Some(begun) = self.cache.begin(segment, self.batch_blocks) else {
+            // What there was to write may have been given up, and its room with it.
+            self.schedule.freed();
+            return Ok(());
+        };
+        self.perform(segment, &begun, &[])
+    }
+
+    /// Writes consecutive blocks of a segment past the cache. `false`: another transaction is in flight.
+    pub(crate) fn write_direct(&self, segment: Segment, index: u64, data: &[u8]) -> Result<bool> {
+        let begun = self.cache.begin_direct(segment, index..index + blocks_in(data));
+        let Some(begun) = begun else { return Ok(false) };
+        self.perform(segment, &begun, data)?;
+        self.direct.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Writes blocks of a segment past the cache, however long it takes.
+    pub(crate) fn write_now(&self, segment: Segment, index: u64, data: &[u8]) -> Result<()> {
+        while !self.write_direct(segment, index, data)? {
+            self.cache.wait_idle(segment, || self.has_failed());
+            self.health.check()?;
+        }
+        Ok(())
+    }
+
+    /// Performs a transaction and ends it: lists the segment if it has something to write still, and tells writers.
+    fn perform(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<()> {
+        let (list, refused) = match self.transactor.write(segment, begun, direct) {
+            Ok(absent) => (self.cache.end(segment, &begun.work, absent), None),
+            Err(e) if e.kind().is_refusal() => (self.cache.put_back(segment, begun), Some(e)),
+            Err(e) => return Err(self.fail(e)),
+        };
+        self.schedule.note_room(refused.as_ref());
+        if list {
+            self.schedule.list(segment);
+        }
+        self.schedule.freed();
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Writes everything acknowledged so far.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.health.check()?;
+        if self.cache.dirty_bytes() == 0 {
+            return Ok(());
+        }
+        let (segments, newest) = self.cache.unwritten();
+        self.schedule.begin_drain(segments.len());
+        let drained = segments.into_iter().try_for_each(|segment| self.drain(segment, newest));
+        self.schedule.end_drain();
+        drained
+    }
+
+    /// Writes, with others, until everything of a segment up to version `newest` is in the store.
+    fn drain(&self, segment: Segment, newest: Version) -> Result<()> {
+        while !self.cache.is_written(segment, newest) {
+            self.health.check()?;
+            match self.schedule.pop() {
+                Some(next) => self.write_segment(next)?,
+                None => self.cache.wait_written(segment, newest, || self.has_failed()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters fail-stop for good, unless the store refused something and everything is as it was, and gives the error back.
+    pub(crate) fn fail_unless_refused(&self, e: Error) -> Error {
+        if e.kind().is_refusal() { e } else { self.fail(e) }
+    }
+
+    /// Enters fail-stop for good and gives the error back.
+    pub(crate) fn fail(&self, e: Error) -> Error {
+        let e = self.health.fail(e);
+        self.schedule.wake_all();
+        self.cache.strand(self.health.refusal());
+        e
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.health.is_alive()
+    }
+
+    /// The standing refusal after a failure on the write path.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        self.health.check()
+    }
+
+    /// Counts for `status`: transactions, blocks, transactions past the cache, objects written anew.
+    pub(crate) fn counts(&self) -> [u64; 4] {
+        let [transactions, blocks, renewed] = self.transactor.counts();
+        [transactions, blocks, self.direct.load(Ordering::Relaxed), renewed]
+    }
+}

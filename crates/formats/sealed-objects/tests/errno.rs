@@ -1,0 +1,309 @@
+//! Each error of the system at each call of the two stores of a disk, between its opening and its close. A call that is refused did not
+//! happen: it fails one request, and everything goes on. A transaction that fails otherwise may have happened or not, and both are tried:
+//! the disk takes no more writes then, and what was flushed is there when it is opened again.
+//!
+//! `LACUNA_SWEEP` asks for every error at every call.
+
+mod stage;
+
+use lacuna_contracts::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, SnapshotId, Transaction};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, Stores};
+use lacuna_sim::versions::Model;
+use lacuna_sim::{NthCall, SWEPT, refuses};
+use parking_lot::Mutex;
+use stage::{Sort, UUID, master, options, plan, write};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One whole segment, and a part of one.
+const BLOCKS: u64 = SEGMENT_BLOCKS + 60;
+/// Blocks that the script touches.
+const TOUCHED: [Range<u64>; 3] = [0..60, 300..560, SEGMENT_BLOCKS..BLOCKS];
+/// Calls among which each is made to fail.
+const MOST_CALLS: u64 = 400;
+/// One in this many pairs of a call and an error is tried, unless all are asked for.
+const SHARE: u64 = 37;
+
+/// Each way to keep metadata, with version table and without.
+const SORTS: [Sort; 5] = [
+    (Cipher::Xts, ObjectLayout::SegmentEnd),
+    (Cipher::XtsRandom, ObjectLayout::Interleaved),
+    (Cipher::Gcm, ObjectLayout::Adaptive),
+    (Cipher::Gcm, ObjectLayout::Kv),
+    (Cipher::Gcm, ObjectLayout::SegmentEnd),
+];
+
+#[derive(Clone, Copy)]
+enum Op {
+    /// From the first block on, a number of blocks.
+    Write(u64, u64),
+    Discard(u64, u64),
+    Flush,
+    /// Makes a snapshot, or removes it.
+    Snapshot(&'static str),
+    Remove(&'static str),
+}
+
+/// Small writes, writes past the cache, more than the cache holds, discards of blocks and of segments, snapshots.
+const WORK: [Op; 22] = [
+    Op::Write(3, 2),
+    Op::Write(SEGMENT_BLOCKS + 7, 3),
+    Op::Flush,
+    Op::Write(10, 30),
+    Op::Flush,
+    Op::Write(300, 256),
+    Op::Write(12, 2),
+    Op::Flush,
+    Op::Discard(5, 3),
+    Op::Discard(310, 4),
+    Op::Write(SEGMENT_BLOCKS, 60),
+    Op::Snapshot("one"),
+    Op::Write(SEGMENT_BLOCKS + 16, 4),
+    Op::Discard(SEGMENT_BLOCKS, 60),
+    Op::Write(SEGMENT_BLOCKS + 2, 20),
+    Op::Flush,
+    Op::Remove("zero"),
+    Op::Write(300, 100),
+    Op::Write(0, 60),
+    Op::Remove("one"),
+    Op::Write(4, 1),
+    Op::Flush,
+];
+
+/// A call of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Apply,
+    Query,
+    List,
+    CreateSnapshot,
+    RemoveSnapshot,
+    SetSnapshots,
+    RollBack,
+    AtSnapshot,
+}
+
+/// A store of which one call fails.
+struct Failing {
+    inner: MemoryObjects,
+    calls: Arc<Mutex<NthCall<Call>>>,
+    /// A transaction that fails, and is not refused, has happened.
+    happens: bool,
+}
+
+impl Failing {
+    fn begin(&self, call: Call) -> Result<()> {
+        self.calls.lock().begin(call, false)
+    }
+}
+
+impl ObjectStore for Failing {
+    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+        let one = |transaction: &Transaction<'_>| match self.begin(Call::Apply) {
+            Err(e) if self.happens && !e.kind().is_refusal() => {
+                self.inner.apply_one(transaction.clone()).and(Err(e))
+            }
+            begun => begun.and_then(|()| self.inner.apply_one(transaction.clone())),
+        };
+        batch.iter().map(one).collect()
+    }
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        let one = |query: &mut Query<'_>| {
+            self.begin(Call::Query)?;
+            self.inner.query(std::slice::from_mut(query)).remove(0)
+        };
+        batch.iter_mut().map(one).collect()
+    }
+    fn object_limit(&self) -> u64 {
+        self.inner.object_limit()
+    }
+    fn has_keys(&self) -> bool {
+        self.inner.has_keys()
+    }
+    fn list(&self) -> Result<Vec<u64>> {
+        self.begin(Call::List)?;
+        self.inner.list()
+    }
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.begin(Call::CreateSnapshot)?;
+        self.inner.create_snapshot()
+    }
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.begin(Call::RemoveSnapshot)?;
+        self.inner.remove_snapshot(id)
+    }
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.begin(Call::SetSnapshots)?;
+        self.inner.set_snapshots(ids)
+    }
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        self.begin(Call::RollBack)?;
+        self.inner.roll_back(object, id)
+    }
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        self.begin(Call::AtSnapshot)?;
+        self.inner.at_snapshot(id)
+    }
+}
+
+/// The stores of a disk, and what it holds.
+struct Start {
+    params: ObjectParams,
+    data: MemoryObjects,
+    book: MemoryObjects,
+    model: Model,
+}
+
+impl Start {
+    /// A disk with a snapshot, that was in use and whose client died.
+    fn new(params: ObjectParams) -> Start {
+        let (data, book) = (MemoryObjects::new(true), MemoryObjects::new(true));
+        let mut start = Start { params, data, book, model: Model::new("the disk", BLOCKS) };
+        let stores = start.stores();
+        ObjectDisk::create(&stores, &params, &master(), &UUID).unwrap();
+        let first = [Op::Write(0, 20), Op::Snapshot("zero"), Op::Write(SEGMENT_BLOCKS, 5), Op::Flush];
+        let second = [Op::Write(2, 4), Op::Discard(9, 1), Op::Flush];
+        for (session, work) in (1..).zip([&first[..], &second[..]]) {
+            let disk = start.open(session);
+            for (op, stamp) in work.iter().zip(10 * session..) {
+                perform(&disk, *op, stamp, &mut start.model).unwrap();
+            }
+            if session == 1 {
+                disk.close().unwrap();
+            }
+        }
+        start
+    }
+
+    fn stores(&self) -> Stores {
+        Stores { data: Arc::new(self.data.reopened()), book: Arc::new(self.book.reopened()) }
+    }
+
+    fn open(&self, seed: u64) -> ObjectDisk {
+        ObjectDisk::open(self.stores(), &self.params, &master(), &UUID, options(seed)).unwrap()
+    }
+}
+
+/// What became of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Nothing was noticed.
+    Unnoticed,
+    /// One request failed.
+    Failed,
+    /// The disk took no more writes.
+    Stopped,
+}
+
+fn perform(disk: &ObjectDisk, op: Op, stamp: u64, model: &mut Model) -> Result<()> {
+    match op {
+        Op::Write(first, count) => {
+            model.set(first, count, stamp);
+            write(disk, first, count, stamp)
+        }
+        Op::Discard(first, count) => {
+            model.set(first, count, 0);
+            disk.discard(BlockAddr(first), count)
+        }
+        Op::Flush => disk.flush().map(|()| model.flushed()),
+        // Both write everything that was acknowledged.
+        Op::Snapshot(name) => disk.create_snapshot(name).map(|()| model.flushed()),
+        Op::Remove(name) => disk.remove_snapshot(name),
+    }
+}
+
+fn assert_allowed(disk: &ObjectDisk, model: &Model, what: &str) {
+    for range in TOUCHED {
+        model.allows(disk, range).unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+}
+
+/// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the one that failed.
+fn play(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<Call>) {
+    let (params, mut model) = (start.params, start.model.clone());
+    let calls = Arc::new(Mutex::new(NthCall::default()));
+    calls.lock().fail(nth, errno);
+    let run = Start { params, data: start.data.copied(), book: start.book.copied(), model: model.clone() };
+    let said = std::io::Error::from_raw_os_error(errno);
+    let what =
+        || format!("{:?} {:?}, call {nth}, {:?}: {said}", params.cipher, params.layout, calls.lock().hit());
+    let may_stop = !refuses(errno);
+    let open = |seed: u64| {
+        let failing = |objects: &MemoryObjects| -> Arc<dyn ObjectStore> {
+            let (inner, calls) = (objects.reopened(), calls.clone());
+            Arc::new(Failing { inner, calls, happens: nth.is_multiple_of(2) })
+        };
+        let stores = Stores { data: failing(&run.data), book: failing(&run.book) };
+        ObjectDisk::open(stores, &params, &master(), &UUID, options(seed))
+    };
+    let mut failed: Vec<String> = Vec::new();
+    let opened = open(21).or_else(|e| {
+        failed.push(e.to_string());
+        open(22)
+    });
+    let disk = opened.unwrap_or_else(|e| panic!("{}, opened again: {e}", what()));
+    let mut stopped = false;
+    for (op, stamp) in WORK.into_iter().zip(1000..) {
+        let Err(e) = perform(&disk, op, stamp, &mut model) else { continue };
+        failed.push(e.to_string());
+        // What failed is asked for once more.
+        if let Err(e) = perform(&disk, op, stamp, &mut model) {
+            assert!(may_stop, "{}: one call was refused, and then everything: {e}", what());
+            stopped = true;
+            break;
+        }
+    }
+    match disk.close() {
+        Ok(()) => {
+            assert!(!stopped || may_stop, "{}: closed as if nothing had been", what());
+            model.flushed();
+        }
+        Err(e) => {
+            failed.push(e.to_string());
+            stopped |= may_stop;
+        }
+    }
+    assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
+    drop(disk);
+    let hit = calls.lock().hit();
+    let count = calls.lock().calls();
+    assert_allowed(&run.open(31), &model, &what());
+    let end = match (stopped, failed.is_empty()) {
+        (true, _) => End::Stopped,
+        (false, true) => End::Unnoticed,
+        (false, false) => End::Failed,
+    };
+    (end, count, hit)
+}
+
+#[test]
+fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flushed() {
+    let all = std::env::var_os("LACUNA_SWEEP").is_some();
+    for sort in SORTS {
+        let start = Start::new(plan(sort, BLOCKS));
+        let (end, calls, hit) = play(&start, 0, 0);
+        assert_eq!((end, hit), (End::Unnoticed, None), "{sort:?}: nothing was to fail");
+        assert!((40..=MOST_CALLS).contains(&calls), "{sort:?}: {calls} calls");
+        let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, 0u64);
+        for nth in 1..=calls {
+            for (at, errno) in (0..).zip(SWEPT) {
+                if !all && !(nth * SWEPT.len() as u64 + at).is_multiple_of(SHARE) {
+                    continue;
+                }
+                let (end, _, hit) = play(&start, nth, errno);
+                assert!(hit.is_some(), "{sort:?}: call {nth} never came");
+                ends[end as usize] += 1;
+                runs += 1;
+                let word = nth << 16 | (errno as u64) << 8 | end as u64;
+                digest = (digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            }
+        }
+        let [unnoticed, failed, stopped] = ends;
+        println!(
+            "{sort:?}: {calls} calls, {runs} runs: {unnoticed} unnoticed, {failed} failed, {stopped} stopped, digest {digest:016x}"
+        );
+        assert!(failed > 0 && stopped > 0, "{sort:?}: {ends:?}");
+    }
+}

@@ -1,0 +1,257 @@
+//! Snapshots that a store has lost, on stores that answer for them all the same, as Ceph does; and snapshots of which the
+//! store gives the objects of another. Both are refused before anything is read or rolled back.
+
+mod fixture;
+
+use fixture::*;
+use lacuna_contracts::{Disk, Kind, Result};
+use lacuna_crypto::Cipher;
+use lacuna_medium::{Found, MemoryObject, MemoryObjects, ObjectStore, Query, SnapshotId, Step, Transaction};
+use lacuna_sealed_objects::{
+    ObjectDisk, ObjectLayout, SnapshotRecord, SnapshotState, Stores, list_snapshots,
+};
+use std::sync::Arc;
+
+const BLOCKS: u64 = 3 * 1024;
+/// Blocks that change between the snapshots.
+const WRITTEN: [u64; 4] = [0, 700, 1024, 2500];
+
+/// How a store answers for a snapshot that it does not have.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// With objects as they are now.
+    AsNow,
+    /// With none.
+    Nothing,
+}
+
+/// A store that answers for every snapshot.
+struct Obliging {
+    inner: MemoryObjects,
+    answer: Answer,
+}
+
+impl ObjectStore for Obliging {
+    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+        self.inner.apply(batch)
+    }
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        self.inner.query(batch)
+    }
+    fn object_limit(&self) -> u64 {
+        self.inner.object_limit()
+    }
+    fn has_keys(&self) -> bool {
+        self.inner.has_keys()
+    }
+    fn list(&self) -> Result<Vec<u64>> {
+        self.inner.list()
+    }
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.inner.create_snapshot()
+    }
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.inner.remove_snapshot(id)
+    }
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.inner.set_snapshots(ids)
+    }
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        match (self.inner.roll_back(object, id), self.answer) {
+            (Err(e), Answer::AsNow) if e.kind() == Kind::NotFound => Ok(()),
+            (Err(e), Answer::Nothing) if e.kind() == Kind::NotFound => {
+                self.inner.apply_one(Transaction { object, steps: vec![Step::Remove] }).map(drop)
+            }
+            (done, _) => done,
+        }
+    }
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        match (self.inner.at_snapshot(id), self.answer) {
+            (Err(e), Answer::AsNow) if e.kind() == Kind::NotFound => Ok(Arc::new(self.inner.reopened())),
+            (Err(e), Answer::Nothing) if e.kind() == Kind::NotFound => {
+                Ok(Arc::new(MemoryObjects::new(self.inner.has_keys())))
+            }
+            (view, _) => view,
+        }
+    }
+}
+
+/// What is there of a disk at a moment: its data objects, and the first object of its version table.
+struct Moment {
+    data: Vec<Option<MemoryObject>>,
+    table: Option<MemoryObject>,
+}
+
+fn moment(scene: &Scene) -> Moment {
+    Moment { data: (0..3).map(|n| scene.data.object(n)).collect(), table: scene.book.object(1) }
+}
+
+/// A disk whose blocks have stamp 3, with a snapshot `first` where they had 1 and `second` where they had 2; and what
+/// was there at these.
+fn scene(cipher: Cipher, layout: ObjectLayout) -> (Scene, [Moment; 2]) {
+    let scene = Scene::new(cipher, layout, BLOCKS);
+    let enter = |disk: &ObjectDisk, stamp| WRITTEN.iter().for_each(|block| write(disk, *block, 1, stamp));
+    let mut moments = vec![];
+    scene.session(|disk| {
+        for (stamp, name) in [(1, "first"), (2, "second")] {
+            enter(disk, stamp);
+            disk.create_snapshot(name).unwrap();
+            moments.push(moment(&scene));
+        }
+        enter(disk, 3);
+    });
+    (scene, moments.try_into().ok().unwrap())
+}
+
+fn obliging(scene: &Scene, answer: Answer) -> Stores {
+    let store = |inner: &MemoryObjects| Arc::new(Obliging { inner: inner.reopened(), answer });
+    Stores { data: store(&scene.data), book: store(&scene.book) }
+}
+
+fn records(scene: &Scene) -> Vec<SnapshotRecord> {
+    list_snapshots(&*scene.book).unwrap()
+}
+
+#[track_caller]
+fn assert_stamp(disk: &ObjectDisk, stamp: u64) {
+    WRITTEN.iter().for_each(|block| assert_reads(disk, *block, stamp));
+    assert_reads(disk, 1, 0);
+}
+
+#[track_caller]
+fn assert_refused<T>(result: Result<T>, what: &str) {
+    let error = result.err().unwrap_or_else(|| panic!("{what}: believed"));
+    assert_eq!(error.kind(), Kind::Corrupt, "{what}: {error}");
+}
+
+/// One snapshot can be neither read nor rolled back to, and nothing is lost by trying.
+fn assert_lost(scene: &Scene, stores: impl Fn() -> Stores, name: &str, what: &str) {
+    assert_refused(scene.open_with(stores(), |o| o.snapshot = Some(name.into())), what);
+    let disk = scene.open_with(stores(), |_| ()).unwrap();
+    assert_refused(disk.rollback(name), what);
+    assert!(records(scene).iter().all(|record| record.state == SnapshotState::Ready), "{what}");
+    assert_stamp(&disk, 3);
+    write(&disk, 5, 1, 5);
+    disk.close().unwrap();
+    let disk = scene.open_with(stores(), |_| ()).unwrap();
+    assert_stamp(&disk, 3);
+    assert_reads(&disk, 5, 5);
+}
+
+#[test]
+fn a_snapshot_that_the_store_has_forgotten_is_refused_with_every_cipher() {
+    for (cipher, layout) in all_kinds() {
+        let (scene, _) = scene(cipher, layout);
+        let first = records(&scene).remove(0);
+        for answer in [Answer::AsNow, Answer::Nothing] {
+            for (data, book) in [(true, true), (true, false), (false, true)] {
+                let what = format!("{cipher:?} {layout:?} {answer:?} data: {data}, book: {book}");
+                let left = scene.copied();
+                if data {
+                    left.data.remove_snapshot(first.data_id).unwrap();
+                }
+                if book {
+                    left.book.remove_snapshot(first.book_id).unwrap();
+                }
+                let stores = || obliging(&left, answer);
+                let at = |name: &str| left.open_with(stores(), |o| o.snapshot = Some(name.into()));
+                if data || cipher.authenticates() {
+                    assert_lost(&left, stores, "first", &what);
+                } else {
+                    // Nothing of it lies in the book.
+                    assert_stamp(&at("first").unwrap(), 1);
+                }
+                assert_stamp(&at("second").unwrap(), 2);
+                let disk = left.open_with(stores(), |_| ()).unwrap();
+                disk.remove_snapshot("first").unwrap();
+                disk.rollback("second").unwrap();
+                assert_stamp(&disk, 2);
+                disk.close().unwrap();
+            }
+        }
+    }
+}
+
+/// All objects as they are now, and nothing of what was: what a copy of a pool, object by object, gives.
+fn without_past(store: &MemoryObjects) -> MemoryObjects {
+    let copy = MemoryObjects::new(store.has_keys());
+    for object in store.list().unwrap() {
+        copy.replace(object, store.object(object));
+    }
+    copy
+}
+
+#[test]
+fn a_disk_that_was_copied_object_by_object_has_lost_its_snapshots() {
+    for (cipher, layout) in all_kinds() {
+        let (scene, _) = scene(cipher, layout);
+        let (data, book) = (Arc::new(without_past(&scene.data)), Arc::new(without_past(&scene.book)));
+        let copy = Scene { params: scene.params, data, book };
+        let stores = || obliging(&copy, Answer::AsNow);
+        for name in ["first", "second"] {
+            assert_lost(&copy, stores, name, &format!("{cipher:?} {layout:?} {name}"));
+        }
+        // Numbers of new snapshots begin below those of the old ones, for which objects are kept by now.
+        let disk = copy.open_with(stores(), |_| ()).unwrap();
+        let error = disk.create_snapshot("third").unwrap_err();
+        assert!(error.to_string().contains("keeps nothing"), "{error}");
+        assert_eq!(records(&copy).len(), 2);
+        ["first", "second"].into_iter().for_each(|name| disk.remove_snapshot(name).unwrap());
+        assert_stamp(&disk, 3);
+        // Each try takes the next number.
+        while disk.create_snapshot("third").is_err() {}
+        WRITTEN.iter().for_each(|block| write(&disk, *block, 1, 4));
+        disk.close().unwrap();
+        assert_stamp(&copy.open_with(stores(), |o| o.snapshot = Some("third".into())).unwrap(), 3);
+        assert_stamp(&copy.open_with(stores(), |_| ()).unwrap(), 4);
+    }
+}
+
+#[test]
+fn one_snapshot_does_not_pass_for_another() {
+    for layout in ObjectLayout::ALL {
+        let (scene, [first, second]) = scene(Cipher::Gcm, layout);
+        let ids = records(&scene);
+        // Each object of the snapshot, or the first alone, and the version table that belongs to it.
+        for (record, name, other) in [(&ids[1], "second", &first), (&ids[0], "first", &second)] {
+            for count in [3, 1] {
+                let left = scene.copied();
+                for (object, state) in (0..).zip(&other.data).take(count) {
+                    left.data.replace_at(object, record.data_id, state.clone());
+                }
+                left.book.replace_at(1, record.book_id, other.table.clone());
+                let what = format!("{layout:?}: {name}, {count} objects");
+                assert_lost(&left, || left.stores(), name, &what);
+            }
+        }
+        assert_stamp(&scene.open_at("first"), 1);
+        assert_stamp(&scene.open_at("second"), 2);
+    }
+}
+
+/// A rollback that was cut short is not finished from nothing.
+#[test]
+fn a_rollback_to_what_is_lost_meanwhile_is_not_finished() {
+    for (cipher, layout) in all_kinds() {
+        let (scene, _) = scene(cipher, layout);
+        for changes in 1.. {
+            let left = scene.copied();
+            let cut = Cut::after(changes, false);
+            let disk = left.open_with(cut.stores(&left), |_| ()).unwrap();
+            assert!(disk.rollback("first").is_err(), "{cipher:?} {layout:?}: never cut");
+            drop(disk);
+            if records(&left)[0].state != SnapshotState::RollingBack {
+                continue;
+            }
+            let objects = || (0..3).map(|n| left.data.object(n).map(|o| o.bytes())).collect::<Vec<_>>();
+            let before = objects();
+            left.data.remove_snapshot(records(&left)[0].data_id).unwrap();
+            for answer in [Answer::AsNow, Answer::Nothing] {
+                let opened = left.open_with(obliging(&left, answer), |_| ());
+                assert_refused(opened, &format!("{cipher:?} {layout:?} {answer:?}"));
+                assert!(objects() == before);
+            }
+            break;
+        }
+    }
+}

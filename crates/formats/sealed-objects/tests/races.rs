@@ -1,0 +1,275 @@
+//! Disks on objects under many threads: every read gives, for each block, one version whole, no older than the last
+//! one acknowledged before the read began; also while metadata is evicted, learned and folded underneath, and
+//! when the client is killed in the middle of it.
+
+mod stage;
+
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, SEGMENT_BLOCKS};
+use lacuna_crypto::{Cipher, SeededRandom};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams};
+use lacuna_sim::Rng;
+use stage::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const THREADS: u64 = 6;
+/// Blocks that belong to one thread, next to those of the others; chunks of 64 are shared.
+const REGION: u64 = 96;
+const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 200;
+
+/// The versions of one block in the order in which its owner wrote them.
+struct History {
+    stamps: Vec<u64>,
+    /// How many of them were acknowledged.
+    acknowledged: usize,
+    /// The last of them known to be durable.
+    durable: usize,
+}
+
+struct Scene {
+    disk: ObjectDisk,
+    histories: Vec<Mutex<History>>,
+    stamp: AtomicU64,
+    dead: AtomicBool,
+}
+
+impl Scene {
+    fn new(disk: ObjectDisk) -> Scene {
+        let history = |_| Mutex::new(History { stamps: vec![0], acknowledged: 1, durable: 0 });
+        Scene {
+            disk,
+            histories: (0..BLOCKS).map(history).collect(),
+            stamp: AtomicU64::new(1),
+            dead: AtomicBool::new(false),
+        }
+    }
+
+    fn each(&self, first: u64, count: u64, mut f: impl FnMut(u64, &mut History)) {
+        (first..first + count)
+            .for_each(|block| f(block, &mut self.histories[block as usize].lock().unwrap()));
+    }
+
+    /// Writes or discards blocks that belong to the caller.
+    fn change(&self, rng: &mut Rng, first: u64, count: u64) {
+        let discards = rng.chance(1, 12);
+        let stamp = if discards { 0 } else { self.stamp.fetch_add(1, Ordering::SeqCst) };
+        self.each(first, count, |_, history| history.stamps.push(stamp));
+        let done = if discards {
+            self.disk.discard(BlockAddr(first), count)
+        } else {
+            write(&self.disk, first, count, stamp)
+        };
+        match done {
+            Ok(()) => self.each(first, count, |_, history| history.acknowledged = history.stamps.len()),
+            Err(e) => self.died(e.kind()),
+        }
+    }
+
+    fn died(&self, kind: Kind) {
+        assert!([Kind::Io, Kind::FailStop].contains(&kind), "{kind:?}");
+        self.dead.store(true, Ordering::SeqCst);
+    }
+
+    fn look(&self, first: u64, count: u64) {
+        let mut since = vec![];
+        self.each(first, count, |_, history| since.push(history.acknowledged - 1));
+        let found = match stamps(&self.disk, first, count) {
+            Ok(found) => found,
+            // What never reaches the store any more cannot be read.
+            Err(e) => return self.died(e.kind()),
+        };
+        let mut nth = 0;
+        self.each(first, count, |block, history| {
+            let allowed = &history.stamps[since[nth]..];
+            assert!(allowed.contains(&found[nth]), "block {block} is {}, may be {allowed:?}", found[nth]);
+            nth += 1;
+        });
+    }
+
+    fn flush(&self) {
+        let mut before = vec![];
+        self.each(0, BLOCKS, |_, history| before.push(history.acknowledged - 1));
+        match self.disk.flush() {
+            Ok(()) => self.each(0, BLOCKS, |block, history| {
+                history.durable = history.durable.max(before[block as usize]);
+            }),
+            Err(e) => self.died(e.kind()),
+        }
+    }
+
+    fn play(&self, thread: u64, seed: u64, acts: u64) {
+        let mut rng = Rng::new(seed * 100 + thread);
+        for _ in 0..acts {
+            if self.dead.load(Ordering::SeqCst) {
+                break;
+            }
+            let regions = BLOCKS / REGION;
+            let region = rng.below(regions / THREADS) * THREADS + thread;
+            let from = rng.below(REGION);
+            let count = match rng.below(8) {
+                0 => REGION - from,
+                1 => (REGION - from).min(1 + rng.below(20)),
+                _ => 1,
+            };
+            match rng.below(20) {
+                0..10 => self.change(&mut rng, region * REGION + from, count),
+                10 => self.change(&mut rng, region * REGION, REGION),
+                11 if rng.chance(1, 3) => self.flush(),
+                _ => {
+                    let first = rng.below(BLOCKS);
+                    self.look(first, (1 + rng.below(150)).min(BLOCKS - first));
+                }
+            }
+        }
+    }
+
+    /// What a client that comes later finds.
+    fn check_durable(&self, disk: &ObjectDisk) {
+        for first in (0..BLOCKS).step_by(64) {
+            let found = stamps(disk, first, 64.min(BLOCKS - first)).unwrap();
+            for (block, found) in (first..).zip(found) {
+                let history = self.histories[block as usize].lock().unwrap();
+                let allowed = &history.stamps[history.durable..];
+                assert!(allowed.contains(&found), "block {block} is {found}, may be {allowed:?}");
+            }
+        }
+    }
+}
+
+fn options_for(seed: u64, background: bool) -> ObjectOptions {
+    // Room for two pages of metadata in each part of their cache, and for 64 dirty blocks.
+    let budget = Budget::bytes(64 * 2 * 1200 * 4);
+    ObjectOptions { budget, background, random: Arc::new(SeededRandom::new(seed)), ..options(seed) }
+}
+
+fn scene(kind: Sort, seed: u64, acts: u64, killed: bool, options: ObjectOptions) {
+    println!("{kind:?}, seed {seed}, killed {killed}, background {}", options.background);
+    let params = plan(kind, BLOCKS);
+    let stage = Stage::new();
+    stage.create(&params);
+    stage.script.seed(seed);
+    stage.script.slow.store(150, Ordering::SeqCst);
+    let scene = Scene::new(stage.open_with(&params, options).unwrap());
+    if killed {
+        let now = stage.script.transactions.load(Ordering::SeqCst);
+        stage.script.dies_at.store(now + 1 + seed * 7 % 120, Ordering::SeqCst);
+    }
+    std::thread::scope(|threads| {
+        for thread in 0..THREADS {
+            let scene = &scene;
+            threads.spawn(move || scene.play(thread, seed, acts));
+        }
+    });
+    match scene.disk.close() {
+        Ok(()) => scene.each(0, BLOCKS, |_, history| history.durable = history.acknowledged - 1),
+        Err(e) => assert!(killed, "{e}"),
+    }
+    let again = stage.again();
+    scene.check_durable(&again.open(&params, 1));
+}
+
+#[test]
+fn threads_on_shared_chunks_read_what_was_written() {
+    for kind in all_kinds() {
+        scene(kind, 1, 200, false, options_for(1, true));
+        scene(kind, 2, 100, false, options_for(2, false));
+        scene(kind, 3, 60, false, ObjectOptions { write_through: true, ..options_for(3, true) });
+    }
+}
+
+#[test]
+fn threads_that_are_killed_leave_every_block_whole() {
+    for kind in all_kinds() {
+        for seed in 0..6 {
+            scene(kind, seed, 150, true, options_for(seed, seed % 3 != 0));
+        }
+    }
+}
+
+#[test]
+fn the_cache_keeps_to_its_budget_however_slow_the_store() {
+    let params = ObjectParams::plan(Cipher::XtsRandom, ObjectLayout::Adaptive, 64 * SEGMENT_BLOCKS).unwrap();
+    let stage = Stage::new();
+    stage.create(&params);
+    stage.script.slow.store(400, Ordering::SeqCst);
+    let disk = stage.open_with(&params, ObjectOptions { background: true, ..options(1) }).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let writers: Vec<_> = (0..4u64)
+            .map(|thread| {
+                let disk = &disk;
+                threads.spawn(move || {
+                    let mut rng = Rng::new(thread);
+                    for stamp in 1..600 {
+                        let first = rng.below(64 * SEGMENT_BLOCKS - 40);
+                        write(disk, first, 1 + rng.below(40), stamp).unwrap();
+                    }
+                })
+            })
+            .collect();
+        threads.spawn(|| {
+            let mut most = 0;
+            while !done.load(Ordering::SeqCst) {
+                most = most.max(status(&disk, "dirty"));
+                std::thread::yield_now();
+            }
+            // Half of the megabyte, filled.
+            assert!((1 << 18..=1 << 19).contains(&most), "{most}");
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        done.store(true, Ordering::SeqCst);
+    });
+    disk.close().unwrap();
+    assert_eq!(status(&disk, "dirty"), 0);
+    assert!(stage.script.largest.load(Ordering::SeqCst) <= 64 * BLOCK_SIZE as u64);
+}
+
+#[test]
+fn pending_blocks_are_written_without_being_asked() {
+    let params = ObjectParams::plan(Cipher::XtsRandom, ObjectLayout::Adaptive, 3 * SEGMENT_BLOCKS).unwrap();
+    let stage = Stage::new();
+    stage.create(&params);
+    let disk = stage.open_with(&params, ObjectOptions { background: true, ..options(1) }).unwrap();
+    for segment in 0..3 {
+        write(&disk, segment * SEGMENT_BLOCKS, 3, 1).unwrap();
+    }
+    while status(&disk, "dirty") > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(stamps(&stage.again().open(&params, 1), 0, 4).unwrap(), [1, 1, 1, 0]);
+}
+
+#[test]
+fn a_snapshot_reads_as_the_disk_did() {
+    for kind in all_kinds() {
+        let params = plan(kind, BLOCKS);
+        let stage = Stage::new();
+        stage.create(&params);
+        let disk = stage.open(&params, 1);
+        let mut rng = Rng::new(7);
+        let mut expected: Vec<u64> = vec![0; BLOCKS as usize];
+        let mut kept = vec![];
+        for stamp in 1..400 {
+            let first = rng.below(BLOCKS - 100);
+            let count = 1 + rng.below(100);
+            write(&disk, first, count, stamp).unwrap();
+            expected[first as usize..(first + count) as usize].fill(stamp);
+            if stamp % 90 == 0 {
+                disk.create_snapshot(&format!("after-{stamp}")).unwrap();
+                kept.push((format!("after-{stamp}"), expected.clone()));
+                disk.discard(BlockAddr(0), SEGMENT_BLOCKS).unwrap();
+                expected[..SEGMENT_BLOCKS as usize].fill(0);
+            }
+        }
+        disk.close().unwrap();
+        for (name, expected) in kept {
+            let view = ObjectOptions { snapshot: Some(name), background: true, ..options(1) };
+            let view = stage.again().open_with(&params, view).unwrap();
+            assert!(view.read_only());
+            assert_eq!(write(&view, 0, 1, 1).unwrap_err().kind(), Kind::ReadOnly);
+            assert_eq!(stamps(&view, 0, BLOCKS).unwrap(), expected);
+            assert_eq!(stamps(&view, 0, BLOCKS).unwrap(), expected);
+            view.close().unwrap();
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What two snapshots of a disk in a pool tell a reader of the pool, and what can be made of them (paper 004,
+//! sections 1 and 2): which parts of a block changed, and whether old and new can be spliced.
+
+mod fixture;
+
+use fixture::*;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
+use lacuna_crypto::Cipher;
+use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step};
+use lacuna_sealed_objects::{ObjectLayout, list_snapshots};
+use lacuna_testkit::ciphertexts::{
+    UNIT, assert_unrelated, equal_bytes, equal_units, spliced, with_one_bit_changed,
+};
+use std::ops::Range;
+
+/// The block that is overwritten between the snapshots.
+const BLOCK: u64 = 5;
+/// The blocks around it.
+const AROUND: Range<u64> = 0..12;
+
+/// A disk whose block held each of some versions when a snapshot was made, and what the adversary saw of it there.
+struct History {
+    scene: Scene,
+    /// Ciphertext and metadata of the block at each snapshot.
+    seen: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+fn history(cipher: Cipher, layout: ObjectLayout, versions: &[Vec<u8>]) -> History {
+    let scene = Scene::new(cipher, layout, 1024);
+    scene.session(|disk| AROUND.for_each(|block| write(disk, block, 1, 1000 + block)));
+    for (seed, version) in (10..).zip(versions) {
+        let disk = scene.open_seeded(seed);
+        disk.write(BlockAddr(BLOCK), version).unwrap();
+        disk.create_snapshot(&format!("v{seed}")).unwrap();
+        disk.close().unwrap();
+    }
+    let seen = list_snapshots(&*scene.book).unwrap().into_iter().map(|s| see(&scene, s.data_id)).collect();
+    History { scene, seen }
+}
+
+/// Ciphertext and metadata of the block, as the store gives them to anybody.
+fn see(scene: &Scene, snapshot: u64) -> (Vec<u8>, Vec<u8>) {
+    let (mut data, mut meta) = (vec![0; BLOCK_SIZE], vec![0; scene.meta() as usize]);
+    let view = scene.data.at_snapshot(snapshot).unwrap();
+    let keys = match (scene.meta(), scene.params.layout) {
+        (1.., ObjectLayout::Kv) => vec![vec![0, BLOCK as u8]],
+        (1.., ObjectLayout::Adaptive) if scene.params.binds_entries() => {
+            (0..=255).map(|n| vec![b'p', 0, b'd', n]).collect()
+        }
+        (1.., ObjectLayout::Adaptive) => vec![b"p\0".to_vec(), vec![b'p', 0, b'd', BLOCK as u8]],
+        _ => vec![],
+    };
+    let mut extents = vec![ReadExtent { offset: scene.data_at(BLOCK), buf: &mut data }];
+    if let Some(offset) = meta_at(scene) {
+        extents.push(ReadExtent { offset, buf: &mut meta });
+    }
+    let keys = Keys::These(keys);
+    let keys = if view.has_keys() { keys } else { Keys::None };
+    let found = view.query_one(Query { object: 0, extents, keys }).unwrap();
+    if let Some((key, value)) = found.pairs.last() {
+        let at = match key.as_slice() {
+            b"p\0" => BLOCK as usize * scene.meta() as usize,
+            // The newest delta has this block alone.
+            _ if scene.params.binds_entries() => 17,
+            _ => 0,
+        };
+        meta.copy_from_slice(&value[at..at + scene.meta() as usize]);
+    }
+    (data, meta)
+}
+
+/// Where the bytes of the metadata lie, in the layouts that keep it there.
+fn meta_at(scene: &Scene) -> Option<u64> {
+    match scene.params.layout {
+        _ if scene.meta() == 0 => None,
+        ObjectLayout::Interleaved => Some(scene.data_at(BLOCK) + 4096),
+        ObjectLayout::SegmentEnd => Some(1024 * 4096 + BLOCK * scene.meta()),
+        _ => None,
+    }
+}
+
+impl History {
+    /// The disk with other ciphertext and metadata of the block, opened and read there. Everything around it must
+    /// read.
+    fn read_changed(&self, data: &[u8], meta: &[u8]) -> Result<Vec<u8>> {
+        let scene = self.scene.copied();
+        scene.poke(0, scene.data_at(BLOCK), data);
+        match (meta_at(&scene), scene.params.layout) {
+            (Some(offset), _) => scene.poke(0, offset, meta),
+            (None, ObjectLayout::Kv) => {
+                scene.change(0, vec![Step::SetKeys(vec![(vec![0, BLOCK as u8], meta.to_vec())])]);
+            }
+            (None, ObjectLayout::Adaptive) if scene.params.binds_entries() => {
+                let object = scene.data.object(0).unwrap();
+                let (key, at) = adaptive_place(&object, &scene.params, BLOCK as usize);
+                let mut value = object.keys()[&key].clone();
+                value[at..at + meta.len()].copy_from_slice(meta);
+                scene.change(0, vec![Step::SetKeys(vec![(key, value)])]);
+            }
+            // What stands apart counts, whatever the page says.
+            (None, ObjectLayout::Adaptive) => {
+                let key = vec![b'p', 0, b'd', BLOCK as u8];
+                scene.change(0, vec![Step::SetKeys(vec![(key, meta.to_vec())])]);
+            }
+            (None, _) => {}
+        }
+        let disk = scene.open();
+        for block in AROUND.filter(|b| *b != BLOCK) {
+            match read(&disk, block) {
+                Ok(data) => assert!(data == content(block, 1000 + block), "block {block}"),
+                // Where the seal binds metadata, what hangs on altered metadata is refused with it.
+                Err(error) => assert!(scene.params.binds_entries(), "block {block}: {error}"),
+            }
+        }
+        read(&disk, BLOCK)
+    }
+
+    /// The second version with every other unit of the first.
+    fn splice(&self) -> Vec<u8> {
+        spliced(&self.seen[1].0, &self.seen[0].0)
+    }
+}
+
+#[test]
+fn two_snapshots_of_an_xts_disk_show_which_16_bytes_changed() {
+    let old = content(BLOCK, 1);
+    let versions = [old.clone(), with_one_bit_changed(&old), old];
+    let h = history(Cipher::Xts, ObjectLayout::SegmentEnd, &versions);
+    let differs = |u: &usize| h.seen[0].0[u * UNIT..][..UNIT] != h.seen[1].0[u * UNIT..][..UNIT];
+    let changed: Vec<usize> = (0..BLOCK_SIZE / UNIT).filter(differs).collect();
+    assert_eq!(changed, [1234 / UNIT]);
+    assert!(h.seen[0].0 == h.seen[2].0, "going back to the old content shows as such");
+}
+
+#[test]
+fn an_xts_disk_accepts_a_splice_of_two_snapshots() {
+    let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
+    let h = history(Cipher::Xts, ObjectLayout::SegmentEnd, &[old.clone(), new.clone()]);
+    assert!(h.read_changed(&h.splice(), &[]).unwrap() == spliced(&new, &old));
+}
+
+#[test]
+fn with_random_ivs_two_snapshots_show_nothing_of_what_changed() {
+    for layout in ObjectLayout::ALL {
+        for cipher in [Cipher::XtsRandom, Cipher::Gcm] {
+            let old = content(BLOCK, 1);
+            let h = history(cipher, layout, &[old.clone(), old.clone(), with_one_bit_changed(&old)]);
+            for (first, second) in [(0, 1), (1, 2), (0, 2)] {
+                assert_unrelated(&h.seen[first].0, &h.seen[second].0);
+                assert!(equal_bytes(&h.seen[first].1[..12], &h.seen[second].1[..12]) < 5);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_xts_random_disk_makes_garbage_of_a_splice() {
+    for layout in ObjectLayout::ALL {
+        let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
+        let h = history(Cipher::XtsRandom, layout, &[old.clone(), new.clone()]);
+        let [(old_data, old_meta), (new_data, new_meta)] = &h.seen[..] else { panic!("two snapshots") };
+        assert!(h.read_changed(new_data, new_meta).unwrap() == new);
+        for (data, meta) in [(old_data, new_meta), (new_data, old_meta)] {
+            let read = h.read_changed(data, meta).unwrap();
+            assert_unrelated(&read, &old);
+            assert_unrelated(&read, &new);
+        }
+        // Units of the version that the IV belongs to still decrypt; the others become garbage.
+        let read = h.read_changed(&h.splice(), new_meta).unwrap();
+        assert_eq!(equal_units(&read, &new), BLOCK_SIZE / UNIT / 2);
+        assert_eq!(equal_units(&read, &old), 0);
+        // The pair of both is the old version whole: freshness is not this cipher's promise.
+        assert!(h.read_changed(old_data, old_meta).unwrap() == old);
+    }
+}
+
+#[test]
+fn a_gcm_disk_refuses_every_splice_of_that_block_alone() {
+    for layout in ObjectLayout::ALL {
+        let (old, new) = (content(BLOCK, 1), content(BLOCK, 2));
+        let h = history(Cipher::Gcm, layout, &[old.clone(), new.clone()]);
+        let [(old_data, old_meta), (new_data, new_meta)] = &h.seen[..] else { panic!("two snapshots") };
+        let refused = |data: &[u8], meta: &[u8]| {
+            assert_eq!(h.read_changed(data, meta).unwrap_err().kind(), Kind::Corrupt);
+        };
+        assert!(h.read_changed(new_data, new_meta).unwrap() == new);
+        refused(old_data, new_meta);
+        refused(new_data, old_meta);
+        refused(&h.splice(), new_meta);
+        refused(&h.splice(), old_meta);
+        // Nonce, tag or snapshot number of one in the metadata of the other.
+        for part in [0..12, 12..28, 28..32] {
+            let mut meta = new_meta.clone();
+            meta[part.clone()].copy_from_slice(&old_meta[part]);
+            refused(new_data, &meta);
+        }
+        // The old block whole, under the present seal: noticed where the seal binds metadata.
+        if h.scene.params.binds_entries() {
+            refused(old_data, old_meta);
+        } else {
+            assert!(h.read_changed(old_data, old_meta).unwrap() == old);
+        }
+    }
+}
+
+#[test]
+fn a_block_does_not_move_to_another_address() {
+    for (cipher, layout) in all_kinds() {
+        let h = history(cipher, layout, &[content(BLOCK, 1)]);
+        let object = h.scene.data.object(0).unwrap();
+        let meta = match cipher.meta_size() {
+            0 => vec![],
+            _ => meta_of(&object, &h.scene.params, BLOCK + 1),
+        };
+        match h.read_changed(&h.scene.ciphertext(BLOCK + 1), &meta) {
+            Ok(read) => {
+                assert_ne!(cipher, Cipher::Gcm);
+                assert_unrelated(&read, &content(BLOCK + 1, 1000 + BLOCK + 1));
+            }
+            Err(error) => assert_eq!((cipher, error.kind()), (Cipher::Gcm, Kind::Corrupt)),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What the tests of disks on objects begin with: small disks, and a store that delays, fails, or loses its client.
+#![allow(dead_code)]
+
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
+use lacuna_crypto::Cipher;
+use lacuna_medium::{Found, Key, MemoryObjects, ObjectStore, Query, Step, Transaction};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
+use lacuna_sim::Rng;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+#[path = "../fixture/mod.rs"]
+mod fixture;
+
+#[allow(unused_imports)]
+pub(crate) use fixture::{MASTER, UUID, all_kinds, content, master, options, run};
+
+/// A kind of disk: its cipher and its layout.
+pub(crate) type Sort = (Cipher, ObjectLayout);
+
+/// The parameters of such a disk.
+pub(crate) fn plan((cipher, layout): Sort, blocks: u64) -> ObjectParams {
+    ObjectParams::plan(cipher, layout, blocks).unwrap()
+}
+
+/// Which stamp a block holds. Fails if it is no version whole: a mixture, or another block's.
+pub(crate) fn stamp_of(block: u64, data: &[u8]) -> u64 {
+    let stamp = u64::from_le_bytes(data[..8].try_into().unwrap());
+    assert!(data == content(block, stamp), "block {block} is a mixture, beginning like stamp {stamp}");
+    stamp
+}
+
+/// The two stores of a disk, in memory, behind one stage.
+pub(crate) struct Stage {
+    pub data: Arc<MemoryObjects>,
+    pub book: Arc<MemoryObjects>,
+    pub script: Arc<Script>,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Stage {
+        Stage::over(Arc::new(MemoryObjects::new(true)), Arc::new(MemoryObjects::new(true)))
+    }
+
+    /// A new client of the same objects, for whom nothing is scripted.
+    pub(crate) fn again(&self) -> Stage {
+        Stage::over(Arc::new(self.data.reopened()), Arc::new(self.book.reopened()))
+    }
+
+    fn over(data: Arc<MemoryObjects>, book: Arc<MemoryObjects>) -> Stage {
+        Stage { data, book, script: Arc::new(Script::default()) }
+    }
+
+    pub(crate) fn stores(&self) -> Stores {
+        let staged = |inner: &Arc<MemoryObjects>| -> Arc<dyn ObjectStore> {
+            Arc::new(Staged { inner: inner.clone(), script: self.script.clone() })
+        };
+        Stores { data: staged(&self.data), book: staged(&self.book) }
+    }
+
+    pub(crate) fn create(&self, params: &ObjectParams) {
+        ObjectDisk::create(&self.stores(), params, &master(), &UUID).unwrap();
+    }
+
+    pub(crate) fn open_with(&self, params: &ObjectParams, options: ObjectOptions) -> Result<ObjectDisk> {
+        ObjectDisk::open(self.stores(), params, &master(), &UUID, options)
+    }
+
+    pub(crate) fn open(&self, params: &ObjectParams, seed: u64) -> ObjectDisk {
+        self.open_with(params, options(seed)).unwrap()
+    }
+}
+
+/// What the store does to its client beside its work.
+#[derive(Default)]
+pub(crate) struct Script {
+    /// Transactions seen.
+    pub transactions: AtomicU64,
+    /// From this transaction on (0: never) the client is dead: of those in flight each happens or not.
+    pub dies_at: AtomicU64,
+    /// This transaction (0: none) fails, having happened or not.
+    pub fails_at: AtomicU64,
+    /// Every query fails.
+    pub deaf: AtomicBool,
+    /// Transactions and queries take up to so many microseconds.
+    pub slow: AtomicU64,
+    /// The digest of everything written so far.
+    pub digest: AtomicU64,
+    /// Decides what happens.
+    pub dice: Mutex<Option<Rng>>,
+    /// The longest the dirty queue of one transaction was, in bytes.
+    pub largest: AtomicU64,
+}
+
+impl Script {
+    fn roll(&self, below: u64) -> u64 {
+        self.dice.lock().unwrap().get_or_insert_with(|| Rng::new(1)).below(below)
+    }
+
+    pub(crate) fn seed(&self, seed: u64) {
+        *self.dice.lock().unwrap() = Some(Rng::new(seed));
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        let dies_at = self.dies_at.load(Ordering::SeqCst);
+        dies_at != 0 && self.transactions.load(Ordering::SeqCst) >= dies_at
+    }
+
+    fn pause(&self) {
+        let slow = self.slow.load(Ordering::Relaxed);
+        if slow > 0 {
+            std::thread::sleep(Duration::from_micros(self.roll(slow + 1)));
+        }
+    }
+
+    fn note(&self, transaction: &Transaction<'_>) {
+        let mut digest = self.digest.load(Ordering::SeqCst);
+        let mut eat = |bytes: &[u8]| {
+            for piece in bytes.chunks(8) {
+                let mut word = [0; 8];
+                word[..piece.len()].copy_from_slice(piece);
+                digest = (digest ^ u64::from_le_bytes(word)).wrapping_mul(0x100_0000_01b3).rotate_left(23);
+            }
+        };
+        eat(&transaction.object.to_le_bytes());
+        for step in &transaction.steps {
+            match step {
+                Step::Write { offset, data } => {
+                    eat(&offset.to_le_bytes());
+                    eat(data);
+                }
+                other => eat(format!("{other:?}").as_bytes()),
+            }
+        }
+        self.digest.store(digest, Ordering::SeqCst);
+    }
+}
+
+fn gone() -> Error {
+    Error::new(Kind::Io, "the test's store: the connection is gone")
+}
+
+/// A store in memory as one client sees it.
+struct Staged {
+    inner: Arc<MemoryObjects>,
+    script: Arc<Script>,
+}
+
+impl Staged {
+    fn perform(&self, transaction: &Transaction<'_>) -> Result<u64> {
+        let script = &*self.script;
+        script.pause();
+        let number = script.transactions.fetch_add(1, Ordering::SeqCst) + 1;
+        let bytes: usize = transaction
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::Write { data, .. } => data.len(),
+                _ => 0,
+            })
+            .sum();
+        script.largest.fetch_max(bytes as u64, Ordering::Relaxed);
+        let dies_at = script.dies_at.load(Ordering::SeqCst);
+        let dead = dies_at != 0 && number > dies_at;
+        let dying = dies_at != 0 && number == dies_at || script.fails_at.load(Ordering::SeqCst) == number;
+        if dead || (dying && script.roll(2) == 0) {
+            return Err(gone());
+        }
+        if script.slow.load(Ordering::Relaxed) == 0 {
+            script.note(transaction);
+        }
+        let done = self.inner.apply_one(transaction.clone());
+        script.pause();
+        // Others may have died while this one was on its way: it happened, and nobody hears of it.
+        let unheard = dying || script.dies_at.load(Ordering::SeqCst) != 0 && script.is_dead();
+        if unheard { Err(gone()) } else { done }
+    }
+}
+
+impl ObjectStore for Staged {
+    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+        batch.iter().map(|transaction| self.perform(transaction)).collect()
+    }
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        self.script.pause();
+        if self.script.deaf.load(Ordering::SeqCst) {
+            return batch.iter().map(|_| Err(gone())).collect();
+        }
+        let answers = self.inner.query(batch);
+        self.script.pause();
+        answers
+    }
+    crate::delegate_to_inner!();
+}
+
+pub(crate) fn write(disk: &ObjectDisk, first: u64, count: u64, stamp: u64) -> Result<()> {
+    disk.write(BlockAddr(first), &run(first, count, stamp))
+}
+
+/// The stamps of consecutive blocks.
+pub(crate) fn stamps(disk: &ObjectDisk, first: u64, count: u64) -> Result<Vec<u64>> {
+    let mut out = vec![0xa5; count as usize * BLOCK_SIZE];
+    disk.read(BlockAddr(first), &mut out)?;
+    Ok((first..).zip(out.chunks_exact(BLOCK_SIZE)).map(|(block, data)| stamp_of(block, data)).collect())
+}
+
+pub(crate) fn status(disk: &ObjectDisk, name: &str) -> u64 {
+    disk.status().items.iter().find(|item| item.name == name).unwrap().value
+}
+
+/// A key of an object, for who meddles with it.
+pub(crate) fn key(bytes: &[u8]) -> Key {
+    bytes.to_vec()
+}

@@ -1,0 +1,476 @@
+//! What somebody with access to the pool does to the objects of a `gcm` disk behind its back, on every layout: the
+//! blocks concerned fail, no others, and a check names the objects.
+
+mod fixture;
+
+use fixture::*;
+use lacuna_contracts::{BlockAddr, Disk, Kind};
+use lacuna_crypto::Cipher;
+use lacuna_medium::{MemoryObject, ObjectStore, Step, Transaction};
+use lacuna_sealed_objects::ObjectLayout;
+use lacuna_sim::Rng;
+use std::collections::BTreeSet;
+
+/// Three whole segments and a part of one.
+const BLOCKS: u64 = 3 * 1024 + 200;
+/// What is written before every attack; object 2 is never touched.
+const WRITTEN: [u64; 7] = [0, 70, 1023, 1024, 1500, 3072, BLOCKS - 1];
+
+/// A disk of which object 1 was written in two sessions; its state after the first.
+fn scene(layout: ObjectLayout) -> (Scene, Option<MemoryObject>) {
+    let scene = Scene::new(Cipher::Gcm, layout, BLOCKS);
+    scene.session(|disk| WRITTEN.iter().for_each(|block| write(disk, *block, 1, 1)));
+    let old = scene.data.object(1);
+    scene.write(1024, 1, 2);
+    (scene, old)
+}
+
+/// The blocks that the disk must refuse, by its reads and by its check, which names the objects that they lie in.
+/// All others read as written.
+fn assert_bad(scene: &Scene, bad: &BTreeSet<u64>, words: &str) {
+    let disk = scene.open();
+    for block in WRITTEN {
+        match read(&disk, block) {
+            Ok(data) => {
+                assert!(!bad.contains(&block), "block {block} reads");
+                assert!(data == content(block, if block == 1024 { 2 } else { 1 }), "block {block}");
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::Corrupt);
+                assert!(bad.contains(&block), "block {block}: {error}");
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    let mut done = 0;
+    let progress = |blocks| {
+        assert!(blocks > done);
+        done = blocks;
+        Ok(())
+    };
+    let report = scene.open().check(progress, |b| {
+        assert!(found.insert(b.block.0));
+        let text = b.error.to_string();
+        let object = format!("object {:016x}", b.block.0 / 1024);
+        assert!(text.contains(&object) && text.contains(words), "{text}");
+    });
+    let report = report.unwrap();
+    assert_eq!(&found, bad);
+    assert_eq!(done, BLOCKS);
+    assert_eq!(report.bad, bad.len() as u64);
+    assert_eq!(report.good, WRITTEN.iter().filter(|block| !bad.contains(block)).count() as u64);
+    assert_eq!(report.good + report.unwritten + report.bad, BLOCKS);
+}
+
+fn object(number: u64) -> BTreeSet<u64> {
+    (number * 1024..(number * 1024 + 1024).min(BLOCKS)).collect()
+}
+
+/// The blocks whose metadata makes one page with that of a block.
+fn page_of(block: u64) -> BTreeSet<u64> {
+    (block / 128 * 128..block / 128 * 128 + 128).collect()
+}
+
+fn blocks(blocks: &[u64]) -> BTreeSet<u64> {
+    blocks.iter().copied().collect()
+}
+
+/// Makes a copy of the scene, changes it, and looks.
+fn after(scene: &Scene, bad: &BTreeSet<u64>, words: &str, change: impl FnOnce(&Scene)) {
+    let left = scene.copied();
+    change(&left);
+    assert_bad(&left, bad, words);
+}
+
+#[test]
+fn nothing_is_bad_to_begin_with() {
+    for layout in ObjectLayout::ALL {
+        assert_bad(&scene(layout).0, &blocks(&[]), "");
+    }
+}
+
+#[test]
+fn objects_deleted_replaced_or_swapped() {
+    for layout in ObjectLayout::ALL {
+        let (scene, old) = scene(layout);
+        for n in [0, 1, 3] {
+            after(&scene, &object(n), "is missing", |left| left.data.replace(n, None));
+        }
+        after(&scene, &object(1), "is an older version", |left| left.data.replace(1, old.clone()));
+        let both = object(0).union(&object(1)).copied().collect();
+        after(&scene, &both, "its seal does not verify", |left| {
+            let (zero, one) = (left.data.object(0), left.data.object(1));
+            left.data.replace(0, one);
+            left.data.replace(1, zero);
+        });
+        // One that never was is as foreign as one of another disk.
+        after(&scene, &object(2), "its seal does not verify", |left| {
+            left.data.replace(2, left.data.object(0));
+        });
+    }
+}
+
+#[test]
+fn objects_cut_short() {
+    for layout in ObjectLayout::ALL {
+        let (scene, _) = scene(layout);
+        for len in [0, 1, 4096, 500 * 4096 + 100] {
+            let cut = |left: &Scene| left.change(1, vec![Step::Truncate(len)]);
+            if layout.needs_keys() {
+                let lost = |block: &u64| *block / 1024 == 1 && block % 1024 * 4096 + 4096 > len;
+                after(&scene, &WRITTEN.into_iter().filter(lost).collect(), "does not verify", cut);
+            } else {
+                after(&scene, &object(1), "is missing", cut);
+            }
+        }
+        if layout.needs_keys() {
+            let all = || Step::RemoveKeyRange(vec![], vec![0xff]);
+            after(&scene, &object(1), "is missing", |left| left.change(1, vec![all()]));
+        }
+    }
+}
+
+#[test]
+fn bits_flipped_in_data_metadata_and_seals() {
+    for layout in ObjectLayout::ALL {
+        let (scene, _) = scene(layout);
+        for block in [0, 1023, 1500] {
+            let at = scene.data_at(block);
+            for byte in [0, 2000, 4095] {
+                after(&scene, &blocks(&[block]), "does not verify", |left| {
+                    left.flip(block / 1024, at + byte);
+                });
+            }
+        }
+        let x = 1500 - 1024;
+        // Where the seal binds entries, none is believed that hangs on one that was altered.
+        let (with_it, words) = if scene.params.binds_entries() {
+            (page_of(1500), "is lost")
+        } else {
+            (blocks(&[1500]), "does not verify")
+        };
+        for byte in [0, 13, 31] {
+            after(&scene, &with_it, words, |left| match layout {
+                ObjectLayout::Interleaved => left.flip(1, x * 4128 + 4096 + byte),
+                ObjectLayout::SegmentEnd => left.flip(1, (4 << 20) + x * 32 + byte),
+                ObjectLayout::Kv => left.flip_key(1, &(x as u16).to_be_bytes(), byte as usize),
+                ObjectLayout::Adaptive => {
+                    let (key, at) = adaptive_place(&left.data.object(1).unwrap(), &left.params, x as usize);
+                    left.flip_key(1, &key, at + byte as usize);
+                }
+            });
+        }
+        for byte in 0..if scene.params.binds_entries() { 168 } else { 32 } {
+            after(&scene, &object(1), "its seal does not verify", |left| {
+                if layout.needs_keys() {
+                    left.flip_key(1, b"s", byte);
+                } else {
+                    left.flip(1, 1024 * 4128 + byte as u64);
+                }
+            });
+        }
+    }
+}
+
+/// One key of an object, or several, put back as they were, or taken away, under the present seal.
+#[test]
+fn no_object_is_reverted_or_thinned_under_its_seal() {
+    let scene = Scene::new(Cipher::Gcm, ObjectLayout::Adaptive, BLOCKS);
+    // A page with deltas, deltas without a page, and a page alone.
+    scene.write(1024, 128, 1);
+    scene.write(1030, 1, 1);
+    scene.write(1200, 1, 1);
+    scene.write(1024 + 256, 128, 1);
+    let old = scene.data.object(1).unwrap();
+    for block in [1024, 1030, 1200, 1201, 1280] {
+        scene.write(block, 1, 2);
+    }
+    let now = scene.data.object(1).unwrap();
+    let changed: BTreeSet<u64> = [1024, 1030, 1200, 1201, 1280].into();
+    let keys: BTreeSet<&Vec<u8>> =
+        now.keys().keys().chain(old.keys().keys()).filter(|key| key[0] == b'p').collect();
+    assert!(keys.len() > 6, "{keys:?}");
+    let look = |left: &Scene, what: &str| {
+        let disk = left.open();
+        let mut refused = 0;
+        for block in 1024..2048 {
+            match read(&disk, block) {
+                Ok(data) => {
+                    let written =
+                        block < 1024 + 128 || (1280..1408).contains(&block) || [1200, 1201].contains(&block);
+                    let stamp = if changed.contains(&block) { 2 } else { u64::from(written) };
+                    assert!(data == content(block, stamp), "{what}: block {block}");
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), Kind::Corrupt);
+                    refused += 1;
+                }
+            }
+        }
+        refused
+    };
+    assert_eq!(look(&scene, "as it is"), 0);
+    for key in &keys {
+        let thinned = scene.copied();
+        thinned.change(1, vec![Step::RemoveKeys(vec![(*key).clone()])]);
+        assert_eq!(look(&thinned, "thinned") > 0, now.keys().contains_key(*key), "{key:?}");
+        let reverted = scene.copied();
+        // With the ciphertext of that time, which belongs to that metadata.
+        let bytes = old.bytes();
+        let steps = vec![match old.keys().get(*key) {
+            Some(value) => Step::SetKeys(vec![((*key).clone(), value.clone())]),
+            None => Step::RemoveKeys(vec![(*key).clone()]),
+        }];
+        reverted.change(1, [vec![Step::Write { offset: 0, data: &bytes }], steps].concat());
+        look(&reverted, "reverted");
+    }
+    // All of it as it was, but for the seal.
+    let whole = scene.copied();
+    whole.data.replace(1, Some(old));
+    whole.change(1, vec![Step::SetKeys(vec![(b"s".to_vec(), now.keys()[b"s".as_slice()].clone())])]);
+    look(&whole, "put back whole");
+    assert!(changed.iter().all(|block| read(&whole.open(), *block).is_err()));
+}
+
+/// Several such changes at a time, with ciphertext of any time beside them: nothing but the present is ever read.
+#[test]
+fn nothing_old_is_read_whatever_is_done_to_an_object_under_its_seal() {
+    let scene = Scene::new(Cipher::Gcm, ObjectLayout::Adaptive, 1024);
+    let mut rng = Rng::new(1);
+    let (mut stamps, mut moments) = (vec![0; 1024], vec![]);
+    for stamp in 1..60 {
+        let count = if rng.chance(1, 6) { 1 + rng.below(300) } else { 1 + rng.below(5) };
+        let first = rng.below(1024 - count);
+        let new = if rng.chance(1, 5) { 0 } else { stamp };
+        stamps[first as usize..(first + count) as usize].fill(new);
+        scene.session(|disk| match new {
+            0 => disk.discard(BlockAddr(first), count).unwrap(),
+            _ => write(disk, first, count, new),
+        });
+        moments.push(scene.data.object(0).unwrap());
+    }
+    let now = moments.last().unwrap();
+    let mut refused = 0;
+    for _ in 0..200 {
+        let left = scene.copied();
+        for _ in 0..=rng.below(3) {
+            let then = &moments[rng.below(moments.len() as u64) as usize];
+            let pick = |rng: &mut Rng, object: &MemoryObject| {
+                let keys: Vec<_> = object.keys().keys().filter(|key| key[0] == b'p').cloned().collect();
+                keys[rng.below(keys.len() as u64) as usize].clone()
+            };
+            let of = if rng.chance(1, 2) { now } else { then };
+            let (key, other) = (pick(&mut rng, of), pick(&mut rng, then));
+            let set = |value: Option<&Vec<u8>>| match value {
+                Some(value) => Step::SetKeys(vec![(key.clone(), value.clone())]),
+                None => Step::RemoveKeys(vec![key.clone()]),
+            };
+            let bytes = then.bytes();
+            let step = match rng.below(4) {
+                0 => set(None),
+                1 => set(then.keys().get(&key)),
+                2 => set(then.keys().get(&other)),
+                _ => Step::Write { offset: 0, data: &bytes },
+            };
+            left.change(0, vec![step]);
+        }
+        let disk = left.open();
+        for (block, stamp) in (0..).zip(&stamps) {
+            match read(&disk, block) {
+                Ok(data) => assert!(data == content(block, *stamp), "block {block}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), Kind::Corrupt);
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 10_000, "{refused}");
+}
+
+#[test]
+fn what_is_put_back_is_good_again_also_for_the_session_that_missed_it() {
+    let scene = Scene::new(Cipher::Gcm, ObjectLayout::Adaptive, BLOCKS);
+    scene.write(0, 128, 1);
+    scene.write(5, 1, 2);
+    for key in [&b"p\0"[..], b"p\0d\0"] {
+        let left = scene.copied();
+        let value = left.data.object(0).unwrap().keys()[key].clone();
+        let disk = left.open();
+        left.change(0, vec![Step::RemoveKeys(vec![key.to_vec()])]);
+        assert_eq!(read(&disk, 9).unwrap_err().kind(), Kind::Corrupt);
+        left.change(0, vec![Step::SetKeys(vec![(key.to_vec(), value)])]);
+        assert_reads(&disk, 9, 1);
+        write(&disk, 20, 1, 3);
+        disk.close().unwrap();
+        let disk = left.open();
+        for block in 0..128 {
+            assert_reads(
+                &disk,
+                block,
+                if block == 5 {
+                    2
+                } else if block == 20 {
+                    3
+                } else {
+                    1
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn keys_that_the_disk_did_not_leave() {
+    for layout in [ObjectLayout::Kv, ObjectLayout::Adaptive] {
+        let (scene, _) = scene(layout);
+        let seal = |len| Step::SetKeys(vec![(b"s".to_vec(), vec![7; len])]);
+        for len in [0, 31, 33, 5000] {
+            after(&scene, &object(1), "its seal does not verify", |left| left.change(1, vec![seal(len)]));
+        }
+        let strange: &[&[u8]] = match layout {
+            ObjectLayout::Kv => &[&[1, 220], &[1, 220, 0]],
+            _ => &[b"p\x03", b"p\x03a", b"p\x03d\x5c", b"p\x03d\x50", b"p\x03x"],
+        };
+        for key in strange {
+            let left = scene.copied();
+            left.change(1, vec![Step::SetKeys(vec![(key.to_vec(), vec![1; 3])])]);
+            let disk = left.open();
+            // Whatever becomes of the blocks whose keys they are among, nothing false is returned.
+            for block in WRITTEN {
+                match read(&disk, block) {
+                    Ok(data) => assert!(data == content(block, if block == 1024 { 2 } else { 1 })),
+                    Err(error) => assert_eq!(error.kind(), Kind::Corrupt),
+                }
+            }
+        }
+    }
+}
+
+/// Changes a byte of an object of the book.
+fn poke_book(scene: &Scene, object: u64, offset: u64) {
+    let byte = [scene.book.object(object).unwrap().bytes()[offset as usize] ^ 1];
+    let steps = vec![Step::Write { offset, data: &byte }];
+    scene.book.reopened().apply_one(Transaction { object, steps }).unwrap();
+}
+
+#[test]
+fn the_book_altered() {
+    for layout in ObjectLayout::ALL {
+        let (scene, _) = scene(layout);
+        let all = (0..BLOCKS).collect();
+        after(&scene, &all, "page 1 of object 1 of the book does not verify", |left| {
+            poke_book(left, 1, 4096 + 70);
+        });
+        let refused = |change: &dyn Fn(&Scene), words: &str| {
+            let left = scene.copied();
+            change(&left);
+            let error = left.open_with(left.stores(), |_| ()).err().unwrap();
+            assert_eq!(error.kind(), Kind::Corrupt);
+            assert!(error.to_string().contains(words), "{error}");
+        };
+        refused(&|left| poke_book(left, 1, 70), "page 0 of object 1 of the book");
+        refused(&|left| left.book.replace(1, None), "object 1 of the book is not there");
+        refused(&|left| poke_book(left, 0, 20), "the table of snapshots");
+        refused(&|left| left.book.replace(0, None), "the table of snapshots");
+    }
+}
+
+#[test]
+fn an_older_book_does_not_fit_newer_objects() {
+    for layout in ObjectLayout::ALL {
+        let (scene, _) = scene(layout);
+        let book = scene.book.object(1);
+        scene.write(70, 1, 1);
+        // Nor is it believed of the object that never was that it is not there.
+        let bad = object(0).union(&object(2)).copied().collect();
+        after(&scene, &bad, "is an older version", |left| left.book.replace(1, book));
+    }
+}
+
+#[test]
+fn what_was_tampered_with_is_not_made_good_by_a_write_beside_it() {
+    for layout in ObjectLayout::ALL {
+        let (scene, old) = scene(layout);
+        scene.data.replace(1, old);
+        scene.write(1025, 1, 9);
+        let left = object(1).difference(&blocks(&[1025])).copied().collect();
+        let disk = scene.open();
+        assert!(read(&disk, 1025).unwrap() == content(1025, 9));
+        let mut found = BTreeSet::new();
+        disk.check(|_| Ok(()), |b| assert!(found.insert(b.block.0))).unwrap();
+        assert_eq!(found, left);
+        // A discard of the whole object gives up all of it.
+        scene.session(|disk| disk.discard(BlockAddr(1024), 1024).unwrap());
+        let report = scene.open().check(|_| Ok(()), |b| panic!("{}", b.error)).unwrap();
+        assert_eq!(report.bad, 0);
+        assert_reads(&scene.open(), 1025, 0);
+        assert_reads(&scene.open(), 70, 1);
+    }
+}
+
+#[test]
+fn a_discarded_segment_cannot_be_brought_back() {
+    for layout in ObjectLayout::ALL {
+        let (scene, old) = scene(layout);
+        scene.session(|disk| disk.discard(BlockAddr(1024), 1024).unwrap());
+        assert_reads(&scene.open(), 1500, 0);
+        scene.data.replace(1, old);
+        assert_eq!(read(&scene.open(), 1500).unwrap_err().kind(), Kind::Corrupt);
+        scene.data.replace(1, None);
+        assert_eq!(read(&scene.open(), 1500).unwrap_err().kind(), Kind::Corrupt);
+    }
+}
+
+#[test]
+fn after_a_crash_the_same_is_noticed_and_nothing_else() {
+    for layout in ObjectLayout::ALL {
+        let (scene, _) = scene(layout);
+        let disk = scene.open();
+        write(&disk, 70, 1, 1);
+        disk.flush().unwrap();
+        // A snapshot writes the version table, as time would.
+        disk.create_snapshot("now").unwrap();
+        let before = scene.data.object(0);
+        write(&disk, 70, 1, 1);
+        write(&disk, 3072, 1, 1);
+        disk.flush().unwrap();
+        let cut = scene.copied();
+        drop(disk);
+        assert_bad(&cut, &blocks(&[]), "");
+        after(&cut, &object(0), "is missing", |left| left.data.replace(0, None));
+        // What was written after the version table and before the cut is all that can be taken back unnoticed.
+        after(&cut, &blocks(&[]), "", |left| left.data.replace(0, before.clone()));
+        cut.write(0, 1, 1);
+        cut.write(3072, 1, 1);
+        after(&cut, &object(0), "is an older version", |left| left.data.replace(0, before));
+    }
+}
+
+#[test]
+fn what_the_page_says_goes_unnoticed_does() {
+    for layout in ObjectLayout::ALL {
+        let (scene, old) = scene(layout);
+        // The version table's object of the same time.
+        let fresh = Scene::new(Cipher::Gcm, layout, BLOCKS);
+        fresh.session(|disk| WRITTEN.iter().for_each(|block| write(disk, *block, 1, 1)));
+        let book = fresh.book.object(1);
+        scene.data.replace(1, old);
+        scene.book.replace(1, book);
+        assert_reads(&scene.open(), 1024, 1);
+    }
+}
+
+#[test]
+fn an_object_that_goes_after_its_first_touch_is_missed() {
+    for layout in ObjectLayout::ALL {
+        let (scene, _) = scene(layout);
+        let left = scene.copied();
+        let disk = left.open();
+        assert!(read(&disk, 1500).unwrap() == content(1500, 1));
+        left.data.replace(1, None);
+        let error = read(&disk, 1500).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt);
+        assert!(error.to_string().contains("is missing"), "{error}");
+    }
+}

@@ -1,0 +1,413 @@
+//! How blocks are read, written and discarded: which version counts, and which way a write takes.
+
+use crate::address::{CHUNK_BLOCKS, SegmentNo, SlotNo, index_of, pieces, run};
+use crate::cache::{Cache, Cached, Committed, Content};
+use crate::cow_segment::{CowSegment, Stream};
+use crate::geometry::NO_META;
+use crate::health::Health;
+use crate::scratch::with_scratch;
+use crate::sealer::Sealer;
+use crate::segments::{Emptied, Segments};
+use crate::store::Store;
+use crate::stream::StreamDetector;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Extent, ExtentRuns, Result, SEGMENT_BLOCKS};
+use std::sync::Arc;
+
+/// The least that a write at the start of a segment must bring to open a copy-on-write segment: 16 KiB.
+const STREAM_START: u64 = 4;
+/// The least that a write within a stream must bring to open a copy-on-write segment: 64 KiB.
+const STREAM_MIDDLE: u64 = 16;
+
+/// Which writes may open copy-on-write segments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Streams {
+    /// Those of streams, and beginnings of segments.
+    Any,
+    /// Those of whole segments: every write is flushed, and a flush ends every copy-on-write segment.
+    WholeSegments,
+    /// None.
+    None,
+}
+
+/// Reads, writes and discards blocks.
+pub(crate) struct Access {
+    /// Length of the disk.
+    blocks: u64,
+    cache: Arc<Cache>,
+    segments: Arc<Segments>,
+    store: Arc<Store>,
+    sealer: Arc<Sealer>,
+    health: Arc<Health>,
+    streams: StreamDetector,
+}
+
+/// The version of a block that counts.
+enum Latest<'a> {
+    Newest(Content),
+    Committed(Committed),
+    OnMedium(Place<'a>),
+    Zeros,
+}
+
+/// Where a block below the cache lies. The slot and the stream of a chunk are always the same, as long as it is locked.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Stream(&'a Stream),
+    Slot(SlotNo),
+}
+
+impl Place<'_> {
+    fn is_like(self, other: Place<'_>) -> bool {
+        matches!((self, other), (Place::Stream(_), Place::Stream(_)) | (Place::Slot(_), Place::Slot(_)))
+    }
+}
+
+impl Access {
+    pub(crate) fn new(
+        blocks: u64,
+        cache: Arc<Cache>,
+        segments: Arc<Segments>,
+        store: Arc<Store>,
+        sealer: Arc<Sealer>,
+        health: Arc<Health>,
+    ) -> Self {
+        Access { blocks, cache, segments, store, sealer, health, streams: StreamDetector::default() }
+    }
+
+    // --- reading ---
+
+    /// Fills `buf` from the blocks starting at `first`.
+    pub(crate) fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        let count = (buf.len() / BLOCK_SIZE) as u64;
+        if count >= CHUNK_BLOCKS {
+            self.fetch(first, count);
+        }
+        let mut rest = buf;
+        for (at, count) in pieces(first, count, CHUNK_BLOCKS) {
+            let (chunk, after) = rest.split_at_mut(count as usize * BLOCK_SIZE);
+            self.read_chunk(at, chunk)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Lets the medium fetch what a long read takes from it chunk by chunk: all of it at once, and while the first chunks are
+    /// decrypted. The system reads ahead only for a reader that goes through a file in order, which threads that share a
+    /// stream do not. What lies in a copy-on-write segment or in memory, or changes its place meanwhile, is fetched in vain.
+    fn fetch(&self, first: BlockAddr, count: u64) {
+        for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
+            if let Ok(Some(slot)) = self.segments.slot(SegmentNo::of(at)) {
+                self.store.will_read(slot.at(at), count);
+            }
+        }
+    }
+
+    fn read_chunk(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        let segment = SegmentNo::of(first);
+        let reading = self.segments.shared(first);
+        let cow_segment = self.segments.cow_segment(segment);
+        let in_slot_alone = cow_segment.is_none() && !self.cache.touches(segment);
+        let slot = self.segments.slot(segment)?;
+        if in_slot_alone {
+            let Some(slot) = slot else {
+                buf.fill(0);
+                return Ok(());
+            };
+            return self.read_run(first, Place::Slot(slot), buf, || drop(reading));
+        }
+        // Neighbours in one place are read in one access: that place, and the first of them.
+        let mut pending: Option<(Place<'_>, usize)> = None;
+        let read_pending = |(place, begin): (Place<'_>, usize), end: usize, buf: &mut [u8]| {
+            let out = &mut buf[begin * BLOCK_SIZE..end * BLOCK_SIZE];
+            self.read_run(BlockAddr(first.0 + begin as u64), place, out, || ())
+        };
+        let blocks = buf.len() / BLOCK_SIZE;
+        for at in 0..blocks {
+            let block = BlockAddr(first.0 + at as u64);
+            let latest = self.latest(block, cow_segment.as_ref(), slot);
+            let place = self.read_cached(block, latest, &mut buf[at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE])?;
+            match (pending, place) {
+                (Some((run, _)), Some(place)) if run.is_like(place) => {}
+                (run, place) => {
+                    run.map_or(Ok(()), |run| read_pending(run, at, buf))?;
+                    pending = place.map(|place| (place, at));
+                }
+            }
+        }
+        pending.map_or(Ok(()), |run| read_pending(run, blocks, buf))
+    }
+
+    /// The version of a block that counts. Under its chunk lock.
+    fn latest<'a>(
+        &self,
+        block: BlockAddr,
+        cow_segment: Option<&'a CowSegment>,
+        slot: Option<SlotNo>,
+    ) -> Latest<'a> {
+        // The cache first: a block that is completed from it leaves it only after it is covered.
+        let cached = self.cache.find(block);
+        match (cached, cow_segment) {
+            (Some(Cached::Newest(content)), _) => Latest::Newest(content),
+            (_, Some(CowSegment::PendingDiscard)) => Latest::Zeros,
+            (_, Some(CowSegment::Stream(stream))) if stream.covers(index_of(block)) => {
+                Latest::OnMedium(Place::Stream(stream))
+            }
+            (Some(Cached::Committed(committed)), _) => Latest::Committed(committed),
+            (None, _) => slot.map_or(Latest::Zeros, |slot| Latest::OnMedium(Place::Slot(slot))),
+        }
+    }
+
+    /// Fills a block that is not on the medium alone, or says where it lies there.
+    fn read_cached<'a>(
+        &self,
+        block: BlockAddr,
+        latest: Latest<'a>,
+        out: &mut [u8],
+    ) -> Result<Option<Place<'a>>> {
+        match latest {
+            Latest::OnMedium(place) => return Ok(Some(place)),
+            Latest::Newest(Content::Data(data)) => out.copy_from_slice(&data[..]),
+            Latest::Committed(Committed::Data { batch, at, meta }) => {
+                let sealed = &batch[at..at + BLOCK_SIZE];
+                self.sealer.open(block, sealed, &meta[..self.sealer.meta_len(1)], out)?;
+            }
+            Latest::Newest(Content::Hole) | Latest::Committed(Committed::Hole) | Latest::Zeros => out.fill(0),
+        }
+        Ok(None)
+    }
+
+    /// Reads blocks of one chunk that lie in one place. `unlock` is called before they are decrypted.
+    fn read_run(
+        &self,
+        first: BlockAddr,
+        from: Place<'_>,
+        out: &mut [u8],
+        unlock: impl FnOnce(),
+    ) -> Result<()> {
+        with_scratch(self.sealer.meta_len((out.len() / BLOCK_SIZE) as u64), |meta| {
+            let read = match from {
+                Place::Slot(slot) => self.store.read(slot.at(first), out, meta),
+                Place::Stream(stream) => self
+                    .store
+                    .read_data(stream.slot.at(first), out)
+                    .map(|()| stream.copy_meta(index_of(first), meta)),
+            };
+            // No caller gets to see ciphertext.
+            read.inspect_err(|_| out.fill(0))?;
+            unlock();
+            self.sealer.open_in_place(first, out, meta)
+        })
+    }
+
+    /// The written and unwritten runs of a range.
+    pub(crate) fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        let mut runs = ExtentRuns::default();
+        for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
+            if self.is_untouched(SegmentNo::of(at))? {
+                runs.add(count, false);
+            } else {
+                pieces(at, count, CHUNK_BLOCKS)
+                    .try_for_each(|(at, count)| self.extents_of_chunk(at, count, &mut runs))?;
+            }
+        }
+        Ok(runs.finish())
+    }
+
+    fn extents_of_chunk(&self, first: BlockAddr, count: u64, runs: &mut ExtentRuns) -> Result<()> {
+        let segment = SegmentNo::of(first);
+        let _reading = self.segments.shared(first);
+        let cow_segment = self.segments.cow_segment(segment);
+        let slot = self.segments.slot(segment)?;
+        let in_slot = match (&cow_segment, slot) {
+            // Its space may be on the way back to the medium.
+            (Some(CowSegment::PendingDiscard), _) | (_, None) => 0,
+            (_, Some(slot)) => self.store.written(slot.at(first), count)?,
+        };
+        for (i, block) in run(first, count).enumerate() {
+            let written = match self.latest(block, cow_segment.as_ref(), slot) {
+                Latest::Newest(content) => matches!(content, Content::Data(_)),
+                Latest::Committed(committed) => matches!(committed, Committed::Data { .. }),
+                Latest::OnMedium(Place::Stream(_)) => true,
+                Latest::OnMedium(Place::Slot(_)) => in_slot >> i & 1 == 1,
+                Latest::Zeros => false,
+            };
+            runs.add(1, written);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing was ever written to a segment, as far as the map, the copy-on-write segments and the cache know.
+    fn is_untouched(&self, segment: SegmentNo) -> Result<bool> {
+        // Cache, copy-on-write segment, map: data moves in this order, so none slips past.
+        if self.cache.touches(segment) || self.segments.cow_segment(segment).is_some() {
+            return Ok(false);
+        }
+        Ok(self.segments.slot(segment)?.is_none())
+    }
+
+    // --- writing ---
+
+    /// Writes blocks. `wait_for_spare` waits until a commit has ended copy-on-write segments.
+    pub(crate) fn write(
+        &self,
+        first: BlockAddr,
+        data: &[u8],
+        streams: Streams,
+        wait_for_spare: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        self.health.check()?;
+        let count = (data.len() / BLOCK_SIZE) as u64;
+        let streaming = streams == Streams::Any && count >= STREAM_MIDDLE && self.streams.note(first, count);
+        let mut rest = data;
+        for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
+            let stream = match streams {
+                Streams::Any => streaming || (index_of(at) == 0 && count >= STREAM_START),
+                Streams::WholeSegments => count == SEGMENT_BLOCKS,
+                Streams::None => false,
+            };
+            for (at, count) in pieces(at, count, CHUNK_BLOCKS) {
+                let (chunk, after) = rest.split_at(count as usize * BLOCK_SIZE);
+                self.write_chunk(at, chunk, stream.then_some(wait_for_spare))?;
+                rest = after;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes blocks of one chunk. With `wait_for_spare` they may open a copy-on-write segment.
+    fn write_chunk(
+        &self,
+        first: BlockAddr,
+        data: &[u8],
+        wait_for_spare: Option<&dyn Fn() -> Result<()>>,
+    ) -> Result<()> {
+        let segment = SegmentNo::of(first);
+        loop {
+            if let Some(stream) = self.segments.open_stream(segment) {
+                if self.write_stream(&stream, first, data)? {
+                    return Ok(());
+                }
+                // Frozen or gone meanwhile: look again.
+                continue;
+            }
+            if let Some(wait) = wait_for_spare
+                && self.segments.cow_segment(segment).is_none()
+                && self.begin_stream(segment, wait)?
+            {
+                continue;
+            }
+            let _placing = self.segments.shared(first);
+            if self.segments.open_stream(segment).is_some() {
+                continue;
+            }
+            // A segment without a readable slot takes no writes, which could never be destaged.
+            self.segments.slot(segment)?;
+            for (block, data) in run(first, u64::MAX - first.0).zip(data.chunks_exact(BLOCK_SIZE)) {
+                self.cache.put(block, data);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Opens a copy-on-write segment, unless no slot can be spared. True: look again.
+    fn begin_stream(&self, segment: SegmentNo, wait_for_spare: &dyn Fn() -> Result<()>) -> Result<bool> {
+        if self.segments.is_crowded(segment)? {
+            wait_for_spare()?;
+            if self.segments.is_crowded(segment)? {
+                return Ok(false);
+            }
+        }
+        self.segments.begin_stream(segment)
+    }
+
+    /// Writes blocks of one chunk to a copy-on-write segment. False if it takes no writes any more.
+    fn write_stream(&self, stream: &Arc<Stream>, first: BlockAddr, data: &[u8]) -> Result<bool> {
+        let count = (data.len() / BLOCK_SIZE) as u64;
+        let to = stream.slot.at(first);
+        with_scratch(data.len() + self.sealer.meta_len(count), |scratch| {
+            let (sealed, meta) = scratch.split_at_mut(data.len());
+            self.sealer.seal(first, data, sealed, meta);
+            let _writing = self.segments.exclusive(first);
+            if !self.segments.open_stream(SegmentNo::of(first)).is_some_and(|open| Arc::ptr_eq(&open, stream))
+            {
+                return Ok(false);
+            }
+            self.store.write_data(to, sealed).map_err(|e| {
+                // What was covered there may be torn now; what lies below is whole, but older than what was
+                // acknowledged, so the write that failed takes its place.
+                for (block, data) in run(first, count).zip(data.chunks_exact(BLOCK_SIZE)) {
+                    if stream.covers(index_of(block)) {
+                        self.cache.put(block, data);
+                    }
+                }
+                stream.uncover(to.index, count);
+                self.failed(e.context(format!("write of {count} blocks at block {}", first.0)))
+            })?;
+            stream.cover(to.index, count, meta);
+            self.forget_newest(first, count);
+            Ok(true)
+        })
+    }
+
+    /// A failure ends all writing; what the medium refuses fails the request alone.
+    fn failed(&self, e: Error) -> Error {
+        if e.kind().is_refusal() { e } else { self.health.fail(e) }
+    }
+
+    fn forget_newest(&self, first: BlockAddr, count: u64) {
+        if self.cache.touches(SegmentNo::of(first)) {
+            run(first, count).for_each(|block| self.cache.forget_newest(block));
+        }
+    }
+
+    // --- discarding ---
+
+    /// Makes blocks read as zeros.
+    pub(crate) fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.health.check()?;
+        for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
+            let segment = SegmentNo::of(at);
+            let to_the_end = count == SEGMENT_BLOCKS || at.0 + count == self.blocks;
+            if self.is_untouched(segment)? {
+                continue;
+            }
+            if index_of(at) == 0 && to_the_end {
+                self.discard_segment(segment, count)?;
+            } else {
+                pieces(at, count, CHUNK_BLOCKS).try_for_each(|(at, count)| self.discard_chunk(at, count))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_segment(&self, segment: SegmentNo, count: u64) -> Result<()> {
+        self.segments.discard(segment, |emptied| {
+            for block in run(segment.block(0), count) {
+                match emptied {
+                    Emptied::Whole => self.cache.forget_newest(block),
+                    Emptied::ByHoles => self.cache.put_hole(block),
+                }
+            }
+        })
+    }
+
+    fn discard_chunk(&self, first: BlockAddr, count: u64) -> Result<()> {
+        let _writing = self.segments.exclusive(first);
+        let Some(stream) = self.segments.open_stream(SegmentNo::of(first)) else {
+            run(first, count).for_each(|block| self.cache.put_hole(block));
+            return Ok(());
+        };
+        let at = stream.slot.at(first);
+        self.store.erase_data(at, count).map_err(|e| {
+            // Some may be gone.
+            for block in run(first, count).filter(|block| stream.covers(index_of(*block))) {
+                self.cache.put_hole(block);
+            }
+            stream.uncover(at.index, count);
+            self.failed(e.context(format!("discard of {count} blocks at block {}", first.0)))
+        })?;
+        stream.cover(at.index, count, &NO_META[..self.sealer.meta_len(count)]);
+        self.forget_newest(first, count);
+        Ok(())
+    }
+}

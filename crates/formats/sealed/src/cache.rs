@@ -1,0 +1,272 @@
+//! The write-back cache: what was acknowledged and is not yet destaged.
+//!
+//! An entry holds up to two versions of its block: the *newest* (plain, in memory alone) and the *committed* one
+//! (encrypted, in the journal, not yet destaged). Invariant: a committed version leaves its entry only when it is destaged,
+//! when a later committed version replaces it, or when its segment moved.
+//!
+//! Contents are handed out by reference, so that nobody encrypts or copies them under a lock; a buffer serves again when
+//! nobody refers to it any more.
+
+use crate::address::SegmentNo;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr};
+use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+const SHARDS: usize = 32;
+/// What a hole costs the budget.
+const HOLE_COST: u64 = 64;
+/// Buffers kept for reuse per shard.
+const POOL: usize = 64;
+
+type Buffer = Arc<[u8; BLOCK_SIZE]>;
+
+/// What a block holds.
+#[derive(Clone)]
+pub(crate) enum Content {
+    /// These bytes.
+    Data(Buffer),
+    /// Nothing: it reads as zeros.
+    Hole,
+}
+
+/// A version of a block that the journal holds.
+#[derive(Clone)]
+pub(crate) enum Committed {
+    /// Ciphertext at this place of a batch, with this metadata.
+    Data { batch: Arc<Vec<u8>>, at: usize, meta: [u8; 32] },
+    /// Nothing: it reads as zeros.
+    Hole,
+}
+
+/// The later version of a block that is here.
+pub(crate) enum Cached {
+    /// In memory alone.
+    Newest(Content),
+    /// In the journal.
+    Committed(Committed),
+}
+
+/// The number of a newest version. Every put counts it up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version(u64);
+
+#[derive(Default)]
+struct Versions {
+    newest: Option<(Content, Version)>,
+    committed: Option<Committed>,
+    listed: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: FxHashMap<BlockAddr, Versions>,
+    dirty: Vec<BlockAddr>,
+    pool: Vec<Buffer>,
+    puts: u64,
+}
+
+/// The cache of a disk.
+#[derive(Default)]
+pub(crate) struct Cache {
+    shards: [Mutex<Shard>; SHARDS],
+    entries: AtomicUsize,
+    dirty_bytes: AtomicU64,
+    /// Entries per segment, so that most segments are known to have none at one look.
+    segments: [Mutex<FxHashMap<SegmentNo, u32>>; SHARDS],
+}
+
+impl Cache {
+    /// Whether any block of a segment is here.
+    pub(crate) fn touches(&self, segment: SegmentNo) -> bool {
+        self.entries.load(Ordering::Acquire) > 0 && self.segment(segment).contains_key(&segment)
+    }
+
+    /// Bytes acknowledged and in memory alone.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.load(Ordering::Acquire)
+    }
+
+    /// Puts the newest version of a block.
+    pub(crate) fn put(&self, block: BlockAddr, data: &[u8]) {
+        let mut shard = self.shard(block);
+        let mut buffer = shard.pool.pop().unwrap_or_else(|| Arc::new([0; BLOCK_SIZE]));
+        // Nobody else refers to a buffer of the pool, so this copies nothing but `data`.
+        Arc::make_mut(&mut buffer).copy_from_slice(data);
+        self.put_content(&mut shard, block, Content::Data(buffer));
+    }
+
+    /// Makes the newest version of a block a hole.
+    pub(crate) fn put_hole(&self, block: BlockAddr) {
+        self.put_content(&mut self.shard(block), block, Content::Hole);
+    }
+
+    /// The later version of a block that is here.
+    pub(crate) fn find(&self, block: BlockAddr) -> Option<Cached> {
+        let shard = self.shard(block);
+        let versions = shard.entries.get(&block)?;
+        match (&versions.newest, &versions.committed) {
+            (Some((content, _)), _) => Some(Cached::Newest(content.clone())),
+            (None, committed) => committed.clone().map(Cached::Committed),
+        }
+    }
+
+    /// The newest version of a block and its number.
+    pub(crate) fn newest(&self, block: BlockAddr) -> Option<(Content, Version)> {
+        self.shard(block).entries.get(&block)?.newest.clone()
+    }
+
+    /// The version of a block that the journal holds.
+    pub(crate) fn committed(&self, block: BlockAddr) -> Option<Committed> {
+        self.shard(block).entries.get(&block)?.committed.clone()
+    }
+
+    /// Whether any version of a block is here.
+    pub(crate) fn has(&self, block: BlockAddr) -> bool {
+        self.shard(block).entries.contains_key(&block)
+    }
+
+    /// Drops the newest version, because a later one is elsewhere.
+    pub(crate) fn forget_newest(&self, block: BlockAddr) {
+        self.settle(block, |versions| versions.newest.take().map(|(content, _)| content));
+    }
+
+    /// Drops the newest version if it is still this one.
+    pub(crate) fn forget_version(&self, block: BlockAddr, version: Version) {
+        self.settle(block, |versions| take_version(versions, version));
+    }
+
+    /// The journal now holds a version of the block: the newest, if `version` is still its number.
+    pub(crate) fn commit(&self, block: BlockAddr, version: Option<Version>, committed: Committed) {
+        let mut shard = self.shard(block);
+        let versions = shard.entries.entry(block).or_insert_with(|| self.new_entry(block));
+        versions.committed = Some(committed);
+        let freed = version.and_then(|version| take_version(versions, version));
+        self.recycle(&mut shard, freed);
+    }
+
+    /// The committed version is destaged, or its segment moved.
+    pub(crate) fn forget_committed(&self, block: BlockAddr) {
+        self.settle(block, |versions| {
+            versions.committed = None;
+            None
+        });
+    }
+
+    /// Takes the list of blocks that have become dirty since the last call, sorted.
+    pub(crate) fn take_dirty(&self) -> Vec<BlockAddr> {
+        let mut blocks = vec![];
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            for block in std::mem::take(&mut shard.dirty) {
+                if let Some(versions) = shard.entries.get_mut(&block) {
+                    versions.listed = false;
+                    if versions.newest.is_some() {
+                        blocks.push(block);
+                    }
+                }
+            }
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks
+    }
+
+    /// Lists a block as dirty again: its turn has not come.
+    pub(crate) fn put_off(&self, block: BlockAddr) {
+        let mut shard = self.shard(block);
+        if let Some(versions) = shard.entries.get_mut(&block)
+            && !std::mem::replace(&mut versions.listed, true)
+        {
+            shard.dirty.push(block);
+        }
+    }
+
+    /// Every block with a version in memory alone, for the commit after one that was refused.
+    pub(crate) fn all_dirty(&self) -> Vec<BlockAddr> {
+        let mut blocks: Vec<BlockAddr> = vec![];
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let dirty = shard.entries.iter().filter(|(_, versions)| versions.newest.is_some());
+            blocks.extend(dirty.map(|(block, _)| *block));
+        }
+        blocks.sort_unstable();
+        blocks
+    }
+
+    fn put_content(&self, shard: &mut Shard, block: BlockAddr, content: Content) {
+        shard.puts += 1;
+        let version = Version(shard.puts);
+        let cost = cost(&content);
+        let versions = shard.entries.entry(block).or_insert_with(|| self.new_entry(block));
+        let old = versions.newest.replace((content, version)).map(|(content, _)| content);
+        let list = !std::mem::replace(&mut versions.listed, true);
+        self.dirty_bytes.fetch_add(cost, Ordering::AcqRel);
+        if list {
+            shard.dirty.push(block);
+        }
+        self.recycle(shard, old);
+    }
+
+    /// Changes an entry, recycles what `change` gives up, and drops the entry if nothing is left in it.
+    fn settle(&self, block: BlockAddr, change: impl FnOnce(&mut Versions) -> Option<Content>) {
+        let mut shard = self.shard(block);
+        let Some(versions) = shard.entries.get_mut(&block) else { return };
+        let freed = change(versions);
+        if versions.newest.is_none() && versions.committed.is_none() {
+            shard.entries.remove(&block);
+            self.entries.fetch_sub(1, Ordering::Release);
+            let segment = SegmentNo::of(block);
+            if let Entry::Occupied(mut count) = self.segment(segment).entry(segment) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
+        }
+        self.recycle(&mut shard, freed);
+    }
+
+    fn new_entry(&self, block: BlockAddr) -> Versions {
+        let segment = SegmentNo::of(block);
+        *self.segment(segment).entry(segment).or_insert(0) += 1;
+        self.entries.fetch_add(1, Ordering::Release);
+        Versions::default()
+    }
+
+    fn recycle(&self, shard: &mut Shard, freed: Option<Content>) {
+        if let Some(content) = freed {
+            self.dirty_bytes.fetch_sub(cost(&content), Ordering::AcqRel);
+            if let Content::Data(mut buffer) = content
+                && shard.pool.len() < POOL
+                && Arc::get_mut(&mut buffer).is_some()
+            {
+                shard.pool.push(buffer);
+            }
+        }
+    }
+
+    fn segment(&self, segment: SegmentNo) -> MutexGuard<'_, FxHashMap<SegmentNo, u32>> {
+        self.segments[segment.get() as usize % SHARDS].lock()
+    }
+
+    fn shard(&self, block: BlockAddr) -> MutexGuard<'_, Shard> {
+        self.shards[block.0 as usize % SHARDS].lock()
+    }
+}
+
+fn take_version(versions: &mut Versions, version: Version) -> Option<Content> {
+    match &versions.newest {
+        Some((_, newest)) if *newest == version => versions.newest.take().map(|(content, _)| content),
+        _ => None,
+    }
+}
+
+fn cost(content: &Content) -> u64 {
+    match content {
+        Content::Data(_) => BLOCK_SIZE as u64,
+        Content::Hole => HOLE_COST,
+    }
+}

@@ -1,0 +1,150 @@
+//! Destaging: from the journal to the segments, and the end of what the journal holds.
+//!
+//! Order is all: a batch is retired only after its blocks are durable in their slots, and after the map says so durably.
+
+use crate::address::{CHUNK_BLOCKS, SegmentNo};
+use crate::cache::{Cache, Committed};
+use crate::counters::{Count, Counters};
+use crate::geometry::CHUNK_META;
+use crate::health::Health;
+use crate::log::Log;
+use crate::moves::Mover;
+use crate::segments::Segments;
+use crate::store::Store;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Result};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Destages blocks. Only the thread that commits uses it.
+pub(crate) struct Destager {
+    mover: Mover,
+    cache: Arc<Cache>,
+    segments: Arc<Segments>,
+    store: Arc<Store>,
+    counters: Arc<Counters>,
+    health: Arc<Health>,
+}
+
+impl Destager {
+    pub(crate) fn new(
+        mover: Mover,
+        cache: Arc<Cache>,
+        segments: Arc<Segments>,
+        store: Arc<Store>,
+        counters: Arc<Counters>,
+        health: Arc<Health>,
+    ) -> Self {
+        Destager { mover, cache, segments, store, counters, health }
+    }
+
+    /// What moves segments.
+    pub(crate) fn mover(&mut self) -> &mut Mover {
+        &mut self.mover
+    }
+
+    /// Writes every committed version to its slot. Not synced: the journal still holds them. Blocks of a segment
+    /// that got its first copy-on-write segment meanwhile stay for the next call.
+    pub(crate) fn destage(&mut self, log: &mut Log) -> Result<()> {
+        self.assign_slots(log)?;
+        let blocks = log.take_list();
+        let cache = self.cache.clone();
+        let sent = for_runs(&cache, &blocks, |run| self.destage_run(log, run));
+        if sent.is_err() {
+            // What was destaged has no committed version any more and is passed over next time.
+            log.put_back(blocks);
+        }
+        log.recycle();
+        sent
+    }
+
+    /// A segment that has no slot but a copy-on-write segment gets its slot from the copy-on-write segment.
+    fn assign_slots(&mut self, log: &mut Log) -> Result<()> {
+        let mut segments = log.segments();
+        segments.retain(|segment| matches!(self.segments.slot(*segment), Ok(None)));
+        self.mover.complete_all(log, segments)
+    }
+
+    /// Destages one run, of at least one block.
+    pub(crate) fn destage_run(&mut self, log: &mut Log, run: &[(BlockAddr, Committed)]) -> Result<()> {
+        let (first, kind) = &run[0];
+        let (first, segment, count) = (*first, SegmentNo::of(*first), run.len() as u64);
+        let failed =
+            |e: Error| e.context(format!("write of {count} blocks to their slot at block {}", first.0));
+        let _writing = self.segments.exclusive(first);
+        match kind {
+            Committed::Hole => {
+                if let Some(slot) = self.segments.slot(segment)? {
+                    self.store.erase(slot.at(first), count).map_err(failed)?;
+                }
+            }
+            Committed::Data { batch, at, .. } => {
+                if self.segments.slot(segment)?.is_none() && self.segments.cow_segment(segment).is_some() {
+                    log.put_back(run.iter().map(|(block, _)| *block));
+                    return Ok(());
+                }
+                let slot = self.mover.slot_to_write(segment)?;
+                let size = self.store.meta_size();
+                let mut metas = [0; CHUNK_META];
+                let metas = &mut metas[..run.len() * size];
+                // Nothing to copy, and nothing that `chunks_exact_mut` takes, without metadata.
+                for (to, (_, committed)) in metas.chunks_exact_mut(size.max(1)).zip(run) {
+                    if let Committed::Data { meta, .. } = committed {
+                        to.copy_from_slice(&meta[..size]);
+                    }
+                }
+                let data = &batch[*at..at + run.len() * BLOCK_SIZE];
+                self.store.write(slot.at(first), data, metas).map_err(failed)?;
+            }
+        }
+        for (block, _) in run {
+            self.cache.forget_committed(*block);
+        }
+        self.counters.add(Count::Destaged, count);
+        Ok(())
+    }
+
+    /// Destages everything, makes it durable there, then the map, then retires the journal.
+    pub(crate) fn checkpoint(&mut self, log: &mut Log) -> Result<()> {
+        // After a failure nobody knows what was destaged: nothing may be retired any more.
+        self.health.check()?;
+        self.destage(log)?;
+        while !log.is_destaged() {
+            self.destage(log)?;
+        }
+        self.mover.settle()?;
+        log.retire()
+    }
+}
+
+/// Calls `each` for every run of committed blocks that is destaged in one access.
+pub(crate) fn for_runs(
+    cache: &Cache,
+    blocks: &BTreeSet<BlockAddr>,
+    mut each: impl FnMut(&[(BlockAddr, Committed)]) -> Result<()>,
+) -> Result<()> {
+    let mut run: Vec<(BlockAddr, Committed)> = vec![];
+    for &block in blocks {
+        let Some(committed) = cache.committed(block) else { continue };
+        if run.last().is_some_and(|(last, previous)| !continues(*last, previous, block, &committed)) {
+            each(&run)?;
+            run.clear();
+        }
+        run.push((block, committed));
+    }
+    if run.is_empty() { Ok(()) } else { each(&run) }
+}
+
+/// Whether a committed block can be destaged in the same access as the one before it: the next block of the same
+/// chunk, and either both holes or neighbours in one batch.
+fn continues(last: BlockAddr, previous: &Committed, block: BlockAddr, next: &Committed) -> bool {
+    if block.0 != last.0 + 1 || block.0.is_multiple_of(CHUNK_BLOCKS) {
+        return false;
+    }
+    match (previous, next) {
+        (Committed::Hole, Committed::Hole) => true,
+        (Committed::Data { batch: a, at: i, .. }, Committed::Data { batch: b, at: j, .. }) => {
+            Arc::ptr_eq(a, b) && i + BLOCK_SIZE == *j
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,346 @@
+//! A sealed disk: how it is created and opened, and the `Disk` that front ends see.
+
+use crate::access::{Access, Streams};
+use crate::cache::Cache;
+use crate::commit::Committer;
+use crate::counters::{Count, Counters};
+use crate::destage::Destager;
+use crate::flush::Flusher;
+use crate::gather::Gatherer;
+use crate::geometry::{MAP_ENTRY, Params};
+use crate::health::Health;
+use crate::journal::Journal;
+use crate::limits::Limits;
+use crate::log::Log;
+use crate::map::SegmentMap;
+use crate::medium_full::MediumFull;
+use crate::moves::Mover;
+use crate::recovery::Replayed;
+use crate::sealer::Sealer;
+use crate::segments::Segments;
+use crate::store::Store;
+use crate::worker::Worker;
+use lacuna_contracts::{
+    BlockAddr, Budget, Disk, Error, Extent, Kind, Result, SEGMENT_BLOCKS, Secret, Status, StatusItem,
+};
+use lacuna_crypto::{BlockCipher, RandomSource, derive};
+use lacuna_medium::Medium;
+use std::sync::Arc;
+
+/// How to open a disk.
+pub struct OpenOptions {
+    /// Memory for all caches of the disk.
+    pub budget: Budget,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Acknowledge a write or discard when it is durable, rather than gather them until a flush.
+    pub write_through: bool,
+    /// Whether a thread commits in the background. Without it, the thread that fills the cache commits: the order of
+    /// medium operations is then a function of the calls alone, as tests need it.
+    pub background: bool,
+    /// The source of all randomness.
+    pub random: Arc<dyn RandomSource>,
+}
+
+/// A sealed disk, open.
+pub struct Sealed {
+    params: Params,
+    read_only: bool,
+    write_through: bool,
+    access: Access,
+    worker: Arc<Worker>,
+    flusher: Arc<Flusher>,
+    medium_full: Arc<MediumFull>,
+    health: Arc<Health>,
+    // For `status` alone.
+    cache: Arc<Cache>,
+    segments: Arc<Segments>,
+    store: Arc<Store>,
+    counters: Arc<Counters>,
+    journal_damaged: bool,
+}
+
+impl Sealed {
+    /// Lays a new disk on a medium, which must be as long as the geometry says. The header is the caller's.
+    pub fn create(medium: &dyn Medium, params: &Params, master: &Secret<32>) -> Result<()> {
+        let g = params.geometry();
+        if medium.len() < g.medium_len() {
+            return Err(Error::new(Kind::NoSpace, "the disk does not fit its medium")
+                .found(format!("{} bytes", medium.len()))
+                .expected(format!("{} bytes", g.medium_len())));
+        }
+        medium.discard(g.map, g.map_end - g.map)?;
+        Self::reserve_map(medium, params)?;
+        Journal::create(medium, g.journal, params.journal_len, master)?;
+        medium.sync()
+    }
+
+    /// Takes the space of the map entries of a disk that is about to have these parameters, so that they can be written
+    /// when the medium is full.
+    pub fn reserve_map(medium: &dyn Medium, params: &Params) -> Result<()> {
+        let g = params.geometry();
+        // A medium that cannot take space ahead fails later, if at all.
+        medium.allocate(g.map, u64::from(g.segments) * MAP_ENTRY).map(drop)
+    }
+
+    /// Opens a disk and repeats what the journal holds; read-only in memory alone. `master` is the level's key, `uuid`
+    /// the header's.
+    ///
+    /// Errors: [`Kind::Corrupt`] if journal or parameters do not verify, [`Kind::RolledBack`] if the disk has grown since these
+    /// were its parameters and holds something there, and whatever the medium reports.
+    pub fn open(
+        medium: Arc<dyn Medium>,
+        params: &Params,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+        options: OpenOptions,
+    ) -> Result<Sealed> {
+        Self::open_or_rescue(medium, params, master, uuid, options, false)
+    }
+
+    /// Opens a damaged disk to read what there is: of a journal that does not verify, what does is repeated. Blocks that stood in the
+    /// rest alone are then as they were before.
+    ///
+    /// Errors: those of [`Sealed::open`], but for a damaged journal.
+    pub fn open_to_rescue(
+        medium: Arc<dyn Medium>,
+        params: &Params,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+        options: OpenOptions,
+    ) -> Result<Sealed> {
+        let options = OpenOptions { read_only: true, ..options };
+        Self::open_or_rescue(medium, params, master, uuid, options, true)
+    }
+
+    fn open_or_rescue(
+        medium: Arc<dyn Medium>,
+        params: &Params,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+        options: OpenOptions,
+        rescue: bool,
+    ) -> Result<Sealed> {
+        medium.forget_cached()?;
+        let g = params.geometry();
+        if medium.len() < g.medium_len() {
+            return Err(Error::new(Kind::Corrupt, "the medium is shorter than its disk")
+                .found(format!("{} bytes", medium.len()))
+                .expected(format!("{} bytes", g.medium_len()))
+                .remedy(
+                    "it was cut short: restore it from a backup; if there is none, make it as long as it was, and what is left can be \
+                     read",
+                ));
+        }
+        let mut random = [0; 16];
+        options.random.fill(&mut random);
+        let mut journal =
+            Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), random, rescue)?;
+        let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid), options.read_only)?;
+        let replayed = Replayed::of(&mut journal, &map, params)?;
+        let store = Arc::new(Store::new(medium, params, options.budget.share(3, 8)));
+        let cipher = BlockCipher::new(params.cipher, master, uuid)?;
+        Self::assemble(params, options, journal, map, store, cipher, replayed)
+    }
+
+    /// Puts the parts on top of each other, and carries out what replay found.
+    fn assemble(
+        params: &Params,
+        options: OpenOptions,
+        journal: Journal,
+        map: SegmentMap,
+        store: Arc<Store>,
+        cipher: BlockCipher,
+        replayed: Replayed,
+    ) -> Result<Sealed> {
+        let OpenOptions { read_only, write_through, .. } = options;
+        let journal_damaged = journal.is_damaged();
+        let background = options.background && !read_only;
+        let limits = Limits::of(params, options.budget, background);
+        let (cache, health, counters) =
+            (Arc::<Cache>::default(), Arc::<Health>::default(), Arc::<Counters>::default());
+        let sealer = Arc::new(Sealer::new(cipher, options.random));
+        let segments = Arc::new(Segments::new(map, sealer.meta_len(SEGMENT_BLOCKS)));
+        counters.set(Count::Replayed, replayed.batches);
+        let medium_full = Arc::new(MediumFull::new(cache.clone(), health.clone(), limits.batch_blocks));
+
+        let parts = Parts { cache, segments, store, sealer, counters, health, medium_full };
+        let mut committer = parts.committer(journal, limits);
+        committer.recover(replayed, read_only)?;
+        let Parts { cache, segments, store, sealer, counters, health, medium_full } = parts;
+
+        let flusher = Arc::new(Flusher::new(committer, health.clone()));
+        let worker = Worker::new(
+            flusher.clone(),
+            cache.clone(),
+            segments.clone(),
+            health.clone(),
+            medium_full.clone(),
+            limits,
+            background,
+        );
+        let worker = Arc::new(worker);
+        worker.start()?;
+        let access = Access::new(
+            params.blocks,
+            cache.clone(),
+            segments.clone(),
+            store.clone(),
+            sealer,
+            health.clone(),
+        );
+        Ok(Sealed {
+            params: *params,
+            read_only,
+            write_through,
+            access,
+            worker,
+            flusher,
+            medium_full,
+            health,
+            cache,
+            segments,
+            store,
+            counters,
+            journal_damaged,
+        })
+    }
+
+    /// Whether a disk that was opened to rescue what there is has a damaged journal.
+    pub fn is_journal_damaged(&self) -> bool {
+        self.journal_damaged
+    }
+
+    /// The parameters it was opened with.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// After a request that the medium refused: the streams that are open end, so that what follows goes to the journal.
+    fn unless_refused(&self, done: Result<()>) -> Result<()> {
+        let Err(e) = done else { return Ok(()) };
+        if self.medium_full.enter(&e)
+            && let Err(flushed) = self.flusher.flush()
+            && !flushed.kind().is_refusal()
+        {
+            return Err(flushed);
+        }
+        Err(e)
+    }
+
+    /// Whether the medium was found full, or refused a write, and not everything is where it belongs since.
+    pub fn is_medium_full(&self) -> bool {
+        self.medium_full.is_so()
+    }
+}
+
+/// The parts below a commit, all of which it uses.
+struct Parts {
+    cache: Arc<Cache>,
+    segments: Arc<Segments>,
+    store: Arc<Store>,
+    sealer: Arc<Sealer>,
+    counters: Arc<Counters>,
+    health: Arc<Health>,
+    medium_full: Arc<MediumFull>,
+}
+
+impl Parts {
+    /// The committer on top of them.
+    fn committer(&self, journal: Journal, limits: Limits) -> Committer {
+        let Parts { cache, segments, store, sealer, counters, health, medium_full } = self;
+        let log = Log::new(journal, cache.clone(), counters.clone());
+        let mover =
+            Mover::new(cache.clone(), segments.clone(), store.clone(), sealer.clone(), counters.clone());
+        let destager = Destager::new(
+            mover,
+            cache.clone(),
+            segments.clone(),
+            store.clone(),
+            counters.clone(),
+            health.clone(),
+        );
+        let gatherer = Gatherer::new(cache.clone(), segments.clone(), store.clone(), sealer.clone());
+        Committer::new(log, destager, gatherer, medium_full.clone(), segments.clone(), health.clone(), limits)
+    }
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        self.worker.stop();
+    }
+}
+
+impl Disk for Sealed {
+    fn blocks(&self) -> u64 {
+        self.params.blocks
+    }
+
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        self.access.read(first, buf)
+    }
+
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        if self.is_medium_full() {
+            let put = |at, piece: &[u8]| self.access.write(at, piece, Streams::None, &|| Ok(()));
+            return self.flusher.take(first, data, put);
+        }
+        let streams = if self.write_through { Streams::WholeSegments } else { Streams::Any };
+        let written = self.access.write(first, data, streams, &|| self.worker.wait_for_spare());
+        self.unless_refused(written)?;
+        if self.write_through { self.flusher.flush() } else { self.worker.keep_within_limits() }
+    }
+
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        let discarded = self.access.discard(first, count);
+        self.unless_refused(discarded)?;
+        self.medium_full.note_discard();
+        if self.write_through { self.flusher.flush() } else { self.worker.keep_within_limits() }
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.read_only { Ok(()) } else { self.flusher.flush() }
+    }
+
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        self.access.extents(first, count)
+    }
+
+    fn status(&self) -> Status {
+        let (hits, misses) = self.store.meta_counts();
+        let count = |count| self.counters.get(count);
+        let item = StatusItem::new;
+        let items = vec![
+            item("segments_mapped", self.segments.mapped(), "segments"),
+            item("segments", u64::from(self.params.geometry().segments), "segments"),
+            item("dirty", self.cache.dirty_bytes(), "bytes"),
+            item("copy_on_write_segments", self.segments.count_cow_segments() as u64, "segments"),
+            item("spare_slots", self.segments.spare() as u64, "segments"),
+            item("journal_used", count(Count::JournalUsed), "bytes"),
+            item("journal_batches", count(Count::Batches), "batches"),
+            item("journal_written", count(Count::JournalBytes), "bytes"),
+            item("journal_retirements", count(Count::Retirements), "times"),
+            item("destaged", count(Count::Destaged), "blocks"),
+            item("segments_moved", count(Count::Moves), "segments"),
+            item("medium_full", u64::from(self.is_medium_full()), ""),
+            item("batches_replayed", count(Count::Replayed), "batches"),
+            item("metadata_cache_hits", hits, "pages"),
+            item("metadata_cache_misses", misses, "pages"),
+        ];
+        Status { items }
+    }
+
+    fn close(&self) -> Result<()> {
+        self.worker.stop();
+        if self.read_only {
+            return Ok(());
+        }
+        let closed = self.flusher.committer().close();
+        self.health.fail(lacuna_contracts::closed());
+        closed
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+}

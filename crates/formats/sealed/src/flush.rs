@@ -1,0 +1,55 @@
+//! Who may commit: one thread at a time; flushes that come while another commits share the commit that follows.
+
+use crate::commit::{Committer, Scope};
+use crate::health::Health;
+use lacuna_contracts::{BlockAddr, Result, defect};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The committer and the lock around it.
+pub(crate) struct Flusher {
+    /// Of the standard library, because a panic under it must end the disk.
+    committer: Mutex<Committer>,
+    full_commits: Arc<AtomicU64>,
+    health: Arc<Health>,
+}
+
+impl Flusher {
+    pub(crate) fn new(committer: Committer, health: Arc<Health>) -> Self {
+        let full_commits = committer.full_commits().clone();
+        Flusher { committer: Mutex::new(committer), full_commits, health }
+    }
+
+    /// Waits for the turn of this thread to commit.
+    pub(crate) fn committer(&self) -> MutexGuard<'_, Committer> {
+        self.committer.lock().unwrap_or_else(|poisoned| {
+            self.health.fail(defect());
+            poisoned.into_inner()
+        })
+    }
+
+    /// [`Committer::take`].
+    pub(crate) fn take(
+        &self,
+        first: BlockAddr,
+        data: &[u8],
+        put: impl Fn(BlockAddr, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.health.check()?;
+        self.committer().take(first, data, put)
+    }
+
+    /// Makes everything acknowledged before the call durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.health.check()?;
+        let before = self.full_commits.load(Ordering::SeqCst);
+        let mut committer = self.committer();
+        // All of a commit that began after the call is over, as the lock was free: whether it went well, the health says, and the
+        // committer if the medium refused it.
+        if self.full_commits.load(Ordering::SeqCst) > before && !committer.was_refused() {
+            return self.health.check();
+        }
+        committer.commit(Scope::All)?;
+        committer.upkeep()
+    }
+}

@@ -1,0 +1,36 @@
+//! Whether a disk still takes writes. A failure wakes every thread that waits, so that each of them learns of it.
+
+use crate::signals::Signals;
+use lacuna_contracts::{Error, FailStop, Result};
+
+/// The fail-stop of a disk and the wake-ups of its threads.
+#[derive(Default)]
+pub(crate) struct Health {
+    stop: FailStop,
+    signals: Signals,
+}
+
+impl Health {
+    /// Enters fail-stop for good and gives the error back.
+    pub(crate) fn fail(&self, e: Error) -> Error {
+        let e = self.stop.fail(e);
+        self.signals.wake_writers();
+        self.signals.wake_worker();
+        e
+    }
+
+    /// The wake-ups of the disk's threads.
+    pub(crate) fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
+    /// The standing refusal after a failure on the write path.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.stop.check()
+    }
+
+    /// The first failure.
+    pub(crate) fn cause(&self) -> Option<Error> {
+        self.stop.cause()
+    }
+}

@@ -1,0 +1,438 @@
+//! The journal: an append-only circle of batches, each written and synced at once, that holds what is durable but
+//! not yet destaged.
+//!
+//! Invariants:
+//! - Batch n+1 is written only after batch n is durable. So the valid batches after the retired position are
+//!   exactly the durable ones, the first invalid one ends them, and a valid batch beyond it means that the journal
+//!   was altered, not that power failed.
+//! - A batch never wraps: one that does not fit before the end of the region starts at its beginning.
+//! - No batch key is used for two batches with one number, unless they are the same: the salt of each is hedged, so it
+//!   depends on a random value that every opening draws, on the number, and on the whole batch. After an append that fails
+//!   the number is used again, and two copies of a running machine use the same ones.
+//!
+//! Byte-exact: `docs/format/sealed.md`.
+
+mod batch;
+
+#[cfg(feature = "fuzzing")]
+pub use batch::count_entries;
+pub(crate) use batch::{Batch, Entry, ParsedBatch};
+
+use batch::{BatchHead, HEAD, MAX_BATCH};
+use lacuna_contracts::{Action, Advice, BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_crypto::{GcmKey, HedgedNonce, derive, derive_gcm, keyed_hash};
+use lacuna_medium::{Medium, WriteExtent};
+use std::sync::Arc;
+
+const RETIRED_MAGIC: [u8; 8] = *b"LACRETD1";
+const RETIRED_LEN: usize = 64;
+/// The two places of the retired record, each in a block of its own.
+pub(crate) const RETIRED_AREA: u64 = 2 * BLOCK_SIZE as u64;
+/// The most of the journal that is kept for a full medium; of a small journal an eighth.
+const MOST_RESERVE: u64 = 16 << 20;
+/// Unverifiable later heads that are forgiven.
+const PLANTED_HEADS: u32 = 16;
+
+/// How far the journal has been retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Retired {
+    /// Counts retirements; the higher of the two places counts.
+    count: u64,
+    /// The number of the next batch.
+    next_seq: u64,
+    /// Where the next batch is, as an offset into the region of batches.
+    position: u64,
+}
+
+impl Retired {
+    fn encode(&self, key: &Secret<32>) -> [u8; RETIRED_LEN] {
+        let mut out = [0; RETIRED_LEN];
+        let mut record = RecordMut(&mut out);
+        record.put(0, &RETIRED_MAGIC).u64(8, self.count).u64(16, self.next_seq).u64(24, self.position);
+        let tag = keyed_hash(key, &[&out[..32]]);
+        out[32..].copy_from_slice(&tag);
+        out
+    }
+
+    fn parse(bytes: &[u8; RETIRED_LEN], key: &Secret<32>, region: u64) -> Option<Retired> {
+        let record = Record(bytes);
+        let retired = Retired { count: record.u64(8), next_seq: record.u64(16), position: record.u64(24) };
+        let sane = bytes[..8] == RETIRED_MAGIC
+            && bytes[32..] == keyed_hash(key, &[&bytes[..32]])
+            && retired.position <= region
+            && retired.position.is_multiple_of(BLOCK_SIZE as u64);
+        sane.then_some(retired)
+    }
+}
+
+/// An end that the journal's log had.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    next_seq: u64,
+    position: u64,
+    used: u64,
+}
+
+/// The journal of an open disk.
+pub(crate) struct Journal {
+    medium: Arc<dyn Medium>,
+    start: u64,
+    region: u64,
+    master: Secret<32>,
+    retired_key: Secret<32>,
+    /// The random value of this opening, and what makes salts of it.
+    random: [u8; 16],
+    salts: HedgedNonce,
+    retired: Retired,
+    next_seq: u64,
+    position: u64,
+    used: u64,
+    damage: Damage,
+}
+
+/// What becomes of a journal that was damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    /// The disk is not opened.
+    Refused,
+    /// The disk is opened to rescue what there is: what cannot be read of the journal is left out. None was found so far.
+    Tolerated,
+    /// The same, and some was found.
+    Found,
+}
+
+impl Journal {
+    /// Writes the first retired record of a new disk. Not synced.
+    pub(crate) fn create(medium: &dyn Medium, start: u64, len: u64, master: &Secret<32>) -> Result<()> {
+        // Written, not discarded: a journal that already has its space takes what was acknowledged even when the
+        // host's disk is full.
+        let zeros = vec![0; (1 << 20).min(len as usize)];
+        for at in (0..len).step_by(zeros.len()) {
+            medium.write_at(start + at, &zeros[..zeros.len().min((len - at) as usize)])?;
+        }
+        let first = Retired { count: 1, next_seq: 1, position: 0 };
+        medium.write_at(start, &first.encode(&derive(master, "sealed ring retired", &[])))
+    }
+
+    /// Opens the journal at its retired position. `random` must be fresh. With `rescue` damage is no error.
+    pub(crate) fn open(
+        medium: Arc<dyn Medium>,
+        start: u64,
+        len: u64,
+        master: Secret<32>,
+        random: [u8; 16],
+        rescue: bool,
+    ) -> Result<Journal> {
+        let retired_key = derive(&master, "sealed ring retired", &[]);
+        let region = len - RETIRED_AREA;
+        let mut found = [None; 2];
+        for (place, record) in (0..).zip(&mut found) {
+            let mut bytes = [0; RETIRED_LEN];
+            medium.read_at(start + place * BLOCK_SIZE as u64, &mut bytes)?;
+            *record = Retired::parse(&bytes, &retired_key, region);
+        }
+        let later = |a: Retired, b: Retired| if b.count > a.count { b } else { a };
+        let (retired, damage) = match (found.into_iter().flatten().reduce(later), rescue) {
+            (Some(retired), false) => (retired, Damage::Refused),
+            (Some(retired), true) => (retired, Damage::Tolerated),
+            // No batch has this number: nothing is replayed.
+            (None, true) => (Retired { count: 0, next_seq: u64::MAX, position: 0 }, Damage::Found),
+            (None, false) => {
+                return Err(Error::new(Kind::Corrupt, "the journal of this disk is not readable")
+                    .found("neither of its two retired records verifies")
+                    .expected("at least one that this disk wrote")
+                    .remedy(
+                        Advice::from("restore the medium from a backup; if there is none, ")
+                            .action(Action("rescue"))
+                            .text(" copies what there is"),
+                    ));
+            }
+        };
+        let salts = HedgedNonce::derive(&master, "sealed ring salt", &[]);
+        let (next_seq, position) = (retired.next_seq, retired.position);
+        Ok(Journal {
+            medium,
+            start,
+            region,
+            master,
+            retired_key,
+            random,
+            salts,
+            retired,
+            next_seq,
+            position,
+            used: 0,
+            damage,
+        })
+    }
+
+    /// Whether it was found to be damaged, and the disk was opened all the same.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.damage == Damage::Found
+    }
+
+    /// Calls `each` for every durable batch that is not retired, in order, and leaves the journal behind the last.
+    pub(crate) fn replay(&mut self, mut each: impl FnMut(ParsedBatch) -> Result<()>) -> Result<u64> {
+        let mut batches = 0;
+        loop {
+            let found = match self.read(self.position)? {
+                Some(batch) if batch.seq == self.next_seq => Some((self.position, batch)),
+                _ if self.position == 0 => None,
+                _ => match self.read(0)? {
+                    Some(batch) if batch.seq == self.next_seq => Some((0, batch)),
+                    _ => None,
+                },
+            };
+            let Some((at, batch)) = found else { break };
+            self.take_place(at, batch.bytes.len() as u64);
+            self.next_seq += 1;
+            batches += 1;
+            each(batch)?;
+        }
+        match self.refuse_later_batches() {
+            Err(e) if e.kind() == Kind::Corrupt && self.damage != Damage::Refused => {
+                self.damage = Damage::Found;
+            }
+            refused => refused?,
+        }
+        Ok(batches)
+    }
+
+    /// Whether a batch of `len` bytes fits without retiring anything.
+    pub(crate) fn fits(&self, len: usize) -> bool {
+        let (_, waste) = self.place_for(len as u64);
+        self.used + waste + len as u64 <= self.region
+    }
+
+    /// What is kept free in a journal of `len` bytes for a disk that is opened on a full medium.
+    pub(crate) fn reserve_of(len: u64) -> u64 {
+        ((len - RETIRED_AREA) / 8).min(MOST_RESERVE)
+    }
+
+    /// The same of this journal.
+    pub(crate) fn reserve(&self) -> usize {
+        Self::reserve_of(self.region + RETIRED_AREA) as usize
+    }
+
+    /// Whether more than half of the journal is in use, without its reserve: time to destage everything.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.used > (self.region - self.reserve() as u64) / 2
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Writes a batch durably and gives its bytes back. The batch must fit.
+    pub(crate) fn append(&mut self, batch: Batch) -> Result<Arc<Vec<u8>>> {
+        let len = batch.len();
+        if !self.fits(len) || len > MAX_BATCH {
+            return Err(Error::new(Kind::Other, "the journal is full")
+                .found(format!("a batch of {len} bytes, {} of {} bytes used", self.used, self.region)));
+        }
+        let bytes = batch.finish(self.next_seq, |batch| {
+            let salt = self.salts.nonce(&self.random, &self.next_seq.to_le_bytes(), batch);
+            Ok((salt, batch_key(&self.master, &salt)?))
+        })?;
+        let (at, _) = self.place_for(len as u64);
+        let offset = self.start + RETIRED_AREA + at;
+        if let Err(e) = self.medium.write_durable(&[WriteExtent { offset, data: &bytes }]) {
+            // As for a sync (`Store::sync`): whether it is durable is unknown.
+            return Err(e.with_kind(Kind::Io));
+        }
+        self.take_place(at, len as u64);
+        self.next_seq += 1;
+        Ok(Arc::new(bytes))
+    }
+
+    /// Retires everything in the journal, all of which must be durable in its slots.
+    pub(crate) fn retire(&mut self) -> Result<()> {
+        let mark = self.mark();
+        self.retire_before(mark)
+    }
+
+    /// The end of the journal's log as it is now.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { next_seq: self.next_seq, position: self.position, used: self.used }
+    }
+
+    /// Retires everything before a mark, all of which must be durable in its slots or stand behind the mark.
+    pub(crate) fn retire_before(&mut self, mark: Mark) -> Result<()> {
+        let retired =
+            Retired { count: self.retired.count + 1, next_seq: mark.next_seq, position: mark.position };
+        // The older record is the one that may be torn.
+        let place = self.start + (retired.count - 1) % 2 * BLOCK_SIZE as u64;
+        self.medium
+            .write_durable(&[WriteExtent { offset: place, data: &retired.encode(&self.retired_key) }])
+            .map_err(Error::of_sync)?;
+        self.retired = retired;
+        self.used -= mark.used;
+        Ok(())
+    }
+
+    fn place_for(&self, len: u64) -> (u64, u64) {
+        if self.position + len > self.region { (0, self.region - self.position) } else { (self.position, 0) }
+    }
+
+    fn take_place(&mut self, at: u64, len: u64) {
+        let waste = if at == self.position { 0 } else { self.region - self.position };
+        self.used += waste + len;
+        self.position = at + len;
+    }
+
+    /// The head of the batch at a place, and its bytes.
+    fn read_head(&self, at: u64) -> Result<Option<(BatchHead, [u8; HEAD])>> {
+        if at + HEAD as u64 > self.region {
+            return Ok(None);
+        }
+        let mut bytes = [0; HEAD];
+        self.medium.read_at(self.start + RETIRED_AREA + at, &mut bytes)?;
+        let head = BatchHead::parse(&bytes).filter(|head| at + head.total as u64 <= self.region);
+        Ok(head.map(|head| (head, bytes)))
+    }
+
+    fn read(&self, at: u64) -> Result<Option<ParsedBatch>> {
+        let Some((head, start)) = self.read_head(at)? else { return Ok(None) };
+        self.read_rest(at, &head, &start)
+    }
+
+    /// The batch with this head. Nothing is read twice: a medium may answer differently, and what the head said would seem torn.
+    fn read_rest(&self, at: u64, head: &BatchHead, start: &[u8; HEAD]) -> Result<Option<ParsedBatch>> {
+        let mut bytes = vec![0; head.total];
+        let (front, rest) = bytes.split_at_mut(HEAD);
+        front.copy_from_slice(start);
+        self.medium.read_at(self.start + RETIRED_AREA + at + HEAD as u64, rest)?;
+        Ok(ParsedBatch::verify(bytes, head, &batch_key(&self.master, &head.salt)?))
+    }
+
+    /// An attack is not mistaken for a crash: a valid batch that the log does not reach was cut off from it.
+    /// Heads of later batches that do not verify were planted: a few are looked at, so that a hostile medium
+    /// cannot make opening take for ever.
+    fn refuse_later_batches(&self) -> Result<()> {
+        let (mut at, mut planted) = (0, 0);
+        while at < self.region {
+            if let Some((head, start)) = self.read_head(at)?.filter(|(head, _)| head.seq > self.next_seq)
+                && (self.read_rest(at, &head, &start)?.is_some() || {
+                    planted += 1;
+                    planted > PLANTED_HEADS
+                })
+            {
+                return Err(Error::new(Kind::Corrupt, "the journal of this disk was altered")
+                    .found(format!("batch {} without batch {}", head.seq, self.next_seq))
+                    .expected("every batch up to the last")
+                    .remedy("restore the medium from a backup"));
+            }
+            at += BLOCK_SIZE as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The key of the batch with this salt.
+fn batch_key(master: &Secret<32>, salt: &[u8; 16]) -> Result<GcmKey> {
+    derive_gcm(master, "sealed ring", salt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{SegmentNo, SlotNo};
+    use lacuna_contracts::BlockAddr;
+    use lacuna_medium::MemoryMedium;
+
+    const LEN: u64 = 64 * 4096;
+
+    fn open(medium: &Arc<MemoryMedium>, salt: u8) -> Journal {
+        Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), [salt; 16], false).unwrap()
+    }
+
+    fn batch(tag: u8, blocks: u64) -> Batch {
+        let mut batch = Batch::with_room(vec![], blocks as usize + 2, blocks as usize);
+        for block in 0..blocks {
+            batch.write(BlockAddr(block), |data, meta| {
+                data.fill(tag);
+                meta.fill(tag);
+            });
+        }
+        batch.erase(BlockAddr(9), 3);
+        batch.move_segment(SegmentNo::checked(4, 10).unwrap(), SlotNo::checked(7, 10));
+        batch
+    }
+
+    fn replayed(journal: &mut Journal) -> Vec<u8> {
+        let mut tags = vec![];
+        journal
+            .replay(|b| {
+                assert_eq!(b.entries[b.entries.len() - 1], Entry::Move { segment: 4, slot: Some(7) });
+                tags.push(b.bytes[b.data_at]);
+                Ok(())
+            })
+            .unwrap();
+        tags
+    }
+
+    #[test]
+    fn what_was_appended_is_replayed_around_the_circle() {
+        let medium = Arc::new(MemoryMedium::new(LEN));
+        Journal::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
+        let mut expected: Vec<u8> = vec![];
+        for round in 0..60u8 {
+            let mut journal = open(&medium, round);
+            assert_eq!(replayed(&mut journal), expected);
+            if !journal.fits(9 * 4096) {
+                journal.retire().unwrap();
+                expected.clear();
+            }
+            journal.append(batch(round, u64::from(round % 7) + 1)).unwrap();
+            expected.push(round);
+        }
+    }
+
+    /// Two copies of a running machine, and an append that failed and is tried again.
+    #[test]
+    fn salts_repeat_with_the_whole_batch_alone() {
+        let salt_of = |tag: u8, numbered: u8| {
+            let medium = Arc::new(MemoryMedium::new(LEN));
+            Journal::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
+            let mut journal = open(&medium, 5);
+            let bytes = (1..=numbered)
+                .map(|n| journal.append(batch(if n == numbered { tag } else { 0 }, 2)).unwrap());
+            bytes.last().unwrap()[16..32].to_vec()
+        };
+        assert_eq!(salt_of(1, 1), salt_of(1, 1));
+        assert_ne!(salt_of(1, 1), salt_of(2, 1));
+        assert_ne!(salt_of(1, 1), salt_of(1, 2));
+    }
+
+    #[test]
+    fn a_torn_last_batch_ends_the_log_and_a_torn_middle_one_is_an_attack() {
+        let medium = Arc::new(MemoryMedium::new(LEN));
+        Journal::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
+        let mut journal = open(&medium, 1);
+        for tag in 1..=3 {
+            journal.append(batch(tag, 2)).unwrap();
+        }
+        let flip = |at: u64| {
+            let mut byte = [0];
+            medium.read_at(at, &mut byte).unwrap();
+            medium.write_at(at, &[byte[0] ^ 4]).unwrap();
+        };
+        let last = RETIRED_AREA + 2 * 3 * 4096;
+        flip(last + 5000);
+        assert_eq!(replayed(&mut open(&medium, 2)), [1, 2]);
+        flip(last + 5000);
+        assert_eq!(replayed(&mut open(&medium, 2)), [1, 2, 3]);
+        flip(RETIRED_AREA + 3 * 4096 + 100);
+        assert_eq!(open(&medium, 2).replay(|_| Ok(())).unwrap_err().kind(), Kind::Corrupt);
+        // To rescue a disk what is left of it is enough.
+        let rescued =
+            || Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), [3; 16], true).unwrap();
+        let mut torn = rescued();
+        assert!(!torn.is_damaged());
+        assert_eq!(replayed(&mut torn), [1]);
+        assert!(torn.is_damaged());
+        medium.write_at(0, &[0xa5; RETIRED_AREA as usize]).unwrap();
+        let mut lost = rescued();
+        assert!(lost.is_damaged() && replayed(&mut lost).is_empty());
+    }
+}

@@ -1,0 +1,39 @@
+//! Bounds on what is pending in memory, which follow from the budget and the journal.
+
+use crate::geometry::Params;
+use crate::journal::Journal;
+use lacuna_contracts::{BLOCK_SIZE, Budget};
+
+/// How much may be pending.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Bytes in memory alone at which writers wait.
+    pub(crate) dirty: u64,
+    /// Bytes in memory alone at which the background commits.
+    pub(crate) dirty_low: u64,
+    /// Bytes in the journal and not destaged at which the background destages them.
+    pub(crate) to_destage: u64,
+    /// The same at which a commit does so before it ends.
+    pub(crate) most_to_destage: u64,
+    /// Blocks of data in one batch.
+    pub(crate) batch_blocks: usize,
+    /// Copy-on-write segments at which the whole ones among them are committed.
+    pub(crate) cow_segments: usize,
+}
+
+impl Limits {
+    /// Those of a disk with these parameters and this budget for all caches. `background`: a thread commits unasked.
+    pub(crate) fn of(params: &Params, budget: Budget, background: bool) -> Limits {
+        let usable = params.journal_len - Journal::reserve_of(params.journal_len);
+        let dirty = (budget.get() / 8).min(usable / 4).max(64 * BLOCK_SIZE as u64);
+        let to_destage = (budget.get() / 8).min(params.journal_len / 4);
+        Limits {
+            dirty,
+            dirty_low: dirty / 4,
+            to_destage,
+            most_to_destage: if background { 2 * to_destage } else { to_destage },
+            batch_blocks: (params.journal_len as usize / BLOCK_SIZE / 16).clamp(64, 512),
+            cow_segments: params.spare as usize / 4,
+        }
+    }
+}

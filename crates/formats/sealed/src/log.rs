@@ -1,0 +1,236 @@
+//! What is durable in the journal and not yet destaged: appending to it, and the list of its blocks.
+//!
+//! Invariant: a block is in the list as long as the cache has a committed version of it that the journal holds; the journal is
+//! retired only when the list is empty, or up to a mark behind which all of the list was appended again.
+
+use crate::address::{SegmentNo, SlotNo};
+use crate::cache::{Cache, Committed, Version};
+use crate::counters::{Count, Counters};
+use crate::journal::{Batch, Journal};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Buffers of batches kept for reuse.
+const BUFFERS: usize = 4;
+
+/// The journal of an open disk and its blocks.
+pub(crate) struct Log {
+    journal: Journal,
+    cache: Arc<Cache>,
+    counters: Arc<Counters>,
+    /// Blocks with a committed version that is not yet destaged.
+    to_destage: BTreeSet<BlockAddr>,
+    /// Bytes of batches kept in memory for them.
+    bytes_to_destage: u64,
+    /// Those batches, so that their buffers serve again.
+    batches: Vec<Arc<Vec<u8>>>,
+    buffers: Vec<Vec<u8>>,
+}
+
+/// A batch under construction, with what the cache must learn once it is durable.
+pub(crate) struct Draft {
+    batch: Batch,
+    notes: Vec<(BlockAddr, Option<Version>, Note)>,
+}
+
+enum Note {
+    Data { at: usize, meta: [u8; 32] },
+    Hole,
+}
+
+impl Log {
+    /// Of a journal that was replayed.
+    pub(crate) fn new(journal: Journal, cache: Arc<Cache>, counters: Arc<Counters>) -> Self {
+        Log {
+            journal,
+            cache,
+            counters,
+            to_destage: BTreeSet::new(),
+            bytes_to_destage: 0,
+            batches: vec![],
+            buffers: vec![],
+        }
+    }
+
+    /// Takes in a version that replay found.
+    pub(crate) fn adopt(&mut self, block: BlockAddr, committed: Committed) {
+        self.cache.commit(block, None, committed);
+        self.to_destage.insert(block);
+    }
+
+    /// A batch with room for so many blocks.
+    pub(crate) fn draft(&mut self, blocks: usize) -> Draft {
+        let buffer = self.buffers.pop().unwrap_or_default();
+        Draft { batch: Batch::with_room(buffer, blocks, blocks), notes: Vec::with_capacity(blocks) }
+    }
+
+    /// Appends a batch durably, then tells the cache. It must fit.
+    pub(crate) fn append(&mut self, draft: Draft) -> Result<()> {
+        if draft.batch.is_empty() {
+            return Ok(());
+        }
+        let batch = self.journal.append(draft.batch)?;
+        let len = batch.len() as u64;
+        self.bytes_to_destage += len;
+        self.counters.set(Count::JournalUsed, self.journal.used());
+        self.counters.add(Count::Batches, 1);
+        self.counters.add(Count::JournalBytes, len);
+        if !draft.notes.is_empty() {
+            self.batches.push(batch.clone());
+        }
+        for (block, version, note) in draft.notes {
+            let committed = match note {
+                Note::Data { at, meta } => Committed::Data { batch: batch.clone(), at, meta },
+                Note::Hole => Committed::Hole,
+            };
+            self.cache.commit(block, version, committed);
+            self.to_destage.insert(block);
+        }
+        Ok(())
+    }
+
+    /// Appends remap records durably.
+    pub(crate) fn append_moves(&mut self, moves: &[(SegmentNo, Option<SlotNo>)]) -> Result<()> {
+        let mut draft = Draft { batch: Batch::with_room(vec![], moves.len(), 0), notes: vec![] };
+        for (segment, slot) in moves {
+            draft.batch.move_segment(*segment, *slot);
+        }
+        self.append(draft)
+    }
+
+    /// Appends blocks of the list once more, so that what is before them can be retired. `batch_blocks` of them make a batch.
+    /// Does nothing where that frees less than half of the journal or has no room.
+    pub(crate) fn compact(&mut self, batch_blocks: usize) -> Result<()> {
+        let blocks: Vec<BlockAddr> = self.to_destage.iter().copied().collect();
+        let lens = blocks.chunks(batch_blocks).map(|part| Batch::len_for(part.len(), part.len()));
+        let (needed, longest) =
+            lens.fold((0, 0), |(sum, most): (usize, usize), len| (sum + len, most.max(len)));
+        // A batch that does not fit before the end of the journal wastes less than its length.
+        if needed as u64 > self.journal.used() / 2 || !self.journal.fits(needed + longest) {
+            return Ok(());
+        }
+        let mark = self.journal.mark();
+        for part in blocks.chunks(batch_blocks) {
+            let mut draft = self.draft(part.len());
+            for &block in part {
+                match self.cache.committed(block) {
+                    Some(Committed::Data { batch, at, meta }) => draft.data(block, None, |to, entry| {
+                        to.copy_from_slice(&batch[at..at + BLOCK_SIZE]);
+                        *entry = meta;
+                    }),
+                    Some(Committed::Hole) => draft.hole(block, None),
+                    None => {}
+                }
+            }
+            self.append(draft)?;
+        }
+        self.journal.retire_before(mark)?;
+        self.note_retirement();
+        Ok(())
+    }
+
+    /// Retires the journal, of which everything must be durable in its slots.
+    pub(crate) fn retire(&mut self) -> Result<()> {
+        self.journal.retire()?;
+        self.note_retirement();
+        Ok(())
+    }
+
+    fn note_retirement(&self) {
+        self.counters.set(Count::JournalUsed, self.journal.used());
+        self.counters.add(Count::Retirements, 1);
+    }
+
+    /// Whether a batch of `len` bytes fits and leaves room for as much as `kept`.
+    pub(crate) fn fits(&self, len: usize, kept: usize) -> bool {
+        self.journal.fits(len + kept)
+    }
+
+    /// What is kept free for a disk that is opened on a full medium.
+    pub(crate) fn reserve(&self) -> usize {
+        self.journal.reserve()
+    }
+
+    /// Whether more than half of the journal is in use, without its reserve.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.journal.is_half_full()
+    }
+
+    /// Bytes of the journal in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.journal.used()
+    }
+
+    /// Bytes of batches kept in memory until their blocks are destaged.
+    pub(crate) fn bytes_to_destage(&self) -> u64 {
+        self.bytes_to_destage
+    }
+
+    /// Whether everything is destaged.
+    pub(crate) fn is_destaged(&self) -> bool {
+        self.to_destage.is_empty()
+    }
+
+    /// The segments with blocks in the list, in order.
+    pub(crate) fn segments(&self) -> Vec<SegmentNo> {
+        let mut segments: Vec<SegmentNo> =
+            self.to_destage.iter().map(|block| SegmentNo::of(*block)).collect();
+        segments.dedup();
+        segments
+    }
+
+    /// Takes the list. What is not destaged must be put back.
+    pub(crate) fn take_list(&mut self) -> BTreeSet<BlockAddr> {
+        std::mem::take(&mut self.to_destage)
+    }
+
+    /// Puts blocks back into the list.
+    pub(crate) fn put_back(&mut self, blocks: impl IntoIterator<Item = BlockAddr>) {
+        self.to_destage.extend(blocks);
+    }
+
+    /// Drops what the journal holds of a segment, which moved: it counts no longer.
+    pub(crate) fn forget(&mut self, segment: SegmentNo) {
+        let gone: Vec<BlockAddr> = self.to_destage.range(segment.blocks()).copied().collect();
+        for block in gone {
+            self.cache.forget_committed(block);
+            self.to_destage.remove(&block);
+        }
+    }
+
+    /// The list was destaged as far as it could be: takes back the buffers of batches that nobody reads any more.
+    pub(crate) fn recycle(&mut self) {
+        self.bytes_to_destage = 0;
+        for batch in std::mem::take(&mut self.batches) {
+            match Arc::try_unwrap(batch) {
+                Ok(buffer) if self.buffers.len() < BUFFERS => self.buffers.push(buffer),
+                Ok(_) => {}
+                Err(in_use) => self.batches.push(in_use),
+            }
+        }
+    }
+}
+
+impl Draft {
+    /// Adds a block; `fill` writes its ciphertext and its metadata in place.
+    pub(crate) fn data(
+        &mut self,
+        block: BlockAddr,
+        version: Option<Version>,
+        fill: impl FnOnce(&mut [u8], &mut [u8; 32]),
+    ) {
+        let mut entry = [0; 32];
+        let at = self.batch.write(block, |to, meta| {
+            fill(to, meta);
+            entry = *meta;
+        });
+        self.notes.push((block, version, Note::Data { at, meta: entry }));
+    }
+
+    /// Adds a block that is unwritten now.
+    pub(crate) fn hole(&mut self, block: BlockAddr, version: Option<Version>) {
+        self.batch.erase(block, 1);
+        self.notes.push((block, version, Note::Hole));
+    }
+}

@@ -1,0 +1,220 @@
+//! The map: which slot each segment has, in memory and on the medium, and which slots are free.
+//!
+//! Invariants: no two segments share a slot; a slot is taken for a copy-on-write segment of a mapped segment only while every
+//! segment without a slot could still get one, so the first write to a segment never fails for want of a slot.
+
+use crate::address::{SegmentNo, SlotNo};
+use crate::geometry::{Geometry, MAP_ENTRY, Params};
+use crate::outgrown::{Outgrown, most_slots};
+use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_crypto::keyed_hash;
+use lacuna_medium::{Medium, WriteExtent};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const NO_SLOT: u32 = 0;
+const CORRUPT: u32 = u32::MAX;
+type Entry = [u8; MAP_ENTRY as usize];
+
+/// An entry that does not verify: of a segment of which nothing says any more where its content is.
+const LOST: Entry = [0xff; MAP_ENTRY as usize];
+
+pub(crate) struct SegmentMap {
+    /// 0 for no slot, `u32::MAX` for an entry that does not verify, else the slot's number plus 1.
+    slots: Vec<AtomicU32>,
+    free: Mutex<FreeSlots>,
+    key: Secret<32>,
+    geometry: Geometry,
+}
+
+struct FreeSlots {
+    free: Vec<SlotNo>,
+    /// Segments that have neither a slot nor a copy-on-write segment and may claim a free slot at any time.
+    unassigned: u32,
+}
+
+impl SegmentMap {
+    /// Reads the map from the medium. Entries that do not verify make their segments unreadable; they are
+    /// not an error here. No slot counts as free until [`SegmentMap::count_free`], which waits for what the
+    /// journal has to say.
+    ///
+    /// Errors: [`Kind::RolledBack`] if the disk was larger when the map was written ([`Outgrown::check`]).
+    pub(crate) fn load(
+        medium: &dyn Medium,
+        params: &Params,
+        key: Secret<32>,
+        read_only: bool,
+    ) -> Result<Self> {
+        let geometry = params.geometry();
+        let segments = u64::from(geometry.segments);
+        let mut slots = Vec::with_capacity(geometry.segments as usize);
+        let mut outgrown = Outgrown::new(params);
+        let parse = |segment, entry: &Entry| parse_entry(&key, segment, entry, most_slots(params));
+        each_entry(medium, &geometry, 0..segments, |segment, entry| {
+            let slot = parse(segment, entry);
+            if !matches!(slot, NO_SLOT | CORRUPT) {
+                outgrown.note(segment, slot);
+            }
+            let known = slot == CORRUPT || slot <= geometry.slots;
+            slots.push(AtomicU32::new(if known { slot } else { CORRUPT }));
+        })?;
+        // How long the medium is now says nothing of how large the disk was: it may have been cut since.
+        let beyond =
+            each_entry(medium, &geometry, segments..u64::from(params.map_capacity), |segment, entry| {
+                let slot = parse(segment, entry);
+                if !matches!(slot, NO_SLOT | CORRUPT) {
+                    outgrown.note(segment, slot);
+                }
+            });
+        // Without writes nothing can be lost by what could not be read there.
+        beyond.or_else(|e| if read_only { Ok(()) } else { Err(e) })?;
+        outgrown.check()?;
+        Ok(SegmentMap { slots, free: Mutex::new(FreeSlots { free: vec![], unassigned: 0 }), key, geometry })
+    }
+
+    /// Finds the free slots anew. Two segments of the disk that claim one slot both become unreadable: the medium was altered.
+    pub(crate) fn count_free(&self) {
+        let mut owner = vec![0; self.geometry.slots as usize];
+        for (segment, slot) in self.slots.iter().enumerate() {
+            let value = slot.load(Ordering::Relaxed);
+            if value != NO_SLOT && value != CORRUPT {
+                let other = std::mem::replace(&mut owner[value as usize - 1], segment + 1);
+                if other != 0 {
+                    slot.store(CORRUPT, Ordering::Relaxed);
+                    self.slots[other - 1].store(CORRUPT, Ordering::Relaxed);
+                }
+            }
+        }
+        let mut free = self.free.lock();
+        // Descending, so that the lowest is taken first and the medium fills from its start.
+        let slots = SlotNo::all(self.geometry.slots).rev();
+        free.free = slots.filter(|slot| owner[slot.get() as usize] == 0).collect();
+        free.unassigned = self.slots.iter().filter(|s| s.load(Ordering::Relaxed) == NO_SLOT).count() as u32;
+    }
+
+    /// The slot of a segment; none if it was never written and reads as zeros.
+    ///
+    /// Errors: [`Kind::Corrupt`] if its entry does not verify.
+    pub(crate) fn get(&self, segment: SegmentNo) -> Result<Option<SlotNo>> {
+        match self.slots[segment.get() as usize].load(Ordering::Acquire) {
+            NO_SLOT => Ok(None),
+            CORRUPT => {
+                Err(Error::new(Kind::Corrupt, format!("segment {} has no readable slot", segment.get()))
+                    .found("a map entry that does not verify")
+                    .expected("one that this disk wrote")
+                    .remedy("restore the disk from a backup; a check lists the blocks that are lost"))
+            }
+            slot => Ok(SlotNo::checked(u64::from(slot) - 1, self.geometry.slots)),
+        }
+    }
+
+    /// Sets a slot in memory; the journal must hold the change.
+    pub(crate) fn set(&self, segment: SegmentNo, slot: Option<SlotNo>) {
+        let value = slot.map_or(NO_SLOT, |slot| slot.get() + 1);
+        self.slots[segment.get() as usize].store(value, Ordering::Release);
+    }
+
+    /// Writes the entries of `segments` to the medium as they are in memory. Not synced.
+    pub(crate) fn write(&self, medium: &dyn Medium, segments: impl Iterator<Item = SegmentNo>) -> Result<()> {
+        let place = |segment: SegmentNo| self.geometry.map + u64::from(segment.get()) * MAP_ENTRY;
+        let entries: Vec<(u64, Entry)> = segments
+            .map(|segment| {
+                // The journal that named its slot is about to be retired: the entry from before must not count again.
+                let entry = self.get(segment).map_or(LOST, |slot| self.entry(segment, slot));
+                (place(segment), entry)
+            })
+            .collect();
+        let extents: Vec<WriteExtent<'_>> =
+            entries.iter().map(|(offset, entry)| WriteExtent { offset: *offset, data: entry }).collect();
+        medium.write(&extents)
+    }
+
+    /// A slot for a segment that has none.
+    pub(crate) fn take_first(&self) -> Result<SlotNo> {
+        let mut free = self.free.lock();
+        free.unassigned = free.unassigned.saturating_sub(1);
+        free.free.pop().ok_or_else(|| {
+            Error::new(Kind::Corrupt, "no slot is left for a segment")
+                .found("more segments with slots than the map can hold")
+                .remedy("check the disk: parts of the map may have been altered")
+        })
+    }
+
+    /// A second slot for a segment that has one, if there is one to spare.
+    pub(crate) fn take_spare(&self) -> Option<SlotNo> {
+        let mut free = self.free.lock();
+        if free.free.len() > free.unassigned as usize { free.free.pop() } else { None }
+    }
+
+    /// Slots that copy-on-write segments could still take.
+    pub(crate) fn spare(&self) -> usize {
+        let free = self.free.lock();
+        free.free.len().saturating_sub(free.unassigned as usize)
+    }
+
+    /// Frees a slot. `unassigned` says that its segment is now without one.
+    pub(crate) fn release(&self, slot: SlotNo, unassigned: bool) {
+        let mut free = self.free.lock();
+        free.free.push(slot);
+        free.unassigned += u32::from(unassigned);
+    }
+
+    /// All free slots.
+    pub(crate) fn free_slots(&self) -> Vec<SlotNo> {
+        self.free.lock().free.clone()
+    }
+
+    /// How many segments have a slot.
+    pub(crate) fn mapped(&self) -> u64 {
+        let mapped = |slot: &&AtomicU32| !matches!(slot.load(Ordering::Relaxed), NO_SLOT | CORRUPT);
+        self.slots.iter().filter(mapped).count() as u64
+    }
+
+    fn entry(&self, segment: SegmentNo, slot: Option<SlotNo>) -> Entry {
+        let mut entry = [0; MAP_ENTRY as usize];
+        if let Some(slot) = slot {
+            let value = u64::from(slot.get()) + 1;
+            RecordMut(&mut entry).u64(0, value).put(8, &tag(&self.key, u64::from(segment.get()), value));
+        }
+        entry
+    }
+}
+
+/// Reads the entries of these segments from the medium, in order.
+fn each_entry(
+    medium: &dyn Medium,
+    geometry: &Geometry,
+    segments: Range<u64>,
+    mut take: impl FnMut(u64, &Entry),
+) -> Result<()> {
+    let mut buf = vec![0; (1 << 20).min((segments.end - segments.start) * MAP_ENTRY) as usize];
+    let mut read = segments.start;
+    while read < segments.end {
+        let count = (segments.end - read).min(buf.len() as u64 / MAP_ENTRY);
+        let bytes = &mut buf[..(count * MAP_ENTRY) as usize];
+        medium.read_at(geometry.map + read * MAP_ENTRY, bytes)?;
+        (read..)
+            .zip(bytes.as_chunks::<{ MAP_ENTRY as usize }>().0)
+            .for_each(|(segment, entry)| take(segment, entry));
+        read += count;
+    }
+    Ok(())
+}
+
+fn tag(key: &Secret<32>, segment: u64, value: u64) -> [u8; 8] {
+    let hash = keyed_hash(key, &[&segment.to_le_bytes(), &value.to_le_bytes()]);
+    hash[..8].try_into().expect("8 bytes")
+}
+
+/// What an entry says, of a disk that has `slots` slots when it is as large as it can become.
+fn parse_entry(key: &Secret<32>, segment: u64, entry: &Entry, slots: u32) -> u32 {
+    if *entry == [0; MAP_ENTRY as usize] {
+        return NO_SLOT;
+    }
+    let value = Record(entry).u64(0);
+    if value == 0 || value > u64::from(slots) || entry[8..] != tag(key, segment, value) {
+        return CORRUPT;
+    }
+    value as u32
+}

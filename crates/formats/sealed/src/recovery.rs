@@ -1,0 +1,104 @@
+//! Opening after whatever happened: the journal is read once, the last entry for every block and segment is found.
+//! `Committer::recover` carries only that out.
+//!
+//! Why two passes: a batch may name a slot that was freed and taken over by another segment's copy-on-write segment before
+//! power failed. Carried out in order, the old block would overwrite the new owner's. So a move voids what the
+//! journal said of its segment before, and only what remains is written.
+//!
+//! On a full medium what finds no space in its slot stays in the journal (`medium_full.rs`).
+//!
+//! Crash during recovery: it only repeats what the journal holds, and the journal is retired at its end; a second
+//! opening starts over from the same journal and reaches the same state.
+
+use crate::address::{SegmentNo, SlotNo, run};
+use crate::cache::Committed;
+use crate::geometry::Params;
+use crate::journal::{Entry, Journal, ParsedBatch};
+use crate::map::SegmentMap;
+use crate::outgrown;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The replay index: what the journal says last.
+#[derive(Default)]
+pub(crate) struct Replayed {
+    /// How many batches it holds.
+    pub(crate) batches: u64,
+    /// Of each block.
+    pub(crate) latest: BTreeMap<BlockAddr, Committed>,
+    /// Segments whose slots it names.
+    pub(crate) moved: Vec<SegmentNo>,
+}
+
+impl Replayed {
+    /// Reads the journal to its end, moves segments in the map as it says, and counts the map's free slots.
+    pub(crate) fn of(journal: &mut Journal, map: &SegmentMap, params: &Params) -> Result<Replayed> {
+        let mut replayed = Replayed::default();
+        let batches = journal.replay(|batch| replayed.note(batch, map, params))?;
+        replayed.batches = batches;
+        map.count_free();
+        // If its map entry does not verify, that segment is lost, not the disk.
+        replayed.latest.retain(|block, _| map.get(SegmentNo::of(*block)).is_ok());
+        Ok(replayed)
+    }
+
+    fn note(&mut self, batch: ParsedBatch, map: &SegmentMap, params: &Params) -> Result<()> {
+        let bytes = Arc::new(batch.bytes);
+        let mut at = batch.data_at;
+        for entry in batch.entries {
+            match entry {
+                Entry::Write { block, meta } => {
+                    check_blocks(params, block.0.saturating_add(1))?;
+                    self.latest.insert(block, Committed::Data { batch: bytes.clone(), at, meta });
+                    at += BLOCK_SIZE;
+                }
+                Entry::Erase { block, count } => {
+                    check_blocks(params, block.0.saturating_add(u64::from(count)))?;
+                    self.latest.extend(run(block, u64::from(count)).map(|b| (b, Committed::Hole)));
+                }
+                Entry::Move { segment, slot } => {
+                    let (segment, slot) = checked(params, segment, slot)?;
+                    map.set(segment, slot);
+                    self.moved.push(segment);
+                    let void: Vec<BlockAddr> = self.latest.range(segment.blocks()).map(|(b, _)| *b).collect();
+                    for block in void {
+                        self.latest.remove(&block);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that blocks end within the disk.
+fn check_blocks(params: &Params, end: u64) -> Result<()> {
+    if end <= params.blocks {
+        return Ok(());
+    }
+    Err(unknown(params, end.div_ceil(SEGMENT_BLOCKS), format!("blocks up to number {end}")))
+}
+
+/// The segment and the slot of these numbers.
+fn checked(params: &Params, segment: u64, slot: Option<u64>) -> Result<(SegmentNo, Option<SlotNo>)> {
+    let g = params.geometry();
+    let known = SegmentNo::checked(segment, g.segments)
+        .ok_or_else(|| unknown(params, segment.saturating_add(1), format!("segment {segment}")))?;
+    let slot = slot.map(|slot| {
+        let least = slot.saturating_add(1).saturating_sub(u64::from(params.spare));
+        SlotNo::checked(slot, g.slots).ok_or_else(|| unknown(params, least, format!("slot {slot}")))
+    });
+    Ok((known, slot.transpose()?))
+}
+
+/// The error for an entry with `what` only a disk of at least `segments` segments can have.
+fn unknown(params: &Params, segments: u64, what: String) -> Error {
+    if segments <= u64::from(params.map_capacity) {
+        return outgrown::larger(params, segments);
+    }
+    Error::new(Kind::Corrupt, "the journal names what this disk cannot have, however large it was")
+        .found(what)
+        .expected(format!("what a disk of {} segments has", params.map_capacity))
+        .remedy("restore the medium from a backup")
+}

@@ -1,0 +1,205 @@
+//! Where each segment is: its slot, its copy-on-write segment, and the locks under which both change.
+//!
+//! Invariants: a segment's copy-on-write segment appears and disappears only under all its chunk locks, and so does every slot
+//! but a first one, which appears under the lock of the chunk that is written there. Data moves from the cache to the
+//! copy-on-write segment to the slot: who looks without a lock looks in this order, and nothing slips past.
+
+use crate::address::{SegmentNo, SlotNo};
+use crate::cow_segment::{CowSegment, CowSegments, Stream};
+use crate::locks::ChunkLocks;
+use crate::map::SegmentMap;
+use lacuna_contracts::{BlockAddr, Result};
+use lacuna_medium::Medium;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
+
+/// Copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
+const MOST_COW_SEGMENTS: usize = 256;
+
+/// The segments of a disk.
+pub(crate) struct Segments {
+    map: SegmentMap,
+    cow: CowSegments,
+    locks: ChunkLocks,
+    /// Bytes of metadata of a whole segment.
+    meta_len: usize,
+}
+
+/// How a segment comes to read as zeros.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    /// Nothing below the cache counts any more; the next commit frees its slot.
+    Whole,
+    /// Block by block, as holes in the cache.
+    ByHoles,
+}
+
+impl Segments {
+    pub(crate) fn new(map: SegmentMap, meta_len: usize) -> Self {
+        Segments { map, cow: CowSegments::default(), locks: ChunkLocks::new(), meta_len }
+    }
+
+    /// To read the chunk of a block, or to put a newer version of one of its blocks into the cache.
+    pub(crate) fn shared(&self, block: BlockAddr) -> RwLockReadGuard<'_, ()> {
+        self.locks.shared(block)
+    }
+
+    /// To change the chunk of a block on the medium.
+    pub(crate) fn exclusive(&self, block: BlockAddr) -> RwLockWriteGuard<'_, ()> {
+        self.locks.exclusive(block)
+    }
+
+    /// The slot of a segment, if it has one.
+    pub(crate) fn slot(&self, segment: SegmentNo) -> Result<Option<SlotNo>> {
+        self.map.get(segment)
+    }
+
+    /// The copy-on-write segment of a segment, if it has one.
+    pub(crate) fn cow_segment(&self, segment: SegmentNo) -> Option<CowSegment> {
+        self.cow.get(segment)
+    }
+
+    /// The stream that fills a copy-on-write segment and still takes writes. Under a chunk lock of the segment this stays so.
+    pub(crate) fn open_stream(&self, segment: SegmentNo) -> Option<Arc<Stream>> {
+        match self.cow.get(segment) {
+            Some(CowSegment::Stream(stream)) if !stream.is_frozen() => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// All copy-on-write segments, by segment.
+    pub(crate) fn cow_segments(&self) -> Vec<(SegmentNo, CowSegment)> {
+        self.cow.list()
+    }
+
+    /// How many copy-on-write segments there are.
+    pub(crate) fn count_cow_segments(&self) -> usize {
+        self.cow.len()
+    }
+
+    /// How many streams are whole, and how many discards are pending.
+    pub(crate) fn ready(&self) -> (usize, usize) {
+        self.cow.ready()
+    }
+
+    /// Whether no copy-on-write segment can be opened for a segment now.
+    pub(crate) fn is_crowded(&self, segment: SegmentNo) -> Result<bool> {
+        let mapped = self.map.get(segment)?.is_some();
+        Ok(self.cow.len() >= MOST_COW_SEGMENTS || (mapped && self.map.spare() == 0))
+    }
+
+    /// Begins a stream to a segment, unless it has a copy-on-write segment. False if no slot can be spared.
+    pub(crate) fn begin_stream(&self, segment: SegmentNo) -> Result<bool> {
+        let _moving = self.locks.segment(segment);
+        if self.cow.get(segment).is_some() {
+            return Ok(true);
+        }
+        let slot = match self.map.get(segment)? {
+            Some(_) => self.map.take_spare(),
+            None => Some(self.map.take_first()?),
+        };
+        let Some(slot) = slot else { return Ok(false) };
+        let stream = Stream::new(slot, self.meta_len);
+        self.cow.insert(segment, CowSegment::Stream(Arc::new(stream)));
+        Ok(true)
+    }
+
+    /// From here on nobody but the caller, who commits, writes to the copy-on-write segment.
+    pub(crate) fn freeze(&self, segment: SegmentNo) -> Option<CowSegment> {
+        let _moving = self.locks.segment(segment);
+        let cow_segment = self.cow.get(segment)?;
+        if let CowSegment::Stream(stream) = &cow_segment {
+            stream.freeze();
+        }
+        Some(cow_segment)
+    }
+
+    /// Discards a segment. `empty_cache` makes its blocks in the cache what is said of them.
+    ///
+    /// Behind a frozen stream, or where an unmapped segment has blocks in the journal, holes go the way of every small write.
+    /// A commit lists copy-on-write segments without these locks: at no moment may it find neither the stream nor what
+    /// follows it.
+    pub(crate) fn discard(&self, segment: SegmentNo, empty_cache: impl FnOnce(Emptied)) -> Result<()> {
+        let _moving = self.locks.segment(segment);
+        let mapped = self.map.get(segment)?.is_some();
+        let stream = match self.cow.get(segment) {
+            Some(CowSegment::Stream(stream)) => Some(stream),
+            _ => None,
+        };
+        let frozen = stream.as_ref().is_some_and(|stream| stream.is_frozen());
+        let emptied = if mapped && !frozen { Emptied::Whole } else { Emptied::ByHoles };
+        if emptied == Emptied::Whole {
+            self.cow.insert(segment, CowSegment::PendingDiscard);
+        }
+        empty_cache(emptied);
+        if let Some(stream) = stream.filter(|_| !frozen) {
+            if emptied == Emptied::ByHoles {
+                self.cow.remove(segment);
+            }
+            self.map.release(stream.slot, !mapped);
+        }
+        Ok(())
+    }
+
+    /// Makes a slot that is durable as such that of a segment, or none, and frees the one before it. `forget` drops what the
+    /// journal holds of the segment, which counts no longer.
+    pub(crate) fn move_to(
+        &self,
+        segment: SegmentNo,
+        slot: Option<SlotNo>,
+        forget: impl FnOnce(),
+    ) -> Result<()> {
+        let _moving = self.locks.segment(segment);
+        let old = self.map.get(segment)?;
+        self.map.set(segment, slot);
+        self.cow.remove(segment);
+        forget();
+        // Before anybody sees the segment without a slot and claims one for it.
+        if let Some(old) = old {
+            self.map.release(old, slot.is_none());
+        }
+        Ok(())
+    }
+
+    /// Gives up a frozen stream, whose blocks the journal holds by now.
+    pub(crate) fn abandon(&self, segment: SegmentNo, stream: &Stream) -> Result<()> {
+        let _moving = self.locks.segment(segment);
+        let unassigned = self.map.get(segment)?.is_none();
+        self.cow.remove(segment);
+        self.map.release(stream.slot, unassigned);
+        Ok(())
+    }
+
+    /// Gives a segment its first slot, after `prepare` made that read as unwritten. Under the lock of the chunk to be written.
+    pub(crate) fn assign_first(
+        &self,
+        segment: SegmentNo,
+        prepare: impl FnOnce(SlotNo) -> Result<()>,
+    ) -> Result<SlotNo> {
+        let slot = self.map.take_first()?;
+        // A full medium refuses this again and again, and must not run out of slots by it.
+        prepare(slot).inspect_err(|_| self.map.release(slot, true))?;
+        self.map.set(segment, Some(slot));
+        Ok(slot)
+    }
+
+    /// Writes the map entries of these segments to the medium. Not synced.
+    pub(crate) fn write_map(&self, medium: &dyn Medium, of: impl Iterator<Item = SegmentNo>) -> Result<()> {
+        self.map.write(medium, of)
+    }
+
+    /// All free slots.
+    pub(crate) fn free_slots(&self) -> Vec<SlotNo> {
+        self.map.free_slots()
+    }
+
+    /// Slots that copy-on-write segments could still take.
+    pub(crate) fn spare(&self) -> usize {
+        self.map.spare()
+    }
+
+    /// How many segments have a slot.
+    pub(crate) fn mapped(&self) -> u64 {
+        self.map.mapped()
+    }
+}

@@ -1,0 +1,135 @@
+//! What keeps pending writes within their limits: the background thread that commits before writers have to wait, or the
+//! writers themselves where there is no such thread.
+
+use crate::cache::Cache;
+use crate::commit::Scope;
+use crate::flush::Flusher;
+use crate::health::Health;
+use crate::limits::Limits;
+use crate::medium_full::MediumFull;
+use crate::segments::Segments;
+use lacuna_contracts::{Error, OnPanic, Result, defect};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long the disk must be left alone, twice in a row, before what is in memory alone is committed unasked.
+const IDLE: Duration = Duration::from_secs(2);
+/// Pending discards at which they are committed.
+const DISCARDS: usize = 64;
+
+/// Commits when it is time to.
+pub(crate) struct Worker {
+    flusher: Arc<Flusher>,
+    cache: Arc<Cache>,
+    segments: Arc<Segments>,
+    health: Arc<Health>,
+    medium_full: Arc<MediumFull>,
+    limits: Limits,
+    /// The thread; `None` if writers commit themselves, or after the end.
+    thread: Mutex<Option<JoinHandle<()>>>,
+    background: bool,
+}
+
+impl Worker {
+    /// Without a thread, until [`Worker::start`].
+    pub(crate) fn new(
+        flusher: Arc<Flusher>,
+        cache: Arc<Cache>,
+        segments: Arc<Segments>,
+        health: Arc<Health>,
+        medium_full: Arc<MediumFull>,
+        limits: Limits,
+        background: bool,
+    ) -> Self {
+        Worker { flusher, cache, segments, health, medium_full, limits, thread: Mutex::default(), background }
+    }
+
+    /// Starts the thread, if there is to be one.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
+        if self.background {
+            let worker = self.clone();
+            let thread = std::thread::Builder::new().name("lacuna-commit".into()).spawn(move || worker.run());
+            let thread =
+                thread.map_err(|e| Error::io("cannot start the background thread of the disk", &e))?;
+            *self.thread.lock() = Some(thread);
+        }
+        Ok(())
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        if let Some(thread) = self.thread.lock().take() {
+            self.health.signals().stop();
+            // A panic there has already printed itself, and the disk is closed by its owner in any case.
+            let _ = thread.join();
+        }
+    }
+
+    /// After a write: starts or awaits a commit when too much is in memory alone.
+    pub(crate) fn keep_within_limits(&self) -> Result<()> {
+        self.health.check()?;
+        if self.is_work_due() {
+            if !self.background {
+                let mut committer = self.flusher.committer();
+                committer.commit(Scope::Ready)?;
+                return committer.upkeep();
+            }
+            self.health.signals().wake_worker();
+        }
+        while self.background
+            && self.cache.dirty_bytes() > self.limits.dirty
+            && !self.health.signals().is_stopping()
+        {
+            self.health.check()?;
+            if self.medium_full.is_so() {
+                // It may be that no commit finds room: the writer learns of it.
+                return self.flusher.flush();
+            }
+            self.health.signals().wait_round(false);
+        }
+        self.health.check()
+    }
+
+    /// Waits for a commit that ends copy-on-write segments.
+    pub(crate) fn wait_for_spare(&self) -> Result<()> {
+        if self.background {
+            self.health.check()?;
+            self.health.signals().wait_round(true);
+        } else {
+            self.flusher.committer().commit(Scope::All)?;
+        }
+        self.health.check()
+    }
+
+    fn is_work_due(&self) -> bool {
+        if self.cache.dirty_bytes() > self.limits.dirty_low {
+            return true;
+        }
+        if self.segments.count_cow_segments() <= self.limits.cow_segments {
+            return false;
+        }
+        let (whole, discards) = self.segments.ready();
+        whole > self.limits.cow_segments || discards > DISCARDS
+    }
+
+    fn run(&self) {
+        let _guard = OnPanic::new(|| {
+            self.health.fail(defect());
+            self.health.signals().stop();
+        });
+        let mut quiet_before = false;
+        while let Some(wish) = self.health.signals().next_wish(IDLE) {
+            // Idle is a whole quiet interval after another, so that a stream that pauses is not cut up.
+            let idle = !wish.commit && quiet_before;
+            quiet_before = !wish.commit;
+            if wish.commit || idle {
+                // The failure, if any, is kept by the health; writers and the closer report it.
+                let _ = self.flusher.committer().work(idle, wish.spare);
+            }
+            self.health.signals().wake_writers();
+        }
+        self.health.signals().wake_writers();
+    }
+}

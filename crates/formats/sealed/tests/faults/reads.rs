@@ -1,0 +1,69 @@
+//! Reads that fail: each fails alone, and what is cached stays true.
+
+use crate::fixture::*;
+use crate::model::*;
+use lacuna_contracts::{Budget, Disk, Kind, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_sealed::OpenOptions;
+use lacuna_sim::{CrashMedium, Fault, FaultMedium, OpKind, Rng};
+use std::sync::Arc;
+
+/// A read that fails is that read's failure alone.
+#[test]
+fn a_failed_read_does_not_stop_writing() {
+    for cipher in CIPHERS {
+        let params = params(cipher, BLOCKS);
+        let (image, mut model) = used_disk(&params);
+        let medium = Arc::new(FaultMedium::new(Arc::new(CrashMedium::from_image(image))));
+        let disk = open_with(medium.clone(), &params, options(3)).unwrap();
+        for nth in 1..3 {
+            medium.add(Fault::FailNth { op: OpKind::Read, nth, error: Kind::Io });
+            medium.add(Fault::Short { op: OpKind::Read, nth: nth + 1, bytes: 100 });
+        }
+        let failed = (0..12).filter(|b| read(&disk, *b).is_err_and(|e| e.kind() == Kind::Io)).count();
+        assert!(failed >= 3, "{failed}");
+        model.assert_allows(&disk, "after failed reads");
+        perform(&disk, Op::Write(1, 3), 500, &mut model).unwrap();
+        perform(&disk, Op::Flush, 0, &mut model).unwrap();
+        disk.close().unwrap();
+        model.assert_allows(&open_with(medium, &params, options(4)).unwrap(), "after reopening");
+    }
+}
+
+/// A read of metadata fails once in a cache of a few pages: its page must not take another's place in the index.
+#[test]
+fn metadata_survives_failed_reads_in_a_tiny_cache() {
+    // Two blocks in each of 256 pages of metadata, or nearly.
+    let params = params(Cipher::Gcm, 32 * SEGMENT_BLOCKS);
+    let places: Vec<u64> = (0..256).map(|n| n * 128 + 65).collect();
+    let inner = new_disk(&params);
+    let disk = open(&inner, &params, 1);
+    let mut model = Model::default();
+    for &place in &places {
+        perform(&disk, Op::Write(place, 2), 1, &mut model).unwrap();
+    }
+    disk.close().unwrap();
+    let medium = Arc::new(FaultMedium::new(inner.clone()));
+    let options = OpenOptions { budget: Budget::bytes(1), ..options(2) };
+    let disk = open_with(medium.clone(), &params, options).unwrap();
+    let mut rng = Rng::new(7);
+    let mut failed = 0;
+    for stamp in 10..1000 {
+        // Of the reads of a block, its metadata's is the second, if its page is not in the cache.
+        let place = places[rng.below(256) as usize];
+        medium.add(Fault::FailNth { op: OpKind::Read, nth: 2, error: Kind::Io });
+        failed += u64::from(read(&disk, place).is_err());
+        medium.heal();
+        read(&disk, place).unwrap();
+        perform(&disk, Op::Write(place, 2), stamp, &mut model).unwrap();
+        read(&disk, places[rng.below(256) as usize]).unwrap();
+        if stamp % 4 == 0 {
+            perform(&disk, Op::Flush, 0, &mut model).unwrap();
+        }
+    }
+    assert!(failed > 100, "{failed}");
+    perform(&disk, Op::Flush, 0, &mut model).unwrap();
+    model.assert_allows(&disk, "after failed reads");
+    disk.close().unwrap();
+    model.assert_allows(&open(&inner, &params, 3), "after reopening");
+}

@@ -1,0 +1,254 @@
+//! `docs/format/sealed.md` and the medium agree: the tables of the page are parsed and used to find everything on
+//! disks that were just written.
+
+mod fixture;
+
+use fixture::*;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
+use lacuna_crypto::{Cipher, GcmKey, derive, keyed_hash};
+use lacuna_medium::MemoryMedium;
+use lacuna_sealed::Params;
+use lacuna_testkit::format_page::{Fields, FormatPage, Rows, SealedBlock};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+fn page() -> FormatPage {
+    FormatPage::read("sealed")
+}
+
+fn fields_of(heading: &str, len: usize) -> Fields {
+    page().fields(heading).of_len(len)
+}
+
+fn rows(heading: &str) -> Rows {
+    page().rows(heading)
+}
+
+fn constant(name: &str) -> u64 {
+    page().constant(name)
+}
+
+fn master() -> Secret<32> {
+    Secret::copy_from(&MASTER)
+}
+
+/// The geometry by the page's formulas: map, its end, slots, bytes from slot to slot.
+fn places(p: &Params) -> [u64; 4] {
+    let m = p.cipher.meta_size() as u64;
+    let map = constant("header area") + p.journal_len;
+    let map_end = map + (16 * u64::from(p.map_capacity)).next_multiple_of(constant("block"));
+    let slot_len = (1024 * (4096 + m)).next_multiple_of(constant("home alignment"));
+    [map, map_end, map_end.next_multiple_of(constant("data alignment")), slot_len]
+}
+
+#[test]
+fn constants_parameters_and_regions() {
+    assert_eq!(constant("block"), BLOCK_SIZE as u64);
+    assert_eq!(constant("segment blocks"), SEGMENT_BLOCKS);
+    let fields = fields_of("Parameters", 40);
+    for (c, cipher) in (0..).zip(Cipher::ALL) {
+        assert!(rows("Parameters")[1][3].contains(&format!("{c} = {}", cipher.name())));
+        assert!(
+            rows("Ciphers").iter().any(|r| r[0] == cipher.name() && r[1] == cipher.meta_size().to_string())
+        );
+        for (blocks, room) in
+            [(100, Some(1 << 40)), (70_000, Some(1 << 40)), (70_000, None), (9_999_999, None)]
+        {
+            let p = Params::plan(cipher, blocks, room).unwrap();
+            let bytes = p.encode();
+            let number = |name| fields.number(&bytes, name);
+            assert_eq!((number("version"), number("cipher")), (1, c));
+            assert_eq!(number("spare"), u64::from(p.spare));
+            assert_eq!((number("blocks"), number("ring length")), (blocks, p.journal_len));
+            assert_eq!(number("map capacity"), u64::from(p.map_capacity));
+            fields.assert_zeros(&bytes);
+            let g = p.geometry();
+            assert_eq!([g.map, g.map_end, g.data, g.stride], places(&p));
+            assert_eq!(
+                (g.journal, u64::from(g.slots)),
+                (1 << 20, blocks.div_ceil(1024) + u64::from(p.spare))
+            );
+            assert_eq!(g.medium_len(), g.data + u64::from(g.slots) * g.stride);
+        }
+    }
+}
+
+#[test]
+fn what_a_tebibyte_costs() {
+    let costs: HashMap<String, u64> =
+        rows("What it costs").into_iter().map(|row| (row[0].clone(), row[1].parse().unwrap())).collect();
+    let tebi = (1u64 << 40) / 4096;
+    let region = |cipher| {
+        let g = Params::plan(cipher, tebi, Some(u64::MAX)).unwrap().geometry();
+        (g.map_end - g.map, u64::from(g.segments) * g.stride - (1 << 40))
+    };
+    assert_eq!(costs["map in memory"], 4 * tebi / 1024);
+    assert_eq!(region(Cipher::Xts), (costs["map on the medium, with room for 16 times as much"], 0));
+    for cipher in [Cipher::XtsRandom, Cipher::Gcm] {
+        let metadata = costs[&format!("metadata of {} in a file", cipher.name())];
+        assert_eq!(metadata, tebi * cipher.meta_size() as u64);
+        let with_gaps = costs["metadata of xts-random or gcm on a block device, with the gaps after it"];
+        assert_eq!(with_gaps, region(cipher).1);
+    }
+}
+
+/// A batch found by the page: its bytes and the cells of its entries.
+struct Batch {
+    bytes: Vec<u8>,
+    entries: Vec<Vec<u8>>,
+    head: Fields,
+}
+
+impl Batch {
+    /// The batch at an offset of the journal's batches; asserts everything the page says of its head.
+    fn at(snapshot: &[u8], position: u64, number: u64) -> Batch {
+        let head = fields_of("Batch head", 64);
+        let start = (constant("header area") + constant("ring batches") + position) as usize;
+        let bytes = &snapshot[start..];
+        assert_eq!(head.get(bytes, "magic"), b"LACRING1");
+        assert_eq!(head.number(bytes, "number"), number);
+        let (count, area) =
+            (head.number(bytes, "entries") as usize, head.number(bytes, "entry area") as usize);
+        let bytes = bytes[..head.number(bytes, "total") as usize].to_vec();
+        assert_eq!(area, (64 + 48 * count).next_multiple_of(4096));
+        assert!(bytes[64 + 48 * count..area].iter().all(|b| *b == 0));
+        assert_eq!(head.number(&bytes, "zero"), 0);
+
+        let salt: &[u8; 16] = head.get(&bytes, "salt").try_into().unwrap();
+        let key = GcmKey::new(&derive(&master(), "sealed ring", salt)).unwrap();
+        let mut nonce = [0; 12];
+        nonce[..8].copy_from_slice(&number.to_le_bytes());
+        let mut untagged = bytes.clone();
+        untagged[head["tag"].clone()].fill(0);
+        assert_eq!(key.seal(&nonce, &untagged, &[], &mut []), *head.get(&bytes, "tag"));
+
+        let entries: Vec<Vec<u8>> = bytes[64..64 + 48 * count].chunks(48).map(<[u8]>::to_vec).collect();
+        let writes = entries.iter().filter(|e| e[0] == 1).count();
+        assert_eq!(bytes.len(), area + 4096 * writes);
+        Batch { bytes, entries, head }
+    }
+
+    fn data(&self, write: usize) -> &[u8] {
+        let at = self.head.number(&self.bytes, "entry area") as usize + 4096 * write;
+        &self.bytes[at..at + 4096]
+    }
+}
+
+/// Decrypts by the page.
+fn decrypt(cipher: Cipher, block: u64, data: &[u8], meta: &[u8]) -> Vec<u8> {
+    if cipher == Cipher::Gcm {
+        assert_eq!(fields_of("Metadata of gcm", 32).number(meta, "reserved"), 1);
+    }
+    SealedBlock { block, data, meta, bound: &[] }.decrypt(&page(), cipher, &master(), &UUID)
+}
+
+/// The retired record in a place, verified.
+fn retired(snapshot: &[u8], place: u64) -> (u64, u64, u64) {
+    let fields = fields_of("Retired record", 64);
+    let bytes = &snapshot[(constant("header area") + place * constant("retired place")) as usize..];
+    assert_eq!(fields.get(bytes, "magic"), b"LACRETD1");
+    let key = derive(&master(), "sealed ring retired", &[]);
+    assert_eq!(fields.get(bytes, "tag"), keyed_hash(&key, &[&bytes[..32]]));
+    (fields.number(bytes, "count"), fields.number(bytes, "next"), fields.number(bytes, "position"))
+}
+
+/// The number of the slot of a segment, verified.
+fn mapped(snapshot: &[u8], p: &Params, segment: u64) -> Option<u64> {
+    let fields = fields_of("Map entry", 16);
+    let bytes = &snapshot[(places(p)[0] + 16 * segment) as usize..][..16];
+    if bytes == [0; 16] {
+        return None;
+    }
+    let key = derive(&master(), "sealed map", &UUID);
+    let tag = keyed_hash(&key, &[&segment.to_le_bytes(), fields.get(bytes, "home")]);
+    assert_eq!(fields.get(bytes, "tag"), &tag[..8]);
+    Some(fields.number(bytes, "home") - 1)
+}
+
+/// Ciphertext and metadata of a block in its slot.
+fn in_slot<'a>(snapshot: &'a [u8], p: &Params, block: u64) -> (&'a [u8], &'a [u8]) {
+    let [_, _, slots, stride] = places(p);
+    let slot = (slots + stride * mapped(snapshot, p, block / 1024).unwrap()) as usize;
+    let (x, m) = ((block % 1024) as usize, p.cipher.meta_size());
+    (&snapshot[slot + 4096 * x..][..4096], &snapshot[slot + 1024 * 4096 + m * x..][..m])
+}
+
+/// A disk with all kinds of entries in its journal: the snapshots after its flushes, and after it was closed.
+fn history(p: &Params) -> (Vec<u8>, Vec<u8>) {
+    let medium: Arc<MemoryMedium> = new_disk(p);
+    let disk = open(&medium, p, 1);
+    write(&disk, 3, 2, 1).unwrap();
+    disk.flush().unwrap();
+    // Batch 2 brings a hole, block 900 and the last block; batch 3 moves segment 1 to where the stream is.
+    write(&disk, 1024, 4, 2).unwrap();
+    write(&disk, 900, 1, 3).unwrap();
+    write(&disk, p.blocks - 1, 1, 4).unwrap();
+    disk.discard(BlockAddr(4), 1).unwrap();
+    disk.flush().unwrap();
+    let flushed = medium.snapshot();
+    disk.close().unwrap();
+    (flushed, medium.snapshot())
+}
+
+#[test]
+fn everything_lies_where_the_page_says() {
+    for cipher in Cipher::ALL {
+        let p = params(cipher, 3 * SEGMENT_BLOCKS + 7);
+        let (flushed, closed) = history(&p);
+        check_journal(&p, &flushed);
+        check_slots(&p, &closed);
+    }
+}
+
+fn check_journal(p: &Params, snapshot: &[u8]) {
+    assert_eq!(retired(snapshot, 0), (1, 1, 0));
+    assert!((0..4).all(|segment| mapped(snapshot, p, segment).is_none()));
+    let fields = fields_of("Entry", 48);
+    let m = p.cipher.meta_size();
+    let first = Batch::at(snapshot, 0, 1);
+    let second = Batch::at(snapshot, first.bytes.len() as u64, 2);
+    let third = Batch::at(snapshot, (first.bytes.len() + second.bytes.len()) as u64, 3);
+    let check_write = |batch: &Batch, entry: usize, write: usize, block: u64, stamp: u64| {
+        let e = &batch.entries[entry];
+        assert_eq!((fields.number(e, "kind"), fields.number(e, "count")), (1, 0));
+        assert_eq!((fields.number(e, "address"), fields.number(e, "zero")), (block, 0));
+        let meta = fields.get(e, "metadata");
+        assert!(meta[m..].iter().all(|b| *b == 0));
+        assert!(decrypt(p.cipher, block, batch.data(write), &meta[..m]) == content(block, stamp));
+    };
+    assert_eq!((first.entries.len(), second.entries.len(), third.entries.len()), (2, 3, 1));
+    check_write(&first, 0, 0, 3, 1);
+    check_write(&first, 1, 1, 4, 1);
+    check_write(&second, 1, 0, 900, 3);
+    check_write(&second, 2, 1, p.blocks - 1, 4);
+
+    let erase = &second.entries[0];
+    assert_eq!((fields.number(erase, "kind"), fields.number(erase, "count")), (2, 1));
+    assert_eq!(fields.number(erase, "address"), 4);
+    assert!(fields.get(erase, "metadata").iter().all(|b| *b == 0));
+
+    let moved = &third.entries[0];
+    assert_eq!((fields.number(moved, "kind"), fields.number(moved, "count")), (3, 0));
+    assert_eq!(fields.number(moved, "address"), 1);
+    let to = fields.get(moved, "metadata");
+    // The stream took the first free slot.
+    assert_eq!((to[0], &to[1..]), (1, &[0; 31][..]));
+}
+
+fn check_slots(p: &Params, snapshot: &[u8]) {
+    let (count, next, position) = retired(snapshot, 1);
+    assert_eq!((count, next), (2, 4));
+    // Three entry areas of one block each, and two, two and no ciphertexts.
+    assert_eq!(position, (3 + 3 + 1) * 4096);
+    assert_eq!(retired(snapshot, 0).0, 1);
+    assert_eq!([0, 1, 2, 3].map(|s| mapped(snapshot, p, s)), [Some(1), Some(0), None, Some(2)]);
+    for (block, stamp) in [(3, 1), (900, 3), (1024, 2), (1027, 2), (p.blocks - 1, 4)] {
+        let (data, meta) = in_slot(snapshot, p, block);
+        assert!(decrypt(p.cipher, block, data, meta) == content(block, stamp), "{p:?}, block {block}");
+    }
+    for unwritten in [0, 4, 5, 1028, 2047, 3 * 1024] {
+        let (data, meta) = in_slot(snapshot, p, unwritten);
+        let tells = if meta.is_empty() { data } else { meta };
+        assert!(tells.iter().all(|b| *b == 0), "{p:?}, block {unwritten}");
+    }
+}

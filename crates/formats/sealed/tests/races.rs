@@ -1,0 +1,296 @@
+//! Requests that arrive in the middle of a commit, made to arrive there: a medium that calls back.
+
+mod fixture;
+
+use fixture::*;
+use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
+use lacuna_sealed::{OpenOptions, Params, Sealed};
+use lacuna_sim::{Around, CrashMedium, Surrounded};
+use std::sync::{Arc, Barrier, Mutex};
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// Calls a hook at the next write, sync or discard, once, before it happens.
+struct Hooked {
+    inner: Arc<MemoryMedium>,
+    at_write: Mutex<Option<Hook>>,
+    at_sync: Mutex<Option<Hook>>,
+    at_discard: Mutex<Option<Hook>>,
+    /// Only what lies here can be written, the rest is full.
+    room: Mutex<Option<std::ops::Range<u64>>>,
+}
+
+impl Hooked {
+    fn over(inner: Arc<MemoryMedium>) -> Arc<Surrounded<Hooked>> {
+        Arc::new(Surrounded(Hooked {
+            inner,
+            at_write: Mutex::new(None),
+            at_sync: Mutex::new(None),
+            at_discard: Mutex::new(None),
+            room: Mutex::new(None),
+        }))
+    }
+}
+
+fn call(hook: &Mutex<Option<Hook>>) {
+    let hook = hook.lock().unwrap().take();
+    if let Some(hook) = hook {
+        hook();
+    }
+}
+
+impl Around for Hooked {
+    fn below(&self) -> &dyn Medium {
+        &*self.inner
+    }
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        call(&self.at_write);
+        if let Some(room) = &*self.room.lock().unwrap()
+            && batch.iter().any(|extent| !room.contains(&extent.offset))
+        {
+            return Err(Error::new(Kind::NoSpace, "the medium is full"));
+        }
+        self.inner.write(batch)
+    }
+    fn sync(&self) -> Result<()> {
+        call(&self.at_sync);
+        self.inner.sync()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        call(&self.at_discard);
+        self.inner.discard(offset, len)
+    }
+}
+
+fn params() -> Params {
+    fixture::params(Cipher::XtsRandom, 4 * SEGMENT_BLOCKS)
+}
+
+/// A disk with all of segment 1 written under stamp 1, and a stream under stamp 2 waiting in segment 0.
+fn disk_with_a_stream() -> (Arc<Surrounded<Hooked>>, Arc<Sealed>) {
+    let params = params();
+    let inner = new_disk(&params);
+    let disk = open(&inner, &params, 1);
+    write(&disk, SEGMENT_BLOCKS, SEGMENT_BLOCKS, 1).unwrap();
+    disk.close().unwrap();
+    let medium = Hooked::over(inner);
+    let options = OpenOptions { background: true, ..options(2) };
+    let disk = Arc::new(open_with(medium.clone(), &params, options).unwrap());
+    write(&disk, 0, 64, 2).unwrap();
+    (medium, disk)
+}
+
+fn assert_stamps(disk: &Sealed, expected: &[(u64, u64)], when: &str) {
+    for &(block, stamp) in expected {
+        assert_eq!(stamp_of(block, &read(disk, block).unwrap()), Some(stamp), "block {block} {when}");
+    }
+}
+
+/// While a flush completes a stream, a mapped segment is discarded and one of its blocks written again.
+#[test]
+fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
+    let (medium, disk) = disk_with_a_stream();
+    let other = disk.clone();
+    *medium.0.at_sync.lock().unwrap() = Some(Box::new(move || {
+        other.discard(BlockAddr(SEGMENT_BLOCKS), SEGMENT_BLOCKS).unwrap();
+        write(&other, SEGMENT_BLOCKS + 9, 2, 3).unwrap();
+    }));
+    let expected = [(0, 2), (63, 2), (1024 + 8, 0), (1024 + 9, 3), (1024 + 10, 3), (1024 + 11, 0)];
+    disk.flush().unwrap();
+    assert!(medium.0.at_sync.lock().unwrap().is_none());
+    assert_stamps(&disk, &expected, "after the flush that it met");
+    disk.flush().unwrap();
+    assert_stamps(&disk, &expected, "after the next flush");
+    disk.close().unwrap();
+    drop(disk);
+    let disk = open(&medium.0.inner, &params(), 3);
+    assert_stamps(&disk, &expected, "after reopening");
+}
+
+/// While a flush completes a stream, small writes and discards go to the very segment and to others.
+#[test]
+fn what_arrives_while_a_stream_is_completed_is_kept() {
+    let (medium, disk) = disk_with_a_stream();
+    let other = disk.clone();
+    *medium.0.at_sync.lock().unwrap() = Some(Box::new(move || {
+        write(&other, 5, 2, 4).unwrap();
+        write(&other, 70, 1, 5).unwrap();
+        other.discard(BlockAddr(10), 3).unwrap();
+        write(&other, 0, 4, 6).unwrap();
+        write(&other, SEGMENT_BLOCKS + 1, 1, 7).unwrap();
+        write(&other, 2 * SEGMENT_BLOCKS, 300, 8).unwrap();
+    }));
+    let expected = [
+        (0, 6),
+        (3, 6),
+        (4, 2),
+        (5, 4),
+        (6, 4),
+        (10, 0),
+        (12, 0),
+        (13, 2),
+        (70, 5),
+        (71, 0),
+        (1024, 1),
+        (1025, 7),
+        (2048, 8),
+        (2048 + 299, 8),
+    ];
+    disk.flush().unwrap();
+    assert!(medium.0.at_sync.lock().unwrap().is_none());
+    assert_stamps(&disk, &expected, "after the flush that it met");
+    disk.flush().unwrap();
+    drop(disk);
+    let disk = open(&medium.0.inner, &params(), 3);
+    assert_stamps(&disk, &expected, "after reopening");
+}
+
+/// The whole segment of the stream is discarded while it is being completed.
+#[test]
+fn a_discard_of_the_segment_that_is_moving_wins() {
+    let (medium, disk) = disk_with_a_stream();
+    let other = disk.clone();
+    *medium.0.at_sync.lock().unwrap() = Some(Box::new(move || {
+        other.discard(BlockAddr(0), SEGMENT_BLOCKS).unwrap();
+        write(&other, 33, 1, 9).unwrap();
+    }));
+    disk.flush().unwrap();
+    disk.flush().unwrap();
+    let expected = [(0, 0), (32, 0), (33, 9), (34, 0), (1024, 1)];
+    assert_stamps(&disk, &expected, "after the flush");
+    drop(disk);
+    assert_stamps(&open(&medium.0.inner, &params(), 3), &expected, "after reopening");
+}
+
+/// All spare slots are in use while the slot of a discarded segment is given back, and a stream begins there.
+#[test]
+fn a_discarded_segment_always_finds_a_slot_again() {
+    let params = params();
+    let inner = new_disk(&params);
+    let disk = open(&inner, &params, 1);
+    for segment in 0..4 {
+        write(&disk, segment * SEGMENT_BLOCKS, 4, 1).unwrap();
+    }
+    disk.close().unwrap();
+    let medium = Hooked::over(inner);
+    let options = OpenOptions { background: true, ..options(2) };
+    let disk = Arc::new(open_with(medium.clone(), &params, options).unwrap());
+    for segment in 1..=u64::from(params.spare) {
+        write(&disk, segment * SEGMENT_BLOCKS, 700, 2).unwrap();
+    }
+    assert_eq!(
+        (status(&disk, "spare_slots"), status(&disk, "copy_on_write_segments")),
+        (0, u64::from(params.spare))
+    );
+    disk.discard(BlockAddr(0), SEGMENT_BLOCKS).unwrap();
+    let other = disk.clone();
+    *medium.0.at_discard.lock().unwrap() = Some(Box::new(move || write(&other, 0, 64, 3).unwrap()));
+    disk.flush().unwrap();
+    assert!(medium.0.at_discard.lock().unwrap().is_none());
+    let expected = [(0, 3), (63, 3), (64, 0), (1024, 2), (1024 + 699, 2), (1024 + 700, 0), (3 * 1024, 1)];
+    assert_stamps(&disk, &expected, "after the flush");
+    disk.close().unwrap();
+    assert_stamps(&open(&medium.0.inner, &params, 3), &expected, "after reopening");
+}
+
+/// Writes and commits small pieces in one segment until everything in the journal is destaged.
+fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
+    let before = status(disk, "destaged");
+    for piece in 1..100 {
+        write(disk, segment * SEGMENT_BLOCKS + piece * 8, 8, stamp).unwrap();
+        disk.flush().unwrap();
+        if status(disk, "destaged") > before {
+            return;
+        }
+    }
+    panic!("nothing was destaged");
+}
+
+/// While the one block of a segment is destaged, the segment is discarded, or asked for its extents.
+#[test]
+fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
+    for discard in [true, false] {
+        let medium = Hooked::over(new_disk(&params()));
+        let disk = Arc::new(open_with(medium.clone(), &params(), options(1)).unwrap());
+        write(&disk, SEGMENT_BLOCKS + 9, 1, 1).unwrap();
+        disk.flush().unwrap();
+        let request = Arc::new(Mutex::new(None));
+        let (other, slot) = (disk.clone(), request.clone());
+        // The chunk is locked during the write, so the request can only end after it.
+        *medium.0.at_write.lock().unwrap() = Some(Box::new(move || {
+            let begun = Arc::new(Barrier::new(2));
+            let there = begun.clone();
+            let ask = move || {
+                there.wait();
+                if discard {
+                    other.discard(BlockAddr(SEGMENT_BLOCKS), SEGMENT_BLOCKS).unwrap();
+                } else {
+                    let extents = other.extents(BlockAddr(SEGMENT_BLOCKS), SEGMENT_BLOCKS).unwrap();
+                    assert!(extents.iter().any(|e| e.written && e.blocks == 1), "{extents:?}");
+                }
+            };
+            *slot.lock().unwrap() = Some(std::thread::spawn(ask));
+            begun.wait();
+        }));
+        destage_all(&disk, 3, 2);
+        request.lock().unwrap().take().expect("a write to a slot").join().unwrap();
+        let expected = [(SEGMENT_BLOCKS + 9, u64::from(!discard)), (3 * SEGMENT_BLOCKS + 8, 2)];
+        assert_stamps(&disk, &expected, "after the request");
+        disk.close().unwrap();
+        assert_stamps(&open(&medium.0.inner, &params(), 2), &expected, "after reopening");
+    }
+}
+
+/// Writes that begin ever new segments: what streams keep in memory stays within bounds.
+#[test]
+fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
+    const SEGMENTS: u64 = 2000;
+    let plan = fixture::params(Cipher::XtsRandom, SEGMENTS * SEGMENT_BLOCKS);
+    let params = Params { journal_len: 8 << 20, ..plan };
+    for background in [false, true] {
+        let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
+        create(&*medium, &params);
+        let options = OpenOptions { background, ..options(1) };
+        let disk = open_with(medium.clone(), &params, options).unwrap();
+        for segment in 0..SEGMENTS {
+            write(&disk, segment * SEGMENT_BLOCKS, 4, segment + 1).unwrap();
+            let cow_segments = status(&disk, "copy_on_write_segments");
+            assert!(cow_segments <= 256, "{cow_segments} copy-on-write segments after segment {segment}");
+        }
+        disk.close().unwrap();
+        let disk = open_with(medium, &params, fixture::options(2)).unwrap();
+        for segment in 0..SEGMENTS {
+            assert_stamps(&disk, &[(segment * SEGMENT_BLOCKS + 3, segment + 1)], "after reopening");
+        }
+    }
+}
+
+/// While a flush completes a stream, its blocks are written again and discarded; then the medium is full. What was acknowledged
+/// last counts, though the journal takes the stream as well.
+#[test]
+fn what_was_written_over_a_stream_survives_a_full_medium() {
+    let params = params();
+    let medium = Hooked::over(new_disk(&params));
+    let disk =
+        Arc::new(open_with(medium.clone(), &params, OpenOptions { background: true, ..options(2) }).unwrap());
+    write(&disk, 0, 64, 2).unwrap();
+    let (other, below) = (disk.clone(), Arc::downgrade(&medium));
+    *medium.0.at_write.lock().unwrap() = Some(Box::new(move || {
+        write(&other, 5, 2, 4).unwrap();
+        other.discard(BlockAddr(10), 3).unwrap();
+        let start = params.geometry().journal;
+        if let Some(medium) = below.upgrade() {
+            *medium.0.room.lock().unwrap() = Some(start..start + params.journal_len);
+        }
+    }));
+    // The journal takes what has no place.
+    disk.flush().unwrap();
+    assert!(disk.is_medium_full());
+    let expected = [(0, 2), (4, 2), (5, 4), (6, 4), (7, 2), (10, 0), (12, 0), (13, 2), (63, 2)];
+    assert_stamps(&disk, &expected, "on the full medium");
+    drop(disk);
+    let disk = open(&medium.0.inner, &params, 3);
+    assert_stamps(&disk, &expected, "after reopening");
+}

@@ -1,0 +1,100 @@
+//! What is done a piece at a time while the vault is in use: files that are converted to another scheme, and the pages of large
+//! files that were removed.
+//!
+//! Each piece is a transaction of its own, so no caller waits longer for it than for a large write, and commits come between. Whatever is
+//! left when the vault is closed goes on when it is open again: a removed file is among the orphans until it is gone, and a file
+//! that is half converted is taken up when it is used.
+
+use crate::contents::{ATOMIC, Contents};
+use crate::group_commit::{GroupCommit, Reserve};
+use crate::namespace::tables::{self, Table};
+use crate::paths;
+use crate::task_queue::TaskQueue;
+use crate::{FileKind, FsError, FsResult};
+use lacuna_contracts::Kind;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The thread that does them, until it is dropped.
+pub(crate) struct BackgroundTasks {
+    queue: Arc<TaskQueue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BackgroundTasks {
+    pub(crate) fn start(
+        commits: Arc<GroupCommit>,
+        contents: Arc<Contents>,
+    ) -> std::io::Result<BackgroundTasks> {
+        let queue = contents.tasks.clone();
+        let tasks = queue.clone();
+        let thread = std::thread::Builder::new().name("lacuna-bg".into()).spawn(move || {
+            while let Some(ino) = tasks.pop() {
+                // After a full file system, or a failure that ended all writing, it goes on after the next opening.
+                if let Err(FsError::Storage(e)) = all_of(&commits, &contents, ino, &|| tasks.is_closed())
+                    && !e.kind().is_refusal()
+                    && e.kind() != Kind::FailStop
+                {
+                    let path = paths::path_of(&contents.inodes, &contents.namespace, ino);
+                    contents
+                        .services
+                        .log(&format!("what is left to be done for {path} is put off: {}", e.finding()));
+                }
+            }
+        })?;
+        queue.open();
+        Ok(BackgroundTasks { queue, thread: Some(thread) })
+    }
+}
+
+impl Drop for BackgroundTasks {
+    fn drop(&mut self) {
+        self.queue.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was told where it happened.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// Does everything that a file has to be done, a transaction at a time.
+pub(crate) fn all_of(
+    commits: &GroupCommit,
+    contents: &Contents,
+    ino: u64,
+    ended: &dyn Fn() -> bool,
+) -> FsResult<()> {
+    let mut from = tables::of_inode(Table::Us, ino);
+    while !ended() {
+        let leaving = contents.is_leaving(ino)?;
+        let reserve = if leaving { Reserve::Removal } else { Reserve::Write(ATOMIC as u64) };
+        let _transaction = commits.begin(reserve)?;
+        if !piece(contents, ino, &mut from)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Does a piece. Whether there is more. `from` is where the pages begin that are to be removed.
+fn piece(contents: &Contents, ino: u64, from: &mut Vec<u8>) -> FsResult<bool> {
+    let inode = match contents.inodes.get(ino) {
+        Err(FsError::Errno(_)) => return Ok(false),
+        found => found?,
+    };
+    let mut body = inode.body.write();
+    if body.gone || body.record.kind != FileKind::File {
+        return Ok(false);
+    }
+    if !body.record.is_leaving() {
+        return contents.convert(&inode, &mut body);
+    }
+    let prefix = tables::of_inode(Table::Us, ino);
+    if contents.namespace.remove_some(from, &prefix)? {
+        return Ok(true);
+    }
+    body.record.has_us = false;
+    contents.remove(&inode, &mut body)?;
+    contents.namespace.put(&tables::orphan(ino), None);
+    Ok(false)
+}

@@ -1,0 +1,213 @@
+//! Reading and verifying everything: the namespace, every entry, and every block of every file.
+
+use crate::contents::{Contents, check_run};
+use crate::directories;
+use crate::inodes::Inode;
+use crate::namespace::Namespace;
+use crate::namespace::tables::{self, Table};
+use crate::options::{BadFile, CheckReport, FileStat};
+use crate::record::Record;
+use crate::{BLOCK, FileKind, FsError, FsResult, paths};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_integrity::Failed;
+use lacuna_vault_store::ObjectId;
+use std::sync::Arc;
+
+/// Inodes that are listed at once, and bytes that are read at once.
+const STEP: usize = 256;
+const PIECE: usize = 1 << 20;
+const MOST: u64 = (PIECE / BLOCK) as u64;
+
+/// Whether what was read verifies.
+type Checked = std::result::Result<(), Failed>;
+
+/// How one file is protected.
+pub(crate) fn file_stat(contents: &Contents, ino: u64) -> FsResult<FileStat> {
+    let inode = contents.inodes.get(ino)?;
+    let (body, _) = contents.for_reading(&inode)?;
+    let record = &body.record;
+    let choice = record.choice.unwrap_or(contents.default_choice());
+    let opened;
+    let protected = if let Some(open) = &body.file {
+        &open.protected
+    } else {
+        opened = contents.open_file(ino, record)?;
+        &opened.protected
+    };
+    let usage = protected.usage(&contents.space_of(ino, record))?;
+    Ok(FileStat {
+        scheme: usage.scheme,
+        choice,
+        trusted_bytes: usage.trusted,
+        untrusted_bytes: usage.untrusted,
+        blocks: record.size.div_ceil(BLOCK as u64),
+        random_looking: usage.random_looking,
+        intervals: usage.intervals,
+        backing: (record.object != 0).then(|| contents.store.object_name(ObjectId(record.object))),
+        mtime: record.mtime,
+    })
+}
+
+/// Verifies everything; `progress` is told how many nodes are done, and of how many.
+pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    let backing = contents.namespace.backing();
+    let (blocks, single) = contents.namespace.verify(&mut |block, error| {
+        let (path, backing, why) = ("(namespace)".into(), backing.clone(), error.finding());
+        report.add(BadFile { path, backing, block: Some(block), blocks: 1, why });
+    })?;
+    report.blocks += blocks;
+    report.single = single;
+    if report.places > 0 {
+        // What cannot be trusted is no guide to the files.
+        return Ok(report);
+    }
+    let mut total = 0;
+    each_inode(&contents.namespace, &mut |_, _| total += 1)?;
+    let mut done = 0;
+    progress(done, total);
+    let mut buf = vec![0; PIECE];
+    each_inode(&contents.namespace, &mut |ino, record| {
+        if record.kind == FileKind::File {
+            report.files += 1;
+            check_file(contents, ino, &mut report, &mut buf);
+        }
+        done += 1;
+        progress(done, total.max(done));
+    })?;
+    check_entries(contents, &mut report)?;
+    Ok(report)
+}
+
+/// Calls `each` with every inode of the namespace.
+fn each_inode(namespace: &Namespace, each: &mut dyn FnMut(u64, &Record)) -> Result<()> {
+    let prefix = [Table::Inodes as u8];
+    let mut from = prefix.to_vec();
+    loop {
+        let pairs = namespace.scan(&from, &prefix, STEP)?;
+        for (key, value) in &pairs {
+            each(tables::inode_of(key), &Record::parse(value)?);
+        }
+        let Some((last, _)) = pairs.last().filter(|_| pairs.len() == STEP) else { return Ok(()) };
+        from.clone_from(last);
+        from.push(0);
+    }
+}
+
+fn check_file(contents: &Contents, ino: u64, report: &mut CheckReport, buf: &mut [u8]) {
+    let inode = match contents.inodes.get(ino) {
+        Ok(inode) => inode,
+        // It was removed meanwhile.
+        Err(FsError::Errno(_)) => return,
+        Err(FsError::Storage(e)) => return bad(&Place::of(contents, ino), None, report, &e),
+    };
+    let mut file = FileCheck { contents, inode, place: None, at: 0, most: MOST };
+    while file.piece(report, buf) {}
+}
+
+/// A file that is being verified.
+struct FileCheck<'a> {
+    contents: &'a Contents,
+    inode: Arc<Inode>,
+    /// What people know it by, once something of it was bad.
+    place: Option<Place>,
+    /// The next block.
+    at: u64,
+    /// Blocks that are read at once: few after a bad one, since all that is read behind a bad block is read again.
+    most: u64,
+}
+
+impl FileCheck<'_> {
+    /// Verifies the next run of data. Whether there is more.
+    fn piece(&mut self, report: &mut CheckReport, buf: &mut [u8]) -> bool {
+        let (first, blocks, checked) = match self.read(buf) {
+            Err(FsError::Errno(_)) | Ok(None) => return false,
+            Err(FsError::Storage(e)) => {
+                self.bad(None, report, &e);
+                return false;
+            }
+            Ok(Some(read)) => read,
+        };
+        let Err(failed) = checked else {
+            (self.at, self.most) = (first + blocks, (self.most * 2).min(MOST));
+            report.blocks += blocks;
+            return true;
+        };
+        (self.at, self.most) = (failed.block + 1, 1);
+        report.blocks += failed.block - first;
+        self.bad(Some(failed.block), report, &failed.error);
+        true
+    }
+
+    /// Reads the next run of data: its first block, how many, and whether they verify. Nothing if there is no more.
+    fn read(&self, buf: &mut [u8]) -> FsResult<Option<(u64, u64, Checked)>> {
+        let (body, _) = self.contents.for_reading(&self.inode)?;
+        let Some(open) = &body.file else { return Ok(None) };
+        let file = &open.protected;
+        let space = self.contents.space_of(self.inode.ino, &body.record);
+        // Where it cannot be found out where data are, every block is tried.
+        let first = file.seek(&space, self.at, true).unwrap_or(Some(self.at));
+        let Some(first) = first.filter(|first| *first < file.blocks()) else { return Ok(None) };
+        let blocks = (file.blocks() - first).min(self.most);
+        let checked = check_run(file, &space, first, &mut buf[..blocks as usize * BLOCK]);
+        Ok(Some((first, blocks, checked)))
+    }
+
+    fn bad(&mut self, block: Option<u64>, report: &mut CheckReport, why: &Error) {
+        let place = self.place.get_or_insert_with(|| Place::of(self.contents, self.inode.ino));
+        bad(place, block, report, why);
+    }
+}
+
+/// What people know a file by.
+struct Place {
+    path: String,
+    backing: String,
+}
+
+impl Place {
+    fn of(contents: &Contents, ino: u64) -> Place {
+        let object = contents.inodes.get(ino).map_or(0, |inode| inode.body.read().record.object);
+        let backing = if object == 0 { String::new() } else { contents.store.object_name(ObjectId(object)) };
+        Place { path: paths::path_of(&contents.inodes, &contents.namespace, ino), backing }
+    }
+}
+
+fn bad(place: &Place, block: Option<u64>, report: &mut CheckReport, why: &Error) {
+    let Place { path, backing } = place;
+    // Neighbours are told together, so the verdict must not name its block.
+    let (whole, named) = (why.finding(), block.map(|block| format!("block {block} ")).unwrap_or_default());
+    let why = whole.strip_prefix(&named).unwrap_or(&whole).to_owned();
+    report.add(BadFile { path: path.clone(), backing: backing.clone(), block, blocks: 1, why });
+}
+
+/// Every entry must name a node.
+fn check_entries(contents: &Contents, report: &mut CheckReport) -> Result<()> {
+    let prefix = [Table::Entries as u8];
+    let mut lost: Vec<(u64, Vec<u8>, String)> = vec![];
+    let scanned =
+        directories::scan(&contents.namespace, prefix.to_vec(), &prefix, &mut |directory, _, entry| {
+            let found = contents.inodes.get(entry.ino).map(|inode| inode.body.read().record.kind);
+            let why = match found {
+                Ok(kind) if kind == entry.kind => return true,
+                Ok(_) => "the entry names a node of another kind".into(),
+                Err(FsError::Errno(_)) => "the entry names a node that is not there".into(),
+                Err(FsError::Storage(e)) => e.finding(),
+            };
+            lost.push((directory, entry.name.clone(), why));
+            true
+        });
+    scanned.map_err(|e| match e {
+        FsError::Storage(e) => e,
+        FsError::Errno(_) => Error::new(Kind::Other, "cannot read the directories of the vault"),
+    })?;
+    for (directory, name, why) in lost {
+        let path = format!(
+            "{}/{}",
+            paths::path_of(&contents.inodes, &contents.namespace, directory),
+            String::from_utf8_lossy(&name)
+        );
+        report.add(BadFile { path, backing: contents.namespace.backing(), block: None, blocks: 1, why });
+    }
+    Ok(())
+}

@@ -1,0 +1,493 @@
+//! The content of files: reading and writing runs of verified blocks, and what happens when one does not verify.
+//!
+//! Invariant: the bytes of the last block after the end of the file are zeros, so a file that grows reads as zeros there.
+
+use crate::fs_error::errno;
+use crate::inodes::{Body, Inode, Inodes};
+use crate::namespace::Namespace;
+use crate::namespace::tables::{self, Table};
+use crate::open_file::{FileSpace, OpenFile};
+use crate::open_files::OpenFiles;
+use crate::record::Record;
+use crate::services::Services;
+use crate::space_budget::SpaceBudget;
+use crate::task_queue::TaskQueue;
+use crate::{BLOCK, FILE_MAX, FsError, FsResult, paths};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_integrity::{Choice, Failed, ProtectedFile, Session};
+use lacuna_vault_store::{ObjectId, Store};
+use parking_lot::{Mutex, RwLockReadGuard};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that are read or written in one piece where they do not lie on whole blocks.
+const PIECE: usize = 128 << 10;
+/// Bytes that are written all or not at all when there is no space.
+pub(crate) const ATOMIC: usize = 128 << 10;
+/// Blocks of a file from which on it is removed a piece at a time.
+const LARGE: u64 = 2048;
+/// Failures that are remembered, so that each is logged once.
+const TOLD: usize = 1024;
+
+/// The contents of an open vault's files.
+pub(crate) struct Contents {
+    pub(crate) services: Arc<Services>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) namespace: Arc<Namespace>,
+    pub(crate) inodes: Arc<Inodes>,
+    space: Arc<SpaceBudget>,
+    files: OpenFiles,
+    /// Files that have something to be done a piece at a time.
+    pub(crate) tasks: Arc<TaskQueue>,
+    /// Inodes and blocks that the log names already.
+    told: Mutex<HashSet<(u64, u64)>>,
+    failed: AtomicU64,
+}
+
+/// What reading gives, or the block that failed.
+type Checked<T> = std::result::Result<T, Failed>;
+
+/// A file's content, untrusted storage and record, for a change.
+pub(crate) struct Work<'a> {
+    pub(crate) open: &'a mut OpenFile,
+    pub(crate) space: FileSpace<'a>,
+    pub(crate) record: &'a mut Record,
+}
+
+impl Contents {
+    pub(crate) fn new(
+        services: Arc<Services>,
+        store: Arc<Store>,
+        namespace: Arc<Namespace>,
+        inodes: Arc<Inodes>,
+        space: Arc<SpaceBudget>,
+        files: OpenFiles,
+    ) -> Contents {
+        Contents {
+            services,
+            store,
+            namespace,
+            inodes,
+            space,
+            files,
+            tasks: Arc::default(),
+            told: Mutex::default(),
+            failed: AtomicU64::new(0),
+        }
+    }
+
+    /// The longest that a file may be, in bytes: as long as the backing file of its blocks may become.
+    pub(crate) fn longest(&self) -> u64 {
+        FILE_MAX.min(self.store.longest().saturating_mul(BLOCK as u64))
+    }
+
+    /// The scheme of files whose directory names none.
+    pub(crate) fn default_choice(&self) -> Choice {
+        self.files.default_choice()
+    }
+
+    /// The untrusted storage of a file.
+    pub(crate) fn space_of(&self, ino: u64, record: &Record) -> FileSpace<'_> {
+        FileSpace::new(&self.store, &self.namespace, ino, record)
+    }
+
+    /// Opens the content of an inode, for a caller that keeps it.
+    pub(crate) fn open_file(&self, ino: u64, record: &Record) -> Result<OpenFile> {
+        self.files.open(self.session(), ino, record)
+    }
+
+    /// The session in which files are written now.
+    fn session(&self) -> Session {
+        Session(self.store.session())
+    }
+
+    /// Reads; short at the end of the file and before a block that does not verify.
+    pub(crate) fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
+        let inode = self.inodes.get(ino)?;
+        let (body, fresh) = self.for_reading(&inode)?;
+        let size = body.record.size;
+        if offset >= size || buf.is_empty() {
+            return Ok(0);
+        }
+        let len = buf.len().min((size - offset) as usize);
+        let mut done = 0;
+        if let Some(open) = &body.file {
+            let space = self.space_of(ino, &body.record);
+            while done < len {
+                let at = offset + done as u64;
+                let step = read_step(&open.protected, &space, at, &mut buf[done..len]);
+                match step {
+                    Ok(read) => done += read,
+                    Err(Failed { block, error }) => {
+                        // The blocks before it were verified and are in the buffer.
+                        let good = (block * BLOCK as u64).saturating_sub(at) as usize;
+                        done += good.min(len - done);
+                        self.tell(&inode, &body.record, block, &error);
+                        if done == 0 {
+                            return Err(error.into());
+                        }
+                        break;
+                    }
+                }
+            }
+        } else {
+            buf[..len].fill(0);
+            done = len;
+        }
+        drop(body);
+        if !fresh && !self.services.read_only {
+            self.accessed(&inode);
+        }
+        Ok(done)
+    }
+
+    /// Writes all of `data`. With `dated` the file's times change.
+    pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8], dated: bool) -> FsResult<usize> {
+        let longest = self.longest();
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > longest) {
+            return errno(libc::EFBIG);
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.change(ino, dated, |this, inode, work| {
+            let mut done = 0;
+            while done < data.len() {
+                let at = offset + done as u64;
+                match this.write_step(inode, work, at, &data[done..]) {
+                    Ok(written) => done += written,
+                    Err(e) => {
+                        trim(work)?;
+                        if done == 0 {
+                            return Err(e);
+                        }
+                        // What is written is in the file; the next write says why it does not go on.
+                        break;
+                    }
+                }
+                work.record.size = work.record.size.max(offset + done as u64);
+            }
+            this.space.note_written(done as u64);
+            Ok(done)
+        })
+    }
+
+    /// Changes a file's content: the list of changed inodes follows, and its times with `dated`, even if the work fails half way.
+    pub(crate) fn change<T>(
+        &self,
+        ino: u64,
+        dated: bool,
+        work: impl FnOnce(&Self, &Inode, &mut Work<'_>) -> FsResult<T>,
+    ) -> FsResult<T> {
+        let inode = self.inodes.get(ino)?;
+        let mut guard = inode.body.write();
+        let now = self.services.now();
+        guard.alive()?.check_is_file()?;
+        let result = self.change_locked(&inode, &mut guard, work);
+        if dated {
+            guard.changed_at(now, true);
+        }
+        self.inodes.touch(&inode, &mut guard);
+        result
+    }
+
+    /// The same on an inode that is locked already, whose times stay.
+    pub(crate) fn change_locked<T>(
+        &self,
+        inode: &Arc<Inode>,
+        body: &mut Body,
+        work: impl FnOnce(&Self, &Inode, &mut Work<'_>) -> FsResult<T>,
+    ) -> FsResult<T> {
+        self.open(inode.ino, body)?;
+        if body.record.object == 0 {
+            let object = self.store.new_object();
+            // Commits that would let more be made find no space.
+            let busy = |e: Error| if e.kind() == Kind::Busy { e.with_kind(Kind::NoSpace) } else { e };
+            body.record.object = object.map_err(busy)?.0;
+        }
+        let space = self.space_of(inode.ino, &body.record);
+        let open = body.file.as_mut().expect("it was just opened");
+        open.protected.set_session(self.session());
+        let mut all = Work { open, space, record: &mut body.record };
+        let result = work(self, inode, &mut all);
+        let has_us = all.space.has_us();
+        body.record.has_us = has_us;
+        let open = body.file.as_mut().expect("it was opened above");
+        self.files.used(inode, open);
+        if open.protected.is_dirty() {
+            // Whatever the outcome: the next commit must bring the TS of what was done in part.
+            self.inodes.touch(inode, body);
+        }
+        result.map_err(|e| match e {
+            FsError::Storage(e) => FsError::Storage(self.services.failed(e)),
+            FsError::Errno(_) => e,
+        })
+    }
+
+    /// Brings a file's TS into its record, so that the file need not stay open.
+    pub(crate) fn finish(&self, inode: &Inode, body: &mut Body) -> Result<()> {
+        let Some(open) = body.file.as_mut().filter(|open| open.protected.is_dirty()) else { return Ok(()) };
+        let space = self.space_of(inode.ino, &body.record);
+        let trusted = open.protected.commit(&space)?;
+        body.record.has_us = space.has_us();
+        body.record.trusted = trusted.to_bytes();
+        self.look_again(inode, body);
+        Ok(())
+    }
+
+    /// Notes a file whose scheme does not suit it. What does not verify is told by those who read it.
+    pub(crate) fn look_again(&self, inode: &Inode, body: &Body) {
+        let Some(open) = &body.file else { return };
+        let space = self.space_of(inode.ino, &body.record);
+        if open.protected.wants_conversion(&space).is_ok_and(|wants| wants) {
+            self.tasks.push(inode.ino);
+        }
+    }
+
+    /// Whether a file is being removed a piece at a time.
+    pub(crate) fn is_leaving(&self, ino: u64) -> FsResult<bool> {
+        match self.inodes.get(ino) {
+            Err(FsError::Errno(_)) => Ok(false),
+            inode => Ok(inode?.body.read().record.is_leaving()),
+        }
+    }
+
+    /// Converts a part of a file to the scheme that suits it, if that is another. Whether there may be more to do.
+    pub(crate) fn convert(&self, inode: &Arc<Inode>, body: &mut Body) -> FsResult<bool> {
+        if body.record.object == 0 || body.record.nlink == 0 {
+            return Ok(false);
+        }
+        self.change_locked(inode, body, |_, _, work| {
+            Ok(work.open.protected.convert_if_better(&work.space)?)
+        })
+    }
+
+    /// Removes a node without a name for good, with its content and extended attributes: at once if that is done soon. Otherwise its
+    /// blocks go now and the rest in pieces, it is among the orphans meanwhile, and this gives `false`.
+    pub(crate) fn remove_or_begin(&self, inode: &Arc<Inode>, body: &mut Body) -> Result<bool> {
+        let record = &body.record;
+        let large = record.has_us && (record.data_blocks >= LARGE || record.object == 0);
+        if !large || !self.tasks.push(inode.ino) {
+            return self.remove(inode, body).map(|()| true);
+        }
+        if record.object != 0 {
+            self.store.remove(ObjectId(record.object))?;
+        }
+        body.record.leave();
+        body.file = None;
+        self.files.forget(inode.ino);
+        self.inodes.touch(inode, body);
+        Ok(false)
+    }
+
+    /// Removes a node for good, with its content and extended attributes.
+    pub(crate) fn remove(&self, inode: &Inode, body: &mut Body) -> Result<()> {
+        let namespace = &self.namespace;
+        if body.record.has_us {
+            namespace.remove_all(&tables::of_inode(Table::Us, inode.ino))?;
+        }
+        if body.record.has_xattrs {
+            namespace.remove_all(&tables::of_inode(Table::Xattrs, inode.ino))?;
+        }
+        if body.record.object != 0 {
+            self.store.remove(ObjectId(body.record.object))?;
+        }
+        self.inodes.remove(inode, body);
+        self.files.forget(inode.ino);
+        Ok(())
+    }
+
+    /// Blocks that did not verify, and open files.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.failed.load(Ordering::Relaxed), self.files.count() as u64)
+    }
+
+    /// A file's inode for reading, its content open. Also whether its time of access is recent.
+    pub(crate) fn for_reading<'a>(
+        &self,
+        inode: &'a Arc<Inode>,
+    ) -> FsResult<(RwLockReadGuard<'a, Body>, bool)> {
+        loop {
+            let body = inode.body.read();
+            let record = body.alive()?;
+            record.check_is_file()?;
+            if body.file.is_some() || record.trusted.is_empty() {
+                let fresh = record.is_atime_fresh(self.services.now());
+                return Ok((body, fresh));
+            }
+            drop(body);
+            let mut body = inode.body.write();
+            body.alive()?;
+            self.open(inode.ino, &mut body)?;
+            if let Some(open) = body.file.as_mut() {
+                self.files.used(inode, open);
+            }
+        }
+    }
+
+    /// The block before a change of a part of it: zeros past the file's blocks.
+    pub(crate) fn old_block(
+        &self,
+        inode: &Inode,
+        work: &Work<'_>,
+        block: u64,
+        out: &mut [u8],
+    ) -> FsResult<()> {
+        if block >= work.open.protected.blocks() {
+            out.fill(0);
+            return Ok(());
+        }
+        work.open.protected.check(&work.space, block, out).map_err(|Failed { block, error }| {
+            self.tell(inode, work.record, block, &error);
+            error.into()
+        })
+    }
+
+    /// Writes a first part of the data, as it lies on blocks. Gives its length.
+    fn write_step(&self, inode: &Inode, work: &mut Work<'_>, at: u64, data: &[u8]) -> FsResult<usize> {
+        let (first, within) = (at / BLOCK as u64, (at % BLOCK as u64) as usize);
+        let whole = data.len() / BLOCK * BLOCK;
+        if within == 0 && whole > 0 && (whole == data.len() || whole >= PIECE) {
+            let (done, result) = update(work, first, &data[..whole]);
+            return if done > 0 { Ok(done * BLOCK) } else { result.map(|()| 0) };
+        }
+        // Up to the next long run of whole blocks, through a buffer.
+        let long = data.len() - (BLOCK - within).min(data.len()) >= PIECE + BLOCK;
+        let take = if long { BLOCK - within } else { data.len() };
+        let end = within + take;
+        let mut buf = vec![0; end.next_multiple_of(BLOCK)];
+        if within > 0 {
+            self.old_block(inode, work, first, &mut buf[..BLOCK])?;
+        }
+        let last = (buf.len() / BLOCK - 1) as u64;
+        // What a last block holds after the end of the file are zeros.
+        let keeps_tail = end % BLOCK != 0 && at + (take as u64) < work.record.size;
+        if keeps_tail && (last > 0 || within == 0) {
+            let from = last as usize * BLOCK;
+            self.old_block(inode, work, first + last, &mut buf[from..])?;
+        }
+        buf[within..end].copy_from_slice(&data[..take]);
+        let (done, result) = update(work, first, &buf);
+        let written = (done * BLOCK).saturating_sub(within).min(take);
+        if written > 0 { Ok(written) } else { result.map(|()| 0) }
+    }
+
+    fn open(&self, ino: u64, body: &mut Body) -> Result<()> {
+        if body.file.is_none() {
+            body.file = Some(self.open_file(ino, &body.record)?);
+        }
+        Ok(())
+    }
+
+    /// A read happened and the time of access is to be renewed.
+    fn accessed(&self, inode: &Arc<Inode>) {
+        if self.space.is_short() || self.inodes.too_many_changed() {
+            return;
+        }
+        let mut body = inode.body.write();
+        if !body.gone {
+            body.record.atime = self.services.now();
+            self.inodes.touch(inode, &mut body);
+        }
+    }
+
+    /// Logs that a block cannot be read, once.
+    fn tell(&self, inode: &Inode, record: &Record, block: u64, error: &Error) {
+        if error.kind() == Kind::FailStop {
+            // The failure that ended writing was an error of its own.
+            return;
+        }
+        let mut told = self.told.lock();
+        if told.len() >= TOLD {
+            told.clear();
+        }
+        if !told.insert((inode.ino, block)) {
+            return;
+        }
+        drop(told);
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        let path = paths::path_from(&self.inodes, &self.namespace, inode.ino, record.parent);
+        let backing = self.store.object_name(ObjectId(record.object));
+        self.services.log(&format!(
+            "block {block} of {path} (backing file {backing}) cannot be read: {}",
+            error.finding()
+        ));
+    }
+}
+
+/// After a write that failed: blocks that it left past the end of the file go.
+fn trim(work: &mut Work<'_>) -> Result<()> {
+    let blocks = work.record.size.div_ceil(BLOCK as u64);
+    if work.open.protected.blocks() > blocks {
+        work.open.protected.resize(&work.space, blocks)?;
+    }
+    Ok(())
+}
+
+/// Writes whole blocks, those that are holes among them counted. Gives how many were written: after an error those before the
+/// piece that failed.
+pub(crate) fn update(work: &mut Work<'_>, first: u64, plain: &[u8]) -> (usize, FsResult<()>) {
+    let mut done = 0;
+    for piece in plain.chunks(ATOMIC) {
+        let at = first + done as u64;
+        let filled = match holes(work, at, (piece.len() / BLOCK) as u64) {
+            Ok(filled) => filled,
+            Err(e) => return (done, Err(e.into())),
+        };
+        if let Err(e) = work.open.protected.update(&work.space, at, piece) {
+            return (done, Err(e.into()));
+        }
+        work.record.data_blocks += filled;
+        done += piece.len() / BLOCK;
+    }
+    (done, Ok(()))
+}
+
+/// Reads a first part: a run of whole blocks at once, or what lies in a buffer's length of blocks.
+#[expect(clippy::result_large_err, reason = "errors are rare, and this one is passed on at once")]
+fn read_step(file: &ProtectedFile, space: &FileSpace<'_>, at: u64, out: &mut [u8]) -> Checked<usize> {
+    let (first, within) = (at / BLOCK as u64, (at % BLOCK as u64) as usize);
+    let whole = out.len() / BLOCK * BLOCK;
+    if within == 0 && whole > 0 {
+        check_run(file, space, first, &mut out[..whole])?;
+        return Ok(whole);
+    }
+    let take = out.len().min(PIECE);
+    let mut buf = vec![0; (within + take).next_multiple_of(BLOCK)];
+    let result = check_run(file, space, first, &mut buf);
+    out[..take].copy_from_slice(&buf[within..within + take]);
+    result.map(|()| take)
+}
+
+/// Reads whole blocks; past the file's blocks they are zeros.
+#[expect(clippy::result_large_err, reason = "errors are rare, and this one is passed on at once")]
+pub(crate) fn check_run(
+    file: &ProtectedFile,
+    space: &FileSpace<'_>,
+    first: u64,
+    out: &mut [u8],
+) -> Checked<()> {
+    let there = file.blocks().saturating_sub(first).min((out.len() / BLOCK) as u64) as usize * BLOCK;
+    let (content, beyond) = out.split_at_mut(there);
+    beyond.fill(0);
+    if content.is_empty() { Ok(()) } else { file.check(space, first, content) }
+}
+
+/// How many of these blocks are holes, or past the file's blocks.
+pub(crate) fn holes(work: &Work<'_>, first: u64, count: u64) -> Result<u64> {
+    let file = &work.open.protected;
+    let blocks = file.blocks();
+    let (mut at, end) = (first, first + count.min(blocks.saturating_sub(first)));
+    let mut holes = first + count - end;
+    if work.record.data_blocks == blocks {
+        return Ok(holes);
+    }
+    while at < end {
+        let Some(hole) = file.seek(&work.space, at, false)?.filter(|hole| *hole < end) else { break };
+        let data = file.seek(&work.space, hole, true)?.map_or(end, |data| data.min(end));
+        holes += data - hole;
+        at = data;
+    }
+    Ok(holes)
+}

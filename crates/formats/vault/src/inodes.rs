@@ -1,0 +1,193 @@
+//! Inodes in memory: one object for each inode in use, a bounded number of those that are not, and the list of changed ones.
+//!
+//! An inode is in memory once or not at all: it leaves only while nobody holds it, and it is loaded under the lock of its shard.
+//! Changes of attributes stay here until a commit, or until there are too many, so a hundred writes to a file cost one record.
+
+use crate::namespace::{Namespace, tables};
+use crate::open_file::OpenFile;
+use crate::record::Record;
+use crate::{FsError, FsResult, Time};
+use lacuna_contracts::{BoundedCache, Budget, Result};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Parts of the cache, each under its own lock.
+const SHARDS: usize = 16;
+/// What an inode takes in memory, about, without an open file.
+const INODE_BYTES: u64 = 768;
+
+/// One inode.
+pub(crate) struct Inode {
+    pub(crate) ino: u64,
+    pub(crate) body: RwLock<Body>,
+}
+
+/// What an inode is at present.
+pub(crate) struct Body {
+    pub(crate) record: Record,
+    /// The file's content, if it was used.
+    pub(crate) file: Option<OpenFile>,
+    /// Differs from the namespace, and is on the list.
+    dirty: bool,
+    /// Removed for good.
+    pub(crate) gone: bool,
+}
+
+impl Body {
+    /// The record. ENOENT if the inode is gone, or is being removed: its blocks are gone then, and so is what tells which write counters
+    /// were used.
+    pub(crate) fn alive(&self) -> FsResult<&Record> {
+        if self.gone || self.record.is_leaving() {
+            Err(FsError::Errno(libc::ENOENT))
+        } else {
+            Ok(&self.record)
+        }
+    }
+}
+
+/// The inodes of an open vault.
+pub(crate) struct Inodes {
+    namespace: Arc<Namespace>,
+    shards: Vec<Mutex<BoundedCache<u64, Arc<Inode>>>>,
+    changed: Mutex<Vec<Arc<Inode>>>,
+    /// Length of `changed`, renewed under its lock: admission asks for it at each write.
+    changed_count: AtomicUsize,
+    /// Inodes that may be changed at most.
+    changed_most: usize,
+    next: AtomicU64,
+    /// What the namespace knows of `next`.
+    next_kept: AtomicU64,
+}
+
+impl Inodes {
+    /// None in memory; the next new one gets the number `next`.
+    pub(crate) fn new(namespace: Arc<Namespace>, next: u64, budget: Budget) -> Inodes {
+        let most = (budget.get() / INODE_BYTES / SHARDS as u64) as usize;
+        let shards: Vec<Mutex<BoundedCache<u64, Arc<Inode>>>> =
+            (0..SHARDS).map(|_| Mutex::new(BoundedCache::new(most))).collect();
+        let changed_most = SHARDS * shards[0].lock().most() / 2;
+        let changed_count = AtomicUsize::new(0);
+        let (changed, next, next_kept) = (Mutex::default(), AtomicU64::new(next), AtomicU64::new(next));
+        Inodes { namespace, shards, changed, changed_count, changed_most, next, next_kept }
+    }
+
+    /// An inode. ENOENT if there is none.
+    pub(crate) fn get(&self, ino: u64) -> FsResult<Arc<Inode>> {
+        let mut shard = self.shard(ino).lock();
+        if let Some(inode) = shard.get(ino) {
+            return Ok(inode.clone());
+        }
+        let bytes = self.namespace.get(&tables::inode(ino))?.ok_or(FsError::Errno(libc::ENOENT))?;
+        let inode = Arc::new(Inode::new(ino, Record::parse(&bytes)?));
+        insert(&mut shard, &inode);
+        Ok(inode)
+    }
+
+    /// A new inode, which is changed from the start.
+    pub(crate) fn create(&self, record: Record) -> Arc<Inode> {
+        let ino = self.next.fetch_add(1, Ordering::Relaxed);
+        let inode = Arc::new(Inode::new(ino, record));
+        self.touch(&inode, &mut inode.body.write());
+        insert(&mut self.shard(ino).lock(), &inode);
+        inode
+    }
+
+    /// Notes that an inode differs from what the namespace has.
+    pub(crate) fn touch(&self, inode: &Arc<Inode>, body: &mut Body) {
+        if !body.dirty && !body.gone {
+            body.dirty = true;
+            let mut changed = self.changed.lock();
+            changed.push(inode.clone());
+            self.changed_count.store(changed.len(), Ordering::Release);
+        }
+    }
+
+    /// How many inodes differ from what the namespace has.
+    pub(crate) fn changed(&self) -> usize {
+        self.changed_count.load(Ordering::Acquire)
+    }
+
+    /// Whether more inodes are changed than may be.
+    pub(crate) fn too_many_changed(&self) -> bool {
+        self.changed() >= self.changed_most
+    }
+
+    /// Writes the records of changed inodes to the namespace. `before` is called with each first, to bring its content's TS
+    /// into the record. The caller keeps everybody from changing contents and names meanwhile.
+    pub(crate) fn write_back(&self, mut before: impl FnMut(&Inode, &mut Body) -> Result<()>) -> Result<()> {
+        let mut changed = self.take_changed();
+        while let Some(inode) = changed.pop() {
+            let mut body = inode.body.write();
+            if body.gone {
+                continue;
+            }
+            if let Err(e) = before(&inode, &mut body) {
+                drop(body);
+                changed.push(inode);
+                let mut listed = self.changed.lock();
+                listed.append(&mut changed);
+                self.changed_count.store(listed.len(), Ordering::Release);
+                return Err(e);
+            }
+            self.keep(&inode, &mut body);
+        }
+        let next = self.next.load(Ordering::Relaxed);
+        if self.next_kept.swap(next, Ordering::Relaxed) != next {
+            self.namespace.put(&tables::meta("next inode"), Some(&next.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    fn take_changed(&self) -> Vec<Arc<Inode>> {
+        let mut changed = self.changed.lock();
+        self.changed_count.store(0, Ordering::Release);
+        std::mem::take(&mut *changed)
+    }
+
+    /// Takes an inode out of the namespace and the cache.
+    pub(crate) fn remove(&self, inode: &Inode, body: &mut Body) {
+        body.gone = true;
+        body.file = None;
+        self.namespace.put(&tables::inode(inode.ino), None);
+        self.shard(inode.ino).lock().remove(inode.ino);
+    }
+
+    /// How many inodes were ever made.
+    pub(crate) fn made(&self) -> u64 {
+        self.next.load(Ordering::Relaxed) - 1
+    }
+
+    fn keep(&self, inode: &Inode, body: &mut Body) {
+        self.namespace.put(&tables::inode(inode.ino), Some(&body.record.encode()));
+        body.dirty = false;
+    }
+
+    fn shard(&self, ino: u64) -> &Mutex<BoundedCache<u64, Arc<Inode>>> {
+        &self.shards[ino as usize % SHARDS]
+    }
+}
+
+impl Inode {
+    fn new(ino: u64, record: Record) -> Inode {
+        Inode { ino, body: RwLock::new(Body { record, file: None, dirty: false, gone: false }) }
+    }
+}
+
+impl Body {
+    /// The content or the attributes changed now.
+    pub(crate) fn changed_at(&mut self, now: Time, content: bool) {
+        self.record.ctime = now;
+        if content {
+            self.record.mtime = now;
+        }
+    }
+}
+
+/// Puts an inode in the cache. If the cache is full, one that nobody holds goes; changed ones are held by the list.
+fn insert(shard: &mut BoundedCache<u64, Arc<Inode>>, inode: &Arc<Inode>) {
+    if shard.is_full() {
+        shard.evict(|_, held| Arc::strong_count(held) == 1);
+    }
+    shard.put(inode.ino, inode.clone());
+}

@@ -1,0 +1,98 @@
+//! The copies of a page of the namespace, of which a reader takes one that verifies.
+//!
+//! Blocks are verified by the tags of the tree, whichever file they come from. Pages of parts bear a mark: the number of the last commit
+//! before they were written, and a tag. Of copies whose tags verify, the one with the highest number counts, among the numbers that a page of
+//! the root can have: a page that one of the files missed is older, and a page of a checkpoint whose record is lost is newer. Neither tag nor
+//! number says that a page is the one of the anchored state: that is for the tree to say, which the root names.
+
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_integrity::PART_PAGE;
+use lacuna_vault_store::{ObjectId, PAGE, PageCopy, Store};
+use std::ops::Range;
+
+/// Where the mark of a page of a part stands: a number and a tag. The tag is of what comes before it.
+const NUMBER: usize = PAGE - 24;
+const TAG: usize = PAGE - 16;
+
+/// A page of a part without its mark. `None`: one that was removed.
+pub(super) fn pad(bytes: Option<&[u8]>) -> Vec<u8> {
+    let mut padded = vec![0; PAGE];
+    if let Some(bytes) = bytes {
+        padded[..2].copy_from_slice(&(bytes.len() as u16 + 1).to_le_bytes());
+        padded[2..2 + bytes.len()].copy_from_slice(bytes);
+    }
+    padded
+}
+
+/// Undoes [`pad`]. A length that is none is noticed by the reader, who verifies the page.
+pub(super) fn content(page: &[u8]) -> Option<Vec<u8>> {
+    let len = usize::from(u16::from_le_bytes([page[0], page[1]]));
+    (len > 0).then(|| page[2..][..(len - 1).min(PART_PAGE)].to_vec())
+}
+
+/// Puts the mark on a page of a part.
+pub(super) fn mark(store: &Store, object: ObjectId, page: u64, bytes: &mut [u8]) {
+    bytes[NUMBER..TAG].copy_from_slice(&store.last_number().to_le_bytes());
+    let tag = store.part_tag(object, page, &bytes[..TAG]);
+    bytes[TAG..].copy_from_slice(&tag);
+}
+
+/// The number in the mark of a page of a part, if its tag verifies.
+fn number(store: &Store, object: ObjectId, page: u64, bytes: &[u8]) -> Option<u64> {
+    let (marked, tag) = bytes.split_at(TAG);
+    // A damaged page is to be told from a whole one: an adversary gains nothing by a tag that is right.
+    let verifies = store.part_tag(object, page, marked) == tag;
+    let number = marked.last_chunk().map(|number| u64::from_le_bytes(*number));
+    number.filter(|_| verifies)
+}
+
+/// A page of a part as it was written last.
+pub(super) struct Newest {
+    /// The page, with its mark.
+    pub(super) bytes: Vec<u8>,
+    /// Whether it is not where reads find it.
+    pub(super) elsewhere: bool,
+}
+
+/// The newest copy of a page of a part, of those whose numbers are not among `stale`. Nothing if it was never written.
+///
+/// Errors: [`Kind::Corrupt`] if there are copies and none verifies, and what the system says of them.
+pub(super) fn newest(
+    store: &Store,
+    object: ObjectId,
+    page: u64,
+    stale: &Range<u64>,
+) -> Result<Option<Newest>> {
+    let (mut newest, mut failed) = (None::<(u64, Newest)>, None);
+    for copy in PageCopy::ALL {
+        let mut bytes = vec![0; PAGE];
+        match store.read_copy(object, page, copy, &mut bytes) {
+            Ok(false) => continue,
+            Ok(true) => {}
+            Err(e) => {
+                failed = Some(e);
+                continue;
+            }
+        }
+        let elsewhere = copy != PageCopy::Current;
+        match number(store, object, page, &bytes) {
+            Some(number) if stale.contains(&number) => {}
+            Some(number) if newest.as_ref().is_none_or(|(best, _)| number > *best) => {
+                newest = Some((number, Newest { bytes, elsewhere }));
+            }
+            None if bytes.iter().any(|byte| *byte != 0) && failed.is_none() => {
+                failed =
+                    Some(Error::new(Kind::Corrupt, "cannot read a page of the namespace").found(format!(
+                        "page {page} of {}, which does not verify",
+                        store.object_name(object)
+                    )));
+            }
+            _ => {}
+        }
+    }
+    match (newest, failed) {
+        (Some((_, newest)), _) => Ok(Some(newest)),
+        (None, Some(e)) => Err(e),
+        (None, None) => Ok(None),
+    }
+}

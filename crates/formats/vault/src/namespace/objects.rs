@@ -1,0 +1,245 @@
+//! Where the namespace's own database rests: one object of the store for its blocks, and one for each part of its untrusted
+//! storage, a page of a part in a page of the object.
+//!
+//! A page of a part begins with its length plus one (u16, little-endian); zero is a page that was removed. A mark ends it. All of these
+//! objects are doubled: see [`super::copies`].
+
+use super::copies::{self, content, mark, pad};
+use crate::Log;
+use crate::parts::{part_code, part_of};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_integrity::{Part, Session, Untrusted};
+use lacuna_vault_store::{ObjectId, PageCopy, Store};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How the copies of pages are read.
+#[derive(Clone)]
+pub(crate) struct Reading {
+    /// Pages of parts do not count whose marks have one of these numbers.
+    pub(crate) stale: Range<u64>,
+    /// Where it is told that a copy does not verify.
+    pub(crate) log: Log,
+}
+
+/// The objects of the namespace's database.
+pub(crate) struct NamespaceObjects {
+    store: Arc<Store>,
+    data: ObjectId,
+    /// By the numbers of parts.
+    parts: Mutex<BTreeMap<u8, ObjectId>>,
+    /// Pages of parts that the store does not have yet: a full one must not fail the protected file half way.
+    held: Mutex<BTreeMap<(u8, u64), Vec<u8>>>,
+    /// Whether the store was given something that no commit has a root for.
+    unrooted: AtomicBool,
+    /// Reads that took another copy than the usual one, which does not verify.
+    elsewhere: AtomicU64,
+    reading: Reading,
+}
+
+impl NamespaceObjects {
+    /// The objects of a new database.
+    pub(crate) fn create(store: Arc<Store>, log: Log) -> Result<NamespaceObjects> {
+        let data = store.new_object()?;
+        let reading = Reading { stale: Range::default(), log };
+        Ok(NamespaceObjects::new(store, data, BTreeMap::new(), reading))
+    }
+
+    fn new(
+        store: Arc<Store>,
+        data: ObjectId,
+        parts: BTreeMap<u8, ObjectId>,
+        reading: Reading,
+    ) -> NamespaceObjects {
+        parts.values().chain([&data]).for_each(|object| store.double(*object));
+        let (parts, unrooted, elsewhere) = (Mutex::new(parts), AtomicBool::new(false), AtomicU64::new(0));
+        NamespaceObjects { store, data, parts, held: Mutex::default(), unrooted, elsewhere, reading }
+    }
+
+    /// The session in which the database is written now.
+    pub(crate) fn session(&self) -> Session {
+        Session(self.store.session())
+    }
+
+    /// Whether the store was given something since [`NamespaceObjects::rooted`]. What it refuses for want of space is not there.
+    pub(crate) fn is_unrooted(&self) -> bool {
+        self.unrooted.load(Ordering::Acquire)
+    }
+
+    /// A commit that is noted has a root for everything.
+    pub(crate) fn rooted(&self) {
+        self.unrooted.store(false, Ordering::Release);
+    }
+
+    /// Writes to the store. After any other failure than that of space nobody commits any more.
+    pub(super) fn give(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
+        self.store.write(object, first, pages)?;
+        self.unrooted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The objects that [`NamespaceObjects::encode`] wrote down, and what follows them.
+    pub(crate) fn parse(
+        store: Arc<Store>,
+        bytes: &[u8],
+        reading: Reading,
+    ) -> Result<(NamespaceObjects, &[u8])> {
+        let take = |bytes: &[u8]| Some((u64::from_le_bytes(*bytes.first_chunk()?), bytes.len()));
+        let parsed = || {
+            let (data, _) = take(bytes)?;
+            let (&count, mut rest) = bytes[8..].split_first()?;
+            let mut parts = BTreeMap::new();
+            for _ in 0..count {
+                let (&code, object) = rest.split_first()?;
+                part_of(code)?;
+                parts.insert(code, ObjectId(take(object)?.0));
+                rest = &object[8..];
+            }
+            Some((ObjectId(data), parts, rest))
+        };
+        let (data, parts, rest) = parsed().ok_or_else(|| {
+            Error::new(Kind::Corrupt, "cannot read the root of the namespace")
+                .found(format!("{} bytes", bytes.len()))
+        })?;
+        Ok((NamespaceObjects::new(store, data, parts, reading), rest))
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.data.0.to_le_bytes());
+        let parts = self.parts.lock();
+        out.push(parts.len() as u8);
+        for (code, object) in parts.iter() {
+            out.push(*code);
+            out.extend(object.0.to_le_bytes());
+        }
+    }
+
+    /// Hands the pages of parts to the store. On an error those that it does not have are still here.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let mut held = self.held.lock();
+        while let Some(entry) = held.first_entry() {
+            let (code, page) = *entry.key();
+            let (object, mut bytes) = (self.object(code)?, entry.get().clone());
+            mark(&self.store, object, page, &mut bytes);
+            self.give(object, page, &bytes)?;
+            entry.remove();
+        }
+        Ok(())
+    }
+
+    /// The object of a part, made if there is none.
+    fn object(&self, code: u8) -> Result<ObjectId> {
+        let known = self.parts.lock().get(&code).copied();
+        if let Some(object) = known {
+            return Ok(object);
+        }
+        let object = self.store.new_object()?;
+        self.store.double(object);
+        self.parts.lock().insert(code, object);
+        Ok(object)
+    }
+
+    /// Cuts the object of the blocks to this many.
+    pub(crate) fn truncate(&self, blocks: u64) -> Result<()> {
+        self.unrooted.store(true, Ordering::Release);
+        self.store.truncate(self.data, blocks)
+    }
+
+    /// All objects, that of the blocks first.
+    pub(super) fn all(&self) -> Vec<ObjectId> {
+        std::iter::once(self.data).chain(self.parts.lock().values().copied()).collect()
+    }
+
+    /// Names of all backing files: of the first of each object.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.all().into_iter().map(|object| self.store.object_name(object)).collect()
+    }
+
+    /// Reads one copy of a block; false if there is no such copy.
+    pub(super) fn read_copy(&self, block: u64, copy: PageCopy, sealed: &mut [u8]) -> Result<bool> {
+        self.store.read_copy(self.data, block, copy, sealed)
+    }
+
+    /// Pages of an object of a part.
+    pub(super) fn pages(&self, object: ObjectId) -> Result<u64> {
+        self.store.pages(object)
+    }
+
+    /// Whether both files of an object hold the same page.
+    pub(super) fn is_in_both_files(&self, object: ObjectId, page: u64) -> bool {
+        self.store.is_in_both_files(object, page)
+    }
+
+    /// The newest copy of a page of a part, with its mark; nothing if none verifies.
+    pub(super) fn newest(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
+        copies::newest(&self.store, object, page, &self.reading.stale)
+            .unwrap_or(None)
+            .map(|newest| newest.bytes)
+    }
+
+    /// The same with a mark of today: it comes before all copies that do not count now.
+    pub(super) fn newest_marked_anew(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
+        let mut bytes = self.newest(object, page)?;
+        mark(&self.store, object, page, &mut bytes);
+        Some(bytes)
+    }
+
+    /// Takes note of a read that took another copy than the usual one. The first is told.
+    pub(super) fn note_elsewhere(&self, object: ObjectId, page: u64) {
+        if self.elsewhere.fetch_add(1, Ordering::Relaxed) == 0 {
+            let (first, second) = (self.store.object_name(object), self.store.second_name(object));
+            (self.reading.log)(&format!(
+                "page {page} of the namespace does not verify in the backing file {first}, and its copy in {second} does; \
+                 a check that repairs writes what is damaged anew"
+            ));
+        }
+    }
+
+    /// The same of a block.
+    pub(super) fn note_block_elsewhere(&self, block: u64) {
+        self.note_elsewhere(self.data, block);
+    }
+
+    /// Reads that took another copy than the usual one.
+    pub(crate) fn elsewhere(&self) -> u64 {
+        self.elsewhere.load(Ordering::Relaxed)
+    }
+
+    /// Name of the backing file of the blocks.
+    pub(crate) fn name(&self) -> String {
+        self.store.object_name(self.data)
+    }
+}
+
+impl Untrusted for NamespaceObjects {
+    fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.store.read(self.data, first, out)
+    }
+
+    fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()> {
+        self.give(self.data, first, sealed)
+    }
+
+    fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
+        let code = part_code(part);
+        if let Some(held) = self.held.lock().get(&(code, page)) {
+            return Ok(content(held));
+        }
+        let Some(object) = self.parts.lock().get(&code).copied() else { return Ok(None) };
+        let Some(newest) = copies::newest(&self.store, object, page, &self.reading.stale)? else {
+            return Ok(None);
+        };
+        if newest.elsewhere {
+            self.note_elsewhere(object, page);
+        }
+        Ok(content(&newest.bytes))
+    }
+
+    fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()> {
+        self.held.lock().insert((part_code(part), page), pad(bytes));
+        Ok(())
+    }
+}

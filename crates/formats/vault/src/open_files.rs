@@ -1,0 +1,122 @@
+//! The files that are open, and how much memory each of them may take.
+
+use crate::BLOCK;
+use crate::inodes::Inode;
+use crate::open_file::OpenFile;
+use crate::record::Record;
+use lacuna_contracts::{BoundedCache, Budget, Result, Secret};
+use lacuna_integrity::{Choice, FileKeys, ProtectedFile, Session, Trusted};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What an open file takes beside cached pages of its untrusted storage, about.
+const FILE_BYTES: u64 = 8 << 10;
+/// Bytes of untrusted storage for a block in the densest scheme, about: counters, a tag, and its share of the tree.
+const BLOCK_PAGES: u64 = 32;
+/// Files that are open at most, however small.
+const MOST: usize = 4096;
+
+/// The open files, of which those are given up that were not used for the longest time.
+pub(crate) struct OpenFiles {
+    master: Secret<32>,
+    /// The scheme of files whose directory names none.
+    choice: Choice,
+    /// Memory of all open files, in bytes.
+    total: u64,
+    held: Mutex<Held>,
+}
+
+struct Held {
+    files: BoundedCache<u64, (Arc<Inode>, u64)>,
+    bytes: u64,
+}
+
+impl OpenFiles {
+    /// None is open. They take a quarter of the budget.
+    pub(crate) fn new(master: Secret<32>, choice: Choice, budget: Budget) -> OpenFiles {
+        let held = Mutex::new(Held { files: BoundedCache::new(MOST), bytes: 0 });
+        OpenFiles { master, choice, total: budget.get() / 4, held }
+    }
+
+    /// The scheme of files whose directory names none.
+    pub(crate) fn default_choice(&self) -> Choice {
+        self.choice
+    }
+
+    /// Opens the content of an inode.
+    ///
+    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if its trusted storage is none.
+    pub(crate) fn open(&self, session: Session, ino: u64, record: &Record) -> Result<OpenFile> {
+        let keys = FileKeys::derive(&self.master, ino)?;
+        let choice = record.choice.unwrap_or(self.choice);
+        let blocks = record.size.div_ceil(BLOCK as u64);
+        let protected = if record.trusted.is_empty() {
+            ProtectedFile::init(keys, choice, session)
+        } else {
+            let trusted = Trusted::parse(&record.trusted)?;
+            ProtectedFile::open(keys, &trusted, session, Budget::bytes(self.pages_budget(blocks)))?
+        };
+        Ok(OpenFile { protected, budgeted_blocks: blocks })
+    }
+
+    /// Memory for the pages of a file of this many blocks, in bytes.
+    fn pages_budget(&self, blocks: u64) -> u64 {
+        (blocks.saturating_mul(BLOCK_PAGES) + 4096).min(self.total / 2)
+    }
+
+    /// A file is used; others may go for it. Its own inode is locked by the caller.
+    pub(crate) fn used(&self, inode: &Arc<Inode>, open: &mut OpenFile) {
+        let blocks = open.protected.blocks();
+        let mut held = self.held.lock();
+        if blocks <= open.budgeted_blocks && held.files.get(inode.ino).is_some() {
+            return;
+        }
+        open.budgeted_blocks = open.budgeted_blocks.max(blocks.saturating_mul(2));
+        let pages = self.pages_budget(open.budgeted_blocks);
+        open.protected.set_budget(Budget::bytes(pages));
+        let cost = FILE_BYTES + pages;
+        if let Some((_, old)) = held.files.put(inode.ino, (inode.clone(), cost)) {
+            held.bytes -= old;
+        }
+        held.bytes += cost;
+        held.make_room(inode.ino, self.total);
+    }
+
+    /// A file is not open any more.
+    pub(crate) fn forget(&self, ino: u64) {
+        let mut held = self.held.lock();
+        if let Some((_, cost)) = held.files.remove(ino) {
+            held.bytes -= cost;
+        }
+    }
+
+    /// How many files are open.
+    pub(crate) fn count(&self) -> usize {
+        self.held.lock().files.len()
+    }
+}
+
+impl Held {
+    /// Gives up files that have nothing to be kept and that no caller uses now.
+    fn make_room(&mut self, but: u64, most: u64) {
+        // Those that cannot go are passed over a few at a time: the next call goes on behind them.
+        for _ in 0..8 {
+            if self.bytes <= most && !self.files.is_full() {
+                return;
+            }
+            let Some((ino, (inode, cost))) = self.files.evict(|ino, _| ino != but) else { return };
+            let given_up = inode.body.try_write().is_some_and(|mut body| {
+                let clean = body.file.as_ref().is_none_or(|open| !open.protected.is_dirty());
+                if clean {
+                    body.file = None;
+                }
+                clean
+            });
+            if given_up {
+                self.bytes -= cost;
+            } else {
+                self.files.put(ino, (inode, cost));
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Looking at a damaged vault: everything that verifies, past what does not, and the names of what is known to be missing.
+//!
+//! Nothing is written, neither to the directory nor to the anchor. A state that does not descend from what the anchor remembers is shown as
+//! well, with the refusal that any other opening gives.
+
+use crate::directories;
+use crate::entries::Bucket;
+use crate::namespace::tables::{self, Table};
+use crate::namespace::{Namespace, each_change};
+use crate::paths;
+use crate::settings::Settings;
+use crate::startup::Way;
+use crate::{Base, FileKind, OpenOptions, Vault};
+use lacuna_contracts::{Error, Result, Secret};
+use lacuna_vault_store::Consent;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Names of one path at most: a loop, which nothing makes, must end.
+const DEPTH: usize = 4096;
+
+/// A damaged vault, open to be looked at.
+pub struct Rescue {
+    vault: Vault,
+    refusal: Option<Error>,
+    is_by_root_before: bool,
+    is_past_gap: bool,
+}
+
+/// What verifies counts, and what does not passes.
+struct WhatVerifies {
+    past_gap: bool,
+    is_by_root_before: AtomicBool,
+}
+
+impl Way for WhatVerifies {
+    fn namespace(
+        &self,
+        newest: Result<Namespace>,
+        before: &dyn Fn() -> Option<Result<Namespace>>,
+    ) -> Result<Namespace> {
+        if newest.as_ref().is_ok_and(Namespace::is_whole) {
+            return newest;
+        }
+        match before() {
+            Some(Ok(before)) if newest.is_err() || before.is_whole() => {
+                self.is_by_root_before.store(true, Ordering::Relaxed);
+                Ok(before)
+            }
+            _ => newest,
+        }
+    }
+
+    fn past_gap(&self) -> bool {
+        self.past_gap
+    }
+
+    fn settings(&self, namespace: &Namespace) -> Result<Settings> {
+        Ok(Settings::read(namespace).unwrap_or_else(|_| Settings::unknown()))
+    }
+}
+
+impl Rescue {
+    /// Opens a vault in the newest state that can be reached, whatever the anchor remembers.
+    ///
+    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if both superblocks, or both copies of what the database of names hangs on, do not verify.
+    pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Rescue> {
+        let found = Rescue::look(base.clone(), master, uuid, options, false);
+        if found.as_ref().is_ok_and(|found| found.refusal.is_none()) {
+            return found;
+        }
+        match Rescue::look(base, master, uuid, options, true) {
+            // The newest state, if all of its names are there.
+            Ok(past) if past.refusal.is_none() && past.vault.contents().namespace.is_whole() => Ok(past),
+            _ => found,
+        }
+    }
+
+    fn look(
+        base: Base,
+        master: &Secret<32>,
+        uuid: [u8; 16],
+        options: &OpenOptions,
+        past_gap: bool,
+    ) -> Result<Rescue> {
+        let refusal = Arc::<Mutex<Option<Error>>>::default();
+        let noted = refusal.clone();
+        let accept = Consent::asked(move |e| {
+            *noted.lock() = Some(e);
+            Ok(())
+        });
+        let options = OpenOptions { read_only: true, accept: Some(accept), ..options.clone() };
+        let way = WhatVerifies { past_gap, is_by_root_before: AtomicBool::new(false) };
+        let vault = Vault::open_with(base, master, uuid, &options, &way)?;
+        let refusal = refusal.lock().take();
+        let is_by_root_before = way.is_by_root_before.into_inner();
+        Ok(Rescue { vault, refusal, is_by_root_before, is_past_gap: past_gap })
+    }
+
+    /// The vault.
+    pub fn vault(&self) -> &Vault {
+        &self.vault
+    }
+
+    /// Why any other opening refuses the state that is shown, if it does.
+    pub fn refusal(&self) -> Option<&Error> {
+        self.refusal.as_ref()
+    }
+
+    /// Whether the names are shown by the root before that of a checkpoint which was not finished, with all changes since: what that
+    /// checkpoint was to bring to its place does not verify.
+    pub fn is_by_root_before(&self) -> bool {
+        self.is_by_root_before
+    }
+
+    /// Whether the state that is shown lies past a damaged record of the journal: it is the one that the anchor remembers, and blocks of
+    /// files that this record alone lists do not verify, unless they are in their places already.
+    pub fn is_past_gap(&self) -> bool {
+        self.is_past_gap
+    }
+
+    /// By which detour the state is shown, in words, if any other opening shows another one or less of it.
+    pub fn used(&self) -> Option<&'static str> {
+        if self.is_past_gap {
+            Some(
+                "a record of the journal does not verify: the newest state is brought out, except blocks that this record alone lists",
+            )
+        } else if self.is_by_root_before {
+            Some(
+                "pages of the last checkpoint do not verify: names are by the checkpoint before it and the changes since",
+            )
+        } else {
+            None
+        }
+    }
+
+    /// Calls `each` with the name, node and kind of every entry of a directory that verifies. Whether all do.
+    pub fn entries(&self, directory: u64, each: &mut dyn FnMut(&[u8], u64, FileKind)) -> bool {
+        directories::scan_past_damage(&self.vault.contents().namespace, directory, &mut |entry| {
+            each(&entry.name, entry.ino, entry.kind);
+        })
+    }
+
+    /// The first number that no node was ever given; 2 if that cannot be read.
+    pub fn next_inode(&self) -> u64 {
+        self.vault.contents().inodes.made() + 1
+    }
+
+    /// Plain paths of what commits changed that are durable and cannot be reached, as far as the journal still says it; and the
+    /// numbers of these commits.
+    pub fn changed_later(&self) -> Result<(Vec<u64>, BTreeSet<String>)> {
+        let contents = self.vault.contents();
+        let (mut numbers, mut named, mut changed) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+        for (number, batch) in contents.store.unreached()? {
+            numbers.push(number);
+            let each = |key: &[u8], value: Option<&[u8]>| match key.first() {
+                Some(table) if *table == Table::Entries as u8 => {
+                    // What no version wrote names nothing.
+                    if let Some(Ok(bucket)) = value.map(Bucket::parse) {
+                        let of = tables::inode_of(key);
+                        named.extend(bucket.0.into_iter().map(|entry| (entry.ino, (of, entry.name))));
+                    }
+                }
+                Some(table) if [Table::Inodes as u8, Table::Us as u8].contains(table) => {
+                    changed.insert(tables::inode_of(key));
+                }
+                _ => {}
+            };
+            each_change(&batch, each)?;
+        }
+        let path = |ino: u64| {
+            let (mut at, mut path) = (ino, String::new());
+            for _ in 0..DEPTH {
+                let Some((directory, name)) = named.get(&at) else { break };
+                path = format!("/{}{path}", String::from_utf8_lossy(name));
+                at = *directory;
+            }
+            let above = paths::path_of(&contents.inodes, &contents.namespace, at);
+            if path.is_empty() || above != "/" { above + &path } else { path }
+        };
+        Ok((numbers, changed.into_iter().map(path).collect()))
+    }
+}

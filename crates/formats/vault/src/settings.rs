@@ -1,0 +1,60 @@
+//! What the namespace says of the vault as a whole.
+
+use crate::ROOT;
+use crate::namespace::{Namespace, tables};
+use crate::record::{choice_code, choice_of};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_integrity::Choice;
+
+/// The version of the namespace's layout.
+const VERSION: u8 = 1;
+
+/// The settings of a vault.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    /// The scheme of files whose directory names none.
+    pub(crate) choice: Choice,
+    /// No inode from this number on was ever given.
+    pub(crate) next_inode: u64,
+}
+
+impl Settings {
+    /// Writes those of a new vault, and gives them.
+    pub(crate) fn create(namespace: &Namespace, choice: Choice) -> Settings {
+        namespace.put(&tables::meta("version"), Some(&[VERSION]));
+        namespace.put(&tables::meta("choice"), Some(&[choice_code(choice)]));
+        Settings { choice, next_inode: ROOT }
+    }
+
+    /// Those of a vault. Errors: [`Kind::Corrupt`] if they cannot be read, or another version wrote them.
+    pub(crate) fn read(namespace: &Namespace) -> Result<Settings> {
+        let bad = |found: &str, expected: String| {
+            Error::new(Kind::Corrupt, "cannot open the vault")
+                .found(found)
+                .expected(expected)
+                .remedy("open it with a newer lacuna")
+        };
+        let byte = |name: &str| -> Result<Option<u8>> {
+            Ok(namespace.get(&tables::meta(name))?.and_then(|bytes| bytes.first().copied()))
+        };
+        if byte("version")? != Some(VERSION) {
+            return Err(bad("a namespace of another version", format!("version {VERSION}")));
+        }
+        let choice = byte("choice")?.and_then(choice_of).ok_or_else(|| {
+            bad(
+                "no way of protecting files that this version knows",
+                "the one that the vault was made with".into(),
+            )
+        })?;
+        let next = namespace.get(&tables::meta("next inode"))?.filter(|bytes| bytes.len() == 8);
+        let next = next.and_then(|bytes| bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)));
+        let next_inode =
+            next.ok_or_else(|| bad("no number of the next inode", "8 bytes in the namespace".into()))?;
+        Ok(Settings { choice, next_inode })
+    }
+
+    /// Those that are taken where they cannot be read, to look at what can.
+    pub(crate) fn unknown() -> Settings {
+        Settings { choice: Choice::Auto, next_inode: ROOT + 1 }
+    }
+}

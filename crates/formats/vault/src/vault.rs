@@ -1,0 +1,474 @@
+//! A vault: the one object that front ends hold, and the way to make, open and close it.
+
+use crate::attributes;
+use crate::background_tasks::{self, BackgroundTasks};
+use crate::check;
+use crate::contents::Contents;
+use crate::directories::Directories;
+use crate::entries::NameHash;
+use crate::group_commit::{GroupCommit, Reserve, reclaim_after};
+use crate::inodes::Inodes;
+use crate::length;
+use crate::namespace::{Namespace, Reading, Spot};
+use crate::open_files::OpenFiles;
+use crate::open_handles::OpenHandles;
+use crate::options::{CheckReport, FileStat, OpenOptions, VaultOptions};
+use crate::paths;
+use crate::record::Record;
+use crate::rename::{self, EntryName};
+use crate::services::Services;
+use crate::settings::Settings;
+use crate::space_budget::SpaceBudget;
+use crate::startup::{Base, Found, Strict, Way, incomplete, store_base};
+use crate::timer::Timer;
+use crate::tree::Tree;
+use crate::{
+    Allocate, Attr, Changes, DirEntry, FileKind, FsResult, NewNode, ROOT, RenameMode, SeekTo, SetXattr,
+};
+use lacuna_contracts::{Error, FailStop, Kind, Result, Secret, Status, StatusItem};
+use lacuna_medium::Space;
+use lacuna_vault_store::{CommitInfo, Recovered, Store, StoreKeys, StoreOptions, Superblocks};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// An open vault. Called from many threads at once.
+pub struct Vault {
+    contents: Arc<Contents>,
+    handles: Arc<OpenHandles>,
+    tree: Tree,
+    commits: Arc<GroupCommit>,
+    found: Found,
+    timer: Mutex<Option<Timer>>,
+    tasks: Mutex<Option<BackgroundTasks>>,
+}
+
+/// Where a vault keeps its contents and its names, and what it was told to do with them.
+struct Storage {
+    store: Arc<Store>,
+    namespace: Namespace,
+    settings: Settings,
+}
+
+impl Vault {
+    /// Makes a vault in a directory that has none, beside its header.
+    ///
+    /// Errors: [`Kind::Exists`] if the anchor remembers a vault already.
+    pub fn create(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &VaultOptions) -> Result<Vault> {
+        let (rests, choices) = store_base(&base, uuid, &options.open);
+        let store = Arc::new(Store::create(rests, StoreKeys::derive(master, &uuid), &choices)?);
+        let namespace =
+            Namespace::create(&store, master, options.open.budget.share(1, 4), &options.open.log)?;
+        let settings = Settings::create(&namespace, options.choice);
+        let state = store.last_commit();
+        let superblocks = Superblocks::Whole;
+        let found = Found { first_opening: false, accepted: false, state, records: 0, superblocks };
+        let storage = Storage { store, namespace, settings };
+        let vault = Vault::assemble(base, master, uuid, storage, &options.open, found);
+        let mut root = Record::new(FileKind::Directory, vault.contents.services.now());
+        (root.mode, root.uid, root.gid) = (options.mode & 0o7777, options.uid, options.gid);
+        (root.nlink, root.parent) = (2, ROOT);
+        let root = vault.contents.inodes.create(root);
+        debug_assert_eq!(root.ino, ROOT);
+        vault.commits.checkpoint()?;
+        vault.start(&options.open)?;
+        Ok(vault)
+    }
+
+    /// Opens a vault in its newest state.
+    ///
+    /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers, [`Kind::Corrupt`] if what
+    /// holds everything together does not verify.
+    pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Vault> {
+        Vault::open_with(base, master, uuid, options, &Strict)
+    }
+
+    /// The same, as far as `way` lets what does not verify pass.
+    pub(crate) fn open_with(
+        base: Base,
+        master: &Secret<32>,
+        uuid: [u8; 16],
+        options: &OpenOptions,
+        way: &dyn Way,
+    ) -> Result<Vault> {
+        let (rests, choices) = store_base(&base, uuid, options);
+        let choices = StoreOptions { past_gap: way.past_gap(), ..choices };
+        let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), &choices)?;
+        let store = Arc::new(store);
+        let Recovered {
+            root,
+            puts,
+            before,
+            stale,
+            may_be_mixed,
+            first_opening,
+            accepted,
+            state,
+            records,
+            superblocks,
+            superblock_fault,
+        } = recovered;
+        if let Some(fault) = superblock_fault.filter(|_| superblocks == Superblocks::Damaged) {
+            (options.log)(&format!(
+                "one of the two superblocks of the vault does not verify, and the other one has everything: the backing file {fault}"
+            ));
+        }
+        let root = root.ok_or_else(|| {
+            Error::new(Kind::Corrupt, "cannot open the vault")
+                .found("a store without a namespace")
+                .expected("one that was made whole")
+                .remedy("make the vault anew: nothing was ever written to it")
+        })?;
+        let open = |root: &[u8], puts: &[Vec<u8>], stale: Range<u64>| {
+            let reading = Reading { stale, log: options.log.clone() };
+            Namespace::open(&store, master, root, puts, reading, options.budget.share(1, 4))
+        };
+        let namespace = way.namespace(open(&root, &puts, stale), &|| {
+            let before = before.as_ref()?;
+            let puts = [&before.puts[..], &puts[..]].concat();
+            Some(open(&before.root, &puts, before.below..u64::MAX))
+        });
+        let namespace = namespace.map_err(|e| {
+            let names = Namespace::backing_files(&store, &root).map(|names| names.join(" and "));
+            incomplete(e, &names.unwrap_or_else(|_| "super.0 and super.1".to_owned()))
+        })?;
+        let found = Found { first_opening, accepted, state, records, superblocks };
+        let settings = way.settings(&namespace)?;
+        let storage = Storage { store, namespace, settings };
+        let vault = Vault::assemble(base, master, uuid, storage, options, found);
+        // Only now is it known that the state is whole enough to go on from.
+        vault.contents.store.take_up()?;
+        if may_be_mixed && !options.read_only {
+            vault.mend_copies()?;
+        }
+        vault.start(options)?;
+        if vault.remove_orphans()? > 0
+            && let Err(e) = vault.commits.checkpoint()
+            // On a full file system they go with the next commit that finds space.
+            && !e.kind().is_refusal()
+        {
+            return Err(e);
+        }
+        Ok(vault)
+    }
+
+    /// Where the two files of an object of the namespace may differ, each page that only one of them has as the state wants it is written to
+    /// both, before another root is: a checkpoint of a later state may have come as far as to one of them, or that of this state no further.
+    fn mend_copies(&self) -> Result<()> {
+        let (_, single) = self.contents.namespace.verify(&mut |_, _| ())?;
+        if single == 0 {
+            return Ok(());
+        }
+        match self.repair() {
+            // For want of space they stay single; a vault that is full must open, or nothing can be removed from it.
+            Err(e) if !e.kind().is_refusal() => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    fn assemble(
+        base: Base,
+        master: &Secret<32>,
+        uuid: [u8; 16],
+        storage: Storage,
+        options: &OpenOptions,
+        found: Found,
+    ) -> Vault {
+        let Storage { store, namespace, settings } = storage;
+        let namespace = Arc::new(namespace);
+        let services = Arc::new(Services {
+            clock: base.clock,
+            log: options.log.clone(),
+            read_only: options.read_only,
+            health: FailStop::of_vault(),
+        });
+        let inodes = Inodes::new(namespace.clone(), settings.next_inode, options.budget.share(1, 8));
+        let inodes = Arc::new(inodes);
+        let space = Arc::new(SpaceBudget::new(store.clone(), namespace.clone(), inodes.clone()));
+        let files = OpenFiles::new(master.clone(), settings.choice, options.budget);
+        let contents =
+            Contents::new(services.clone(), store, namespace.clone(), inodes.clone(), space.clone(), files);
+        let contents = Arc::new(contents);
+        let handles = Arc::new(OpenHandles::new(namespace.clone(), inodes.clone(), contents.clone()));
+        let tree = Tree {
+            services,
+            inodes,
+            directories: Directories::new(namespace, NameHash::new(master, &uuid)),
+            handles: handles.clone(),
+            changes: Mutex::new(()),
+        };
+        let commits = Arc::new(GroupCommit::new(contents.clone(), space));
+        let (timer, tasks) = (Mutex::new(None), Mutex::new(None));
+        Vault { contents, handles, tree, commits, found, timer, tasks }
+    }
+
+    fn start(&self, options: &OpenOptions) -> Result<()> {
+        let Some(period) = options.commit_period.filter(|_| !options.read_only) else { return Ok(()) };
+        let failed = |e| Error::io("cannot start a thread", &e);
+        let timer = Timer::start(self.commits.clone(), period, options.log.clone());
+        *self.timer.lock() = Some(timer.map_err(failed)?);
+        let tasks = BackgroundTasks::start(self.commits.clone(), self.contents.clone());
+        *self.tasks.lock() = Some(tasks.map_err(failed)?);
+        Ok(())
+    }
+
+    /// Converts a file to the scheme that suits it, if that is another: what a thread does by itself where commits have a period.
+    pub fn convert(&self, ino: u64) -> FsResult<()> {
+        background_tasks::all_of(&self.commits, &self.contents, ino, &|| false)
+    }
+
+    /// Removes what had no name when the vault was last used, or begins to. How many nodes that are.
+    fn remove_orphans(&self) -> Result<u64> {
+        let Some(_transaction) = self.commits.begin_forced() else { return Ok(0) };
+        self.handles.remove_orphans()
+    }
+
+    /// The contents of its files, with the parts that they use.
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// What opening found.
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// The last commit.
+    pub fn last_commit(&self) -> CommitInfo {
+        self.contents.store.last_commit()
+    }
+
+    /// Whether it was never opened on this machine before, so that its freshness could not be judged.
+    pub fn first_opening(&self) -> bool {
+        self.found.first_opening
+    }
+
+    /// Commits everything, writes a checkpoint and refuses whatever follows.
+    pub fn close(&self) -> Result<()> {
+        drop((self.tasks.lock().take(), self.timer.lock().take()));
+        // No later commit makes up for what is refused here: it is tried twice.
+        let twice = |close: &dyn Fn() -> Result<()>| {
+            close().or_else(|e| if e.kind().is_refusal() { close() } else { Err(e) })
+        };
+        twice(&|| self.commits.close())?;
+        twice(&|| self.contents.store.close())
+    }
+
+    /// The entry of this name in a directory.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> FsResult<Attr> {
+        self.tree.lookup(parent, name)
+    }
+
+    /// Attributes.
+    pub fn attr(&self, ino: u64) -> FsResult<Attr> {
+        self.tree.attr(ino)
+    }
+
+    /// Changes attributes.
+    pub fn set_attr(&self, ino: u64, changes: &Changes) -> FsResult<Attr> {
+        // To cut a file is to remove something.
+        let cuts = changes.size.is_some();
+        let reserve = if cuts { Reserve::Removal } else { Reserve::Metadata };
+        let _transaction = self.commits.begin(reserve)?;
+        attributes::set(&self.contents, ino, changes)
+    }
+
+    /// Clears set-user-ID and, where the group may execute, set-group-ID, as a write by an ordinary user does.
+    pub fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
+        let _transaction = self.commits.begin(Reserve::Metadata)?;
+        attributes::clear_set_ids(&self.contents, ino)
+    }
+
+    /// Makes a node. In a directory with set-group-ID it gets the directory's group.
+    pub fn make(
+        &self,
+        parent: u64,
+        name: &[u8],
+        new: NewNode<'_>,
+        mode: u16,
+        uid: u32,
+        gid: u32,
+    ) -> FsResult<Attr> {
+        let _transaction = self.commits.begin(Reserve::Write(name.len() as u64))?;
+        self.tree.make(parent, name, new, mode, uid, gid)
+    }
+
+    /// Target of a symbolic link.
+    pub fn read_link(&self, ino: u64) -> FsResult<Vec<u8>> {
+        self.tree.read_link(ino)
+    }
+
+    /// Another name for a node that is no directory.
+    pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> FsResult<Attr> {
+        let _transaction = self.commits.begin(Reserve::Write(name.len() as u64))?;
+        self.tree.link(ino, parent, name)
+    }
+
+    /// Removes a name of what is no directory.
+    pub fn unlink(&self, parent: u64, name: &[u8]) -> FsResult<()> {
+        let _transaction = self.commits.begin(Reserve::Removal)?;
+        self.tree.unlink(parent, name)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: u64, name: &[u8]) -> FsResult<()> {
+        let _transaction = self.commits.begin(Reserve::Removal)?;
+        self.tree.rmdir(parent, name)
+    }
+
+    /// Renames.
+    pub fn rename(
+        &self,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        let _transaction = self.commits.begin(Reserve::Metadata)?;
+        let to = EntryName { parent: new_parent, name: new_name };
+        rename::rename(&self.tree, EntryName { parent, name }, to, mode)
+    }
+
+    /// Entries after a cookie (0: from the start), "." and ".." among them, until `each` returns false: the entry that it
+    /// refused is given again next time.
+    pub fn read_dir(&self, ino: u64, after: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> FsResult<()> {
+        self.tree.read_dir(ino, after, each)
+    }
+
+    /// A node is open now: if its last name is removed it lives until closed as often.
+    pub fn opened(&self, ino: u64) -> FsResult<()> {
+        self.handles.acquire(ino)
+    }
+
+    /// An opening ends.
+    pub fn closed(&self, ino: u64) {
+        if self.handles.release(ino) {
+            reclaim_after(&self.commits, &self.handles, ino);
+        }
+    }
+
+    /// Reads; short only at the end of the file or before a block that does not verify.
+    pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
+        self.contents.read(ino, offset, buf)
+    }
+
+    /// Writes.
+    pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
+        let _transaction = self.commits.begin(Reserve::Write(data.len() as u64))?;
+        self.contents.write(ino, offset, data, true)
+    }
+
+    /// Writes for a caller that keeps the file's times itself, and gives them later ([`Vault::set_attr`]): a kernel that holds written
+    /// pages back, and knows when they were written.
+    pub fn write_undated(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
+        let _transaction = self.commits.begin(Reserve::Write(data.len() as u64))?;
+        self.contents.write(ino, offset, data, false)
+    }
+
+    /// As `fallocate`.
+    pub fn allocate(&self, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
+        let reserve = match how {
+            Allocate::Punch => Reserve::Removal,
+            // It makes holes.
+            _ => Reserve::Write(0),
+        };
+        let _transaction = self.commits.begin(reserve)?;
+        length::allocate(&self.contents, ino, how, offset, len)
+    }
+
+    /// As `lseek` with `SEEK_DATA` and `SEEK_HOLE`.
+    pub fn seek(&self, ino: u64, offset: u64, to: SeekTo) -> FsResult<u64> {
+        length::seek(&self.contents, ino, offset, to)
+    }
+
+    /// Returns when everything acknowledged so far of this node is durable.
+    pub fn fsync(&self, ino: u64) -> FsResult<()> {
+        self.contents.inodes.get(ino)?;
+        self.commits.sync()
+    }
+
+    /// Returns when everything acknowledged so far is durable.
+    pub fn sync(&self) -> FsResult<()> {
+        self.commits.sync()
+    }
+
+    /// Value of an extended attribute. ENODATA if there is none.
+    pub fn get_xattr(&self, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
+        attributes::get_xattr(&self.contents, ino, name)
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
+        let _transaction = self.commits.begin(Reserve::Write(value.len() as u64))?;
+        attributes::set_xattr(&self.contents, ino, name, value, how)
+    }
+
+    /// Names of all extended attributes.
+    pub fn list_xattrs(&self, ino: u64) -> FsResult<Vec<Vec<u8>>> {
+        attributes::list_xattrs(&self.contents, ino)
+    }
+
+    /// Removes an extended attribute. ENODATA if there is none.
+    pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> FsResult<()> {
+        let _transaction = self.commits.begin(Reserve::Removal)?;
+        attributes::remove_xattr(&self.contents, ino, name)
+    }
+
+    /// Space of the backing file system, as far as the vault gives it to files.
+    pub fn space(&self) -> FsResult<Space> {
+        Ok(self.commits.space.space()?)
+    }
+
+    /// How a file is protected.
+    pub fn file_stat(&self, ino: u64) -> FsResult<FileStat> {
+        check::file_stat(&self.contents, ino)
+    }
+
+    /// Plain path of a node, for the log.
+    pub fn path_of(&self, ino: u64) -> String {
+        paths::path_of(&self.contents.inodes, &self.contents.namespace, ino)
+    }
+
+    /// Reads and verifies everything; `progress` is told how many files are done, and of how many.
+    pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
+        if !self.contents.services.read_only {
+            self.commits.commit()?;
+        }
+        let lacks_superblock = self.found.superblocks == Superblocks::Damaged;
+        check::check(&self.contents, progress).map(|report| CheckReport { lacks_superblock, ..report })
+    }
+
+    /// Writes the pages of the namespace anew that only one of their backing files holds, and so both superblocks. How many pages.
+    ///
+    /// Errors: EROFS as [`Kind::ReadOnly`], and those of a commit.
+    pub fn repair(&self) -> Result<u64> {
+        let namespace = &self.contents.namespace;
+        let mut is_whole = true;
+        namespace.verify(&mut |_, _| is_whole = false)?;
+        let (mut pages, mut next) = (0, Some(Spot::default()));
+        while let Some(from) = next {
+            let (given, further) = namespace.give_again(from, is_whole)?;
+            self.commits.checkpoint()?;
+            self.contents.store.finish_checkpoint()?;
+            (pages, next) = (pages + given, further);
+        }
+        Ok(pages)
+    }
+
+    /// Counters for people.
+    pub fn status(&self) -> Status {
+        let (bad, open) = self.contents.counts();
+        let mut items = vec![
+            StatusItem::new("commits_made", self.commits.count(), "commits"),
+            StatusItem::new("changed_inodes", self.contents.inodes.changed() as u64, "inodes"),
+            StatusItem::new("open_nodes", self.handles.count() as u64, "nodes"),
+            StatusItem::new("cached_files", open, "files"),
+            StatusItem::new("bad_blocks", bad, "blocks"),
+            StatusItem::new("inodes_made", self.contents.inodes.made(), "inodes"),
+            StatusItem::new("pages_from_copies", self.contents.namespace.elsewhere(), "pages"),
+        ];
+        items.extend(self.contents.store.status().items);
+        Status { items }
+    }
+}

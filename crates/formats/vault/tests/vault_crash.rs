@@ -1,0 +1,138 @@
+//! Power cuts after every operation of the folder, in workloads of files, names and syncs: what is there after the cut is the
+//! whole vault as it was after the last sync, or after some operation since, and nothing ever looks like tampering.
+//!
+//! `LACUNA_CUTS` sets how many cuts there are (200 without it), `LACUNA_SEED` the first seed.
+
+mod world;
+
+use lacuna_contracts::Kind;
+use lacuna_integrity::{Choice, Scheme};
+use lacuna_sim::{CrashFolder, Rng};
+use lacuna_vault::Vault;
+use world::World;
+use world::dump::{assert_same, digest, of_model, of_vault};
+use world::model::Model;
+use world::ops::{Step, step};
+use world::states::States;
+
+const CHOICES: [Choice; 4] =
+    [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
+/// Operations of a workload after its beginning.
+const STEPS: u64 = 60;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Does random operations until the power goes. Whether it did.
+fn work(states: &mut States, vault: &Vault, rng: &mut Rng, folder: &CrashFolder) -> bool {
+    for _ in 0..STEPS {
+        let done = step(vault, &mut states.model, rng, 60);
+        if folder.is_cut() {
+            // The one that was under way may have been done whole.
+            states.since.push(states.model.clone());
+            return true;
+        }
+        assert!(matches!(done, Step::Same | Step::Durable), "a failure without a cut");
+        states.did(&done);
+    }
+    false
+}
+
+/// A workload with a cut after `cut` operations of the folder, then another cut in the opening or in what follows, then an
+/// orderly end. Gives what stands for the run, and whether the first cut came.
+fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
+    let context = format!("seed {seed}, cut after {cut} operations, {}", choice.name());
+    let mut world = World::new(seed);
+    let mut rng = Rng::new(seed);
+    let vault = world.create(choice);
+    let mut states = States::new(Model::default());
+    world.folder.cut_after(cut);
+    let came = work(&mut states, &vault, &mut rng, &world.folder);
+    drop(vault);
+    let mut rng = Rng::new(seed ^ cut.rotate_left(32));
+    for again in 0..3 {
+        world.folder.cut_now();
+        let image = world.folder.after_cut(&mut rng);
+        world.folder = CrashFolder::from_image(&image);
+        // What failed for want of power is no finding.
+        world.log.lock().clear();
+        // The second opening is cut as well, or what comes soon after it.
+        if again < 2 {
+            world.folder.cut_after(rng.below(40));
+        }
+        let vault = match world.open() {
+            Ok(vault) => vault,
+            Err(e) => {
+                assert!(world.folder.is_cut() && e.kind() == Kind::Io, "{context}: {e}");
+                continue;
+            }
+        };
+        if world.folder.is_cut() {
+            continue;
+        }
+        states.recover(&vault, &context);
+        if !work(&mut states, &vault, &mut rng, &world.folder) {
+            world.folder.cut_after(u64::MAX);
+            // Everything verifies, and an orderly end keeps everything.
+            let report = vault.check(&mut |_, _| ()).unwrap();
+            assert!(report.bad.is_empty(), "{context}: {:?}", report.bad);
+            vault.close().unwrap();
+            drop(vault);
+            let vault = world.open_with(|options| options.read_only = true).unwrap();
+            assert_same(&of_vault(&vault), &of_model(&states.model.reopened()), &context);
+            break;
+        }
+    }
+    assert!(world.log.lock().is_empty(), "{context}: {:?}", world.log.lock());
+    (world.folder.digest(), came)
+}
+
+#[test]
+fn every_cut_leaves_a_state_that_was() {
+    let (mut cuts, first) = (number("LACUNA_CUTS", 200), number("LACUNA_SEED", 1));
+    let (mut seed, mut all) = (first, 0u64);
+    while cuts > 0 {
+        let choice = CHOICES[seed as usize % CHOICES.len()];
+        // Every operation in turn, from a random one on; the end of the workload begins another.
+        let from = Rng::new(seed).below(30);
+        for cut in from.. {
+            let (digest, came) = run(seed, cut, choice);
+            all = all.rotate_left(7) ^ digest;
+            cuts -= 1;
+            if !came || cuts == 0 || cut > from + 40 {
+                break;
+            }
+        }
+        seed += 1;
+    }
+    println!("seeds {first} to {}, digest {all:016x}", seed - 1);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest() {
+    let once = || [3, 17, 40].map(|cut| run(7, cut, Choice::Auto).0);
+    assert_eq!(once(), once());
+    assert_ne!(digest(&[1]), digest(&[2]));
+}
+
+#[test]
+#[should_panic(expected = "seed")]
+fn a_folder_that_lies_about_syncs_is_found_out() {
+    for seed in 0..200 {
+        let mut world = World::new(seed);
+        world.folder.ignore_syncs(true);
+        let mut rng = Rng::new(seed);
+        let vault = world.create(Choice::Auto);
+        let mut states = States::new(Model::default());
+        work(&mut states, &vault, &mut rng, &world.folder);
+        vault.sync().unwrap();
+        drop(vault);
+        states.since = vec![states.model.clone()];
+        world.folder.cut_now();
+        let image = world.folder.after_cut(&mut rng);
+        world.folder = CrashFolder::from_image(&image);
+        let vault = world.open().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        states.recover(&vault, &format!("seed {seed}"));
+    }
+}

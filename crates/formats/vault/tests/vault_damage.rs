@@ -1,0 +1,422 @@
+//! Bad blocks: whatever one block of a closed vault's backing files holds, everything is shown but what lies in it; and an older or altered
+//! copy of a page is never taken for the newest.
+//!
+//! `LACUNA_PAIRS` says how many pairs of blocks are destroyed (60 without it), or `all`; with it, each single block is destroyed in both
+//! ways, of vaults that were used more or less often.
+
+mod world;
+
+use lacuna_integrity::Choice;
+use lacuna_sim::{CrashFolder, FolderImage, Image, Rng};
+use lacuna_vault::store::{Anchor, FILES, MemoryAnchor, PAGE};
+use lacuna_vault::{FsError, NewNode, ROOT, Vault};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use world::World;
+
+/// What lies under each path: the content of files, nothing for directories.
+type Truth = BTreeMap<String, Option<Vec<u8>>>;
+
+/// A closed vault: its directory, its anchor and what it holds.
+struct Closed {
+    world: World,
+    image: FolderImage,
+    truth: Truth,
+    /// The first backing files of the namespace, and the second.
+    firsts: BTreeSet<String>,
+    seconds: BTreeSet<String>,
+}
+
+/// What an opening showed of the truth.
+#[derive(Default)]
+struct Shown {
+    good: u64,
+    /// Blocks of files that are errors.
+    lost_blocks: u64,
+    /// Names, directories and whole files that are errors.
+    lost: u64,
+    wrong: Vec<String>,
+}
+
+fn find(vault: &Vault, path: &str) -> Result<u64, FsError> {
+    path.split('/').try_fold(ROOT, |ino, name| vault.lookup(ino, name.as_bytes()).map(|attr| attr.ino))
+}
+
+fn children(truth: &Truth, directory: &str) -> BTreeSet<String> {
+    let below = |path: &String| Some(path.strip_prefix(directory)?.strip_prefix('/')?.to_owned());
+    truth.keys().filter_map(below).filter(|name| !name.contains('/')).collect()
+}
+
+/// Compares what a vault shows with the truth.
+fn show(vault: &Vault, truth: &Truth) -> Shown {
+    let mut shown = Shown::default();
+    for (path, content) in truth {
+        let ino = match find(vault, path) {
+            Ok(ino) => ino,
+            Err(FsError::Errno(libc::ENOENT)) => {
+                shown.wrong.push(format!("{path} is missing"));
+                continue;
+            }
+            Err(_) => {
+                shown.lost += 1;
+                continue;
+            }
+        };
+        match content {
+            None => {
+                let mut names = BTreeSet::new();
+                let listed = vault.read_dir(ino, 2, &mut |entry| {
+                    names.insert(String::from_utf8_lossy(entry.name).into_owned())
+                });
+                match listed {
+                    Err(_) => shown.lost += 1,
+                    Ok(()) if names == children(truth, path) => shown.good += 1,
+                    Ok(()) => shown.wrong.push(format!("{path} lists {names:?}")),
+                }
+            }
+            Some(content) => show_file(vault, path, ino, content, &mut shown),
+        }
+    }
+    shown
+}
+
+fn show_file(vault: &Vault, path: &str, ino: u64, content: &[u8], shown: &mut Shown) {
+    match vault.attr(ino) {
+        Err(_) => {
+            shown.lost += 1;
+            return;
+        }
+        Ok(attr) if attr.size != content.len() as u64 => {
+            return shown.wrong.push(format!("{path} has {} bytes", attr.size));
+        }
+        Ok(_) => {}
+    }
+    for (nth, block) in (0..).zip(content.chunks(PAGE)) {
+        let mut bytes = vec![0; block.len()];
+        match vault.read(ino, nth * PAGE as u64, &mut bytes) {
+            Err(_) => shown.lost_blocks += 1,
+            Ok(read) if read == block.len() && bytes == block => shown.good += 1,
+            Ok(_) => shown.wrong.push(format!("block {nth} of {path} reads otherwise")),
+        }
+    }
+}
+
+/// The truth of a vault: files of a few blocks in directories, among them some whose content lies in no block.
+fn fill(vault: &Vault, truth: &mut Truth, round: u64) {
+    let mut rng = Rng::new(round);
+    for directory in ["letters", "pictures"] {
+        let parent = match find(vault, directory) {
+            Ok(ino) => ino,
+            Err(_) => vault.make(ROOT, directory.as_bytes(), NewNode::Directory, 0o755, 0, 0).unwrap().ino,
+        };
+        truth.insert(directory.into(), None);
+        for n in 0..20 {
+            let path = format!("{directory}/a file with a longer name, number {n}");
+            let (_, name) = path.split_once('/').unwrap();
+            let ino = match find(vault, &path) {
+                Ok(ino) => ino,
+                Err(_) => vault.make(parent, name.as_bytes(), NewNode::File, 0o644, 0, 0).unwrap().ino,
+            };
+            let content = format!("round {round}, {path} ").into_bytes().repeat(rng.below(400) as usize);
+            vault.write(ino, 0, &content).unwrap();
+            let holds = truth.entry(path).or_default().get_or_insert_default();
+            holds.resize(holds.len().max(content.len()), 0);
+            holds[..content.len()].copy_from_slice(&content);
+        }
+        // Rounds are commits of their own, so that the counters of the namespace's blocks differ.
+        vault.sync().unwrap();
+    }
+}
+
+/// A vault that was used, closed and used again, and closed.
+fn closed(rounds: u64) -> Closed {
+    let mut world = World::new(rounds);
+    let (mut vault, mut truth) = (world.create(Choice::Auto), Truth::new());
+    for round in 0..rounds {
+        fill(&vault, &mut truth, round);
+        vault.close().unwrap();
+        drop(vault);
+        vault = world.open().unwrap();
+    }
+    let files = truth.keys().filter_map(|path| vault.file_stat(find(&vault, path).unwrap()).ok());
+    let of_files: BTreeSet<String> = files.filter_map(|stat| stat.backing).collect();
+    vault.close().unwrap();
+    drop(vault);
+    let image = world.folder.snapshot();
+    let known = |name: &&str| FILES.contains(name) || of_files.contains(*name);
+    let of_namespace: Vec<String> = image.names().filter(|name| !known(name)).map(str::to_owned).collect();
+    let mut alike = BTreeMap::<Vec<u8>, Vec<String>>::new();
+    for name in of_namespace {
+        alike.entry(image.files[&name].to_vec()).or_default().push(name);
+    }
+    // One of two files that hold the same is the first, and which is told by what is left without the other.
+    let (mut firsts, mut seconds) = (BTreeSet::new(), BTreeSet::new());
+    for pair in alike.into_values() {
+        let [one, other] = pair.try_into().expect("two files of each object of the namespace");
+        firsts.insert(one);
+        seconds.insert(other);
+    }
+    Closed { world, image, truth, firsts, seconds }
+}
+
+impl Closed {
+    /// Opens a copy of the directory to look at it.
+    fn look(&mut self, image: &FolderImage) -> lacuna_contracts::Result<Vault> {
+        self.world.folder = CrashFolder::from_image(image);
+        self.world.open_with(|options| options.read_only = true)
+    }
+
+    /// The other file that holds the same page.
+    fn twin(&self, name: &str) -> Option<String> {
+        let (one, other): (Vec<_>, Vec<_>) = (self.firsts.iter().collect(), self.seconds.iter().collect());
+        let of = |name: &str| self.image.files[name].to_vec();
+        match name {
+            "super.0" => Some("super.1".into()),
+            "super.1" => Some("super.0".into()),
+            _ => one.into_iter().chain(other).find(|twin| *twin != name && of(twin) == of(name)).cloned(),
+        }
+        .filter(|_| FILES[..2].contains(&name) || self.firsts.contains(name) || self.seconds.contains(name))
+    }
+
+    /// Every block of every backing file that was ever written, and some that were not.
+    fn blocks(&self) -> Vec<(String, u64)> {
+        let mut blocks = Vec::new();
+        for (name, content) in &self.image.files {
+            let written: BTreeSet<u64> = content.written_pages().collect();
+            let all = 0..content.len().div_ceil(PAGE as u64);
+            let wanted = all.filter(|page| written.contains(page) || page % 37 == 5);
+            blocks.extend(wanted.map(|page| (name.clone(), page)));
+        }
+        blocks
+    }
+}
+
+fn destroy(image: &mut FolderImage, name: &str, page: u64, rng: &mut Rng) {
+    let bytes = if rng.chance(1, 2) { vec![0; PAGE] } else { rng.bytes(PAGE) };
+    overwrite(image, name, page, &bytes);
+}
+
+fn overwrite(image: &mut FolderImage, name: &str, page: u64, bytes: &[u8]) {
+    assert!(image.alter(name, |file| {
+        let at = page as usize * PAGE;
+        let end = file.len().min(at + PAGE);
+        file[at..end].copy_from_slice(&bytes[..end - at]);
+    }));
+}
+
+/// What was asked for with `LACUNA_PAIRS`.
+fn asked() -> Option<String> {
+    std::env::var("LACUNA_PAIRS").ok()
+}
+
+#[test]
+fn one_bad_block_costs_what_lies_in_it() {
+    let mut rng = Rng::new(1);
+    let all = asked().is_some();
+    for rounds in if all { 1..=4 } else { 2..=2 } {
+        let mut closed = closed(rounds);
+        let (blocks, mut lost) = (closed.blocks(), 0);
+        for (name, page) in &blocks {
+            let ways = [vec![0; PAGE], rng.bytes(PAGE)];
+            let one = rng.below(2) as usize;
+            for bytes in if all { &ways[..] } else { &ways[one..=one] } {
+                let mut image = closed.image.clone();
+                overwrite(&mut image, name, *page, bytes);
+                let context = format!("{rounds} rounds, page {page} of {name}");
+                let vault = closed.look(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
+                let Shown { lost_blocks, lost: names, wrong, .. } = show(&vault, &closed.truth);
+                let of_file = !FILES.contains(&name.as_str()) && closed.twin(name).is_none();
+                assert!(wrong.is_empty() && names == 0, "{context}: {wrong:?}, {names} names");
+                assert!(lost_blocks <= u64::from(of_file), "{context}: {lost_blocks} blocks");
+                lost += lost_blocks;
+            }
+        }
+        println!("{rounds} rounds: {} blocks, {lost} errors", blocks.len());
+        assert!(lost > 20 && blocks.len() as u64 > 70, "{lost}");
+    }
+}
+
+#[test]
+fn two_bad_blocks_cost_what_lies_in_them() {
+    let mut closed = closed(2);
+    let mut rng = Rng::new(2);
+    let blocks = closed.blocks();
+    let asked = asked();
+    let pairs: Vec<(usize, usize)> = if asked.as_deref() == Some("all") {
+        let each = 0..blocks.len();
+        each.flat_map(|one| (0..one).map(move |other| (one, other))).collect()
+    } else {
+        let pairs: u64 = asked.and_then(|pairs| pairs.parse().ok()).unwrap_or(60);
+        let mut any = || rng.below(blocks.len() as u64) as usize;
+        (0..pairs).map(|_| (any(), any())).collect()
+    };
+    for (one, other) in pairs {
+        let (one, other) = (blocks[one].clone(), blocks[other].clone());
+        // Both copies of one page are another matter.
+        let is_twin = closed.twin(&one.0).is_some_and(|twin| twin == other.0);
+        if is_twin && (one.1 == other.1 || FILES.contains(&one.0.as_str())) {
+            continue;
+        }
+        let mut image = closed.image.clone();
+        [&one, &other].into_iter().for_each(|(name, page)| destroy(&mut image, name, *page, &mut rng));
+        let context = format!("{one:?} and {other:?}");
+        let vault = closed.look(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let Shown { lost_blocks, lost, wrong, .. } = show(&vault, &closed.truth);
+        assert!(wrong.is_empty() && lost == 0 && lost_blocks <= 2, "{context}: {wrong:?}, {lost} names");
+    }
+}
+
+/// One bit of each page of the namespace: everything is shown; of both copies of it: everything, or an error, and nothing else.
+#[test]
+fn one_bit_of_each_page_of_the_namespace_is_never_silent() {
+    let mut closed = closed(2);
+    let mut rng = Rng::new(3);
+    let names: Vec<String> = closed.firsts.iter().chain(&closed.seconds).cloned().collect();
+    let (mut complete, mut refused, mut errors) = (0, 0, 0);
+    for name in names {
+        let twin = closed.twin(&name).unwrap();
+        let pages: Vec<u64> = closed.image.files[&name].written_pages().collect();
+        for page in pages {
+            let at = page as usize * PAGE + rng.below(PAGE as u64) as usize;
+            let flip = |file: &mut Vec<u8>| file[at] ^= 1 << (at % 8);
+            let mut image = closed.image.clone();
+            assert!(image.alter(&name, flip));
+            let context = format!("bit of byte {at} of {name}");
+            let vault = closed.look(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let shown = show(&vault, &closed.truth);
+            assert!(shown.wrong.is_empty() && shown.lost + shown.lost_blocks == 0, "{context}");
+            if closed.seconds.contains(&name) {
+                continue;
+            }
+            assert!(image.alter(&twin, flip));
+            match closed.look(&image) {
+                Err(_) => refused += 1,
+                Ok(vault) => {
+                    let shown = show(&vault, &closed.truth);
+                    assert!(shown.wrong.is_empty(), "{context}, in both files: {:?}", shown.wrong);
+                    let is_complete = shown.lost + shown.lost_blocks == 0;
+                    *(if is_complete { &mut complete } else { &mut errors }) += 1;
+                }
+            }
+        }
+    }
+    println!("in both files: {complete} complete, {errors} with errors, {refused} refused");
+    assert!(refused + errors > 5);
+}
+
+/// A copy of an earlier day is no copy: whether it is put beside a page that does not verify, or in the place of both.
+#[test]
+fn an_older_copy_is_never_taken_for_the_newest() {
+    let mut closed = closed(2);
+    let (older, anchor) = (closed.image.clone(), closed.world.memory.load().unwrap());
+    closed.world.folder = CrashFolder::from_image(&older);
+    let vault = closed.world.open().unwrap();
+    fill(&vault, &mut closed.truth, 77);
+    vault.close().unwrap();
+    drop(vault);
+    assert_ne!(closed.world.memory.load().unwrap(), anchor);
+    let newer = closed.world.folder.snapshot();
+    let mut rng = Rng::new(4);
+    let (mut complete, mut partly) = (0, 0);
+    for name in closed.firsts.union(&closed.seconds).cloned().collect::<Vec<_>>() {
+        let twin = closed.twin(&name).unwrap();
+        for page in newer.files[&name].changed_pages(&older.files[&name]) {
+            let back = |image: &mut FolderImage, name: &str| {
+                let mut bytes = vec![0; PAGE];
+                older.files[name].read(page * PAGE as u64, &mut bytes).unwrap();
+                let end = (page as usize + 1) * PAGE;
+                assert!(image.alter(name, |file| {
+                    file.resize(file.len().max(end), 0);
+                    file[end - PAGE..end].copy_from_slice(&bytes);
+                }));
+            };
+            for how in 0..3 {
+                let mut image = newer.clone();
+                back(&mut image, &name);
+                match how {
+                    0 => {}
+                    1 => destroy(&mut image, &twin, page, &mut rng),
+                    _ => back(&mut image, &twin),
+                }
+                let Ok(vault) = closed.look(&image) else {
+                    assert!(how > 0, "page {page} of {name} is older, and its copy is not");
+                    partly += 1;
+                    continue;
+                };
+                let shown = show(&vault, &closed.truth);
+                assert!(shown.wrong.is_empty(), "page {page} of {name}, {how}: {:?}", shown.wrong);
+                let is_complete = shown.lost + shown.lost_blocks == 0;
+                assert!(is_complete || how > 0, "page {page} of {name} is older, and its copy is not");
+                *(if is_complete { &mut complete } else { &mut partly }) += 1;
+            }
+        }
+    }
+    println!("{complete} complete, {partly} with errors or refused");
+    assert!(complete > 10 && partly > 10);
+}
+
+#[test]
+fn check_counts_what_one_file_alone_holds_and_repair_writes_it_anew() {
+    let mut closed = closed(2);
+    let pages: u64 =
+        closed.firsts.iter().map(|name| closed.image.files[name].written_pages().count() as u64).sum();
+    let firsts: Vec<String> = closed.firsts.iter().cloned().collect();
+    let seconds: Vec<String> = closed.seconds.iter().cloned().collect();
+    let one = closed.image.files[&firsts[0]].written_pages().next().unwrap();
+    for (lost, others, least) in
+        [(&firsts, &seconds, pages / 2), (&seconds, &firsts, pages / 2), (&firsts, &seconds, 1)]
+    {
+        let mut image = closed.image.clone();
+        if least == 1 {
+            destroy(&mut image, &firsts[0], one, &mut Rng::new(5));
+        } else {
+            lost.iter().for_each(|name| drop(image.files.remove(name)));
+        }
+        let report = closed.look(&image).unwrap().check(&mut |_, _| ()).unwrap();
+        assert!(report.places == 0 && (least..=pages).contains(&report.single), "{report:?}");
+        assert!(least > 1 || report.single == 1, "{report:?}");
+        // Repaired, it needs neither the one nor the other.
+        closed.world.folder = CrashFolder::from_image(&image);
+        let state = closed.world.memory.load().unwrap();
+        let vault = closed.world.open().unwrap();
+        assert_eq!(vault.repair().unwrap(), report.single);
+        vault.close().unwrap();
+        drop(vault);
+        let repaired = closed.world.folder.snapshot();
+        for gone in [lost, others] {
+            let mut image = repaired.clone();
+            gone.iter().for_each(|name| drop(image.files.insert(name.clone(), Image::new(0))));
+            let vault = closed.look(&image).unwrap();
+            let shown = show(&vault, &closed.truth);
+            assert!(shown.wrong.is_empty() && shown.lost + shown.lost_blocks == 0);
+        }
+        let report = closed.look(&repaired).unwrap().check(&mut |_, _| ()).unwrap();
+        assert!(report.single == 0 && report.bad.is_empty() && !report.lacks_superblock, "{report:?}");
+        closed.world.memory = Arc::new(MemoryAnchor::new(state));
+    }
+}
+
+#[test]
+fn a_lost_superblock_is_told_and_written_anew() {
+    let mut closed = closed(1);
+    for name in &FILES[..2] {
+        let mut image = closed.image.clone();
+        destroy(&mut image, name, 0, &mut Rng::new(6));
+        closed.world.log.lock().clear();
+        let vault = closed.look(&image).unwrap();
+        assert!(vault.check(&mut |_, _| ()).unwrap().lacks_superblock);
+        let log = closed.world.log.lock().join("; ");
+        assert!(log.contains(name), "{log}");
+        drop(vault);
+        closed.world.folder = CrashFolder::from_image(&image);
+        let state = closed.world.memory.load().unwrap();
+        // An opening for writing is enough, even if nothing is written and it does not end.
+        drop(closed.world.open().unwrap());
+        let mut image = closed.world.folder.snapshot();
+        let other = if *name == FILES[0] { FILES[1] } else { FILES[0] };
+        drop(image.files.remove(other));
+        let vault = closed.look(&image).unwrap();
+        assert!(show(&vault, &closed.truth).wrong.is_empty());
+        closed.world.memory = Arc::new(MemoryAnchor::new(state));
+    }
+}

@@ -1,0 +1,176 @@
+//! A backing directory that fails, or goes away: writing ends after a failure, and what was synced is there when it is opened again.
+//! Full ones are in `vault_full`.
+
+mod world;
+
+use lacuna_contracts::Kind;
+use lacuna_integrity::Choice;
+use lacuna_medium::Folder;
+use lacuna_sim::{CrashFolder, FolderOp, Rng};
+use lacuna_vault::{FileKind, NewNode, ROOT, Vault};
+use world::World;
+use world::dump::{assert_same, of_model, of_vault};
+use world::model::{Model, Node};
+use world::ops::work;
+
+/// A vault with one synced file, and the model of it.
+fn one_file(world: &mut World) -> (Vault, u64, Model) {
+    let vault = world.create(Choice::Auto);
+    let mut model = Model::default();
+    let ino = vault.make(ROOT, b"file", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    model.make(ino, ROOT, b"file", Node::new(FileKind::File, 0o644, ROOT));
+    let data = Rng::new(5).bytes(200_000);
+    vault.write(ino, 0, &data).unwrap();
+    model.write(ino, 0, &data).unwrap();
+    vault.sync().unwrap();
+    (vault, ino, model)
+}
+
+#[test]
+fn a_failed_write_or_sync_ends_writing_and_what_was_synced_stays() {
+    for (op, writes) in [(FolderOp::Write, true), (FolderOp::Sync, false), (FolderOp::Create, true)] {
+        let mut world = World::new(2);
+        let (vault, ino, model) = one_file(&mut world);
+        world.folder.fail(op, 0, Kind::Io, false);
+        let mut failed = vec![];
+        for n in 0..40u64 {
+            let name = format!("new {n}");
+            let done = vault.make(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0);
+            let done = done.and_then(|attr| vault.write(attr.ino, 0, &[1; 9000]));
+            failed.extend(done.err());
+            failed.extend(vault.sync().err());
+        }
+        assert!(failed.len() >= 40, "{op:?}: {} failures", failed.len());
+        assert!(failed.iter().all(|e| e.errno() == libc::EIO), "{op:?}: {:?}", failed[0]);
+        let refused = failed.last().unwrap().to_string();
+        assert!(refused.contains("a failure that the test asked for"), "{op:?}: {refused}");
+        // Reading goes on.
+        assert_eq!(vault.attr(ino).unwrap().size, 200_000);
+        assert_eq!(world::dump::content(&vault, ino, 200_000), *model.nodes[&ino].data);
+        assert!(vault.close().is_err());
+        drop(vault);
+        world.folder.heal();
+        let _ = writes;
+        let vault = world.open().unwrap();
+        let found = of_vault(&vault);
+        for (path, shown) in of_model(&model).iter().filter(|(path, _)| *path != "/") {
+            assert_eq!(found.get(path), Some(shown), "{op:?}");
+        }
+    }
+}
+
+#[test]
+fn a_failed_read_is_an_error_of_that_read_alone() {
+    let mut world = World::new(3);
+    let (vault, ino, model) = one_file(&mut world);
+    world.folder.fail(FolderOp::Read, 0, Kind::Io, false);
+    let mut buf = vec![0; 200_000];
+    let failed = vault.read(ino, 0, &mut buf).unwrap_err();
+    assert_eq!(failed.errno(), libc::EIO);
+    assert_eq!(world::dump::content(&vault, ino, 200_000), *model.nodes[&ino].data);
+    let log = world.log.lock().clone();
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert!(log[0].contains("block 0 of /file (backing file "), "{log:?}");
+    vault.write(ino, 0, b"goes on").unwrap();
+    vault.close().unwrap();
+}
+
+#[test]
+fn a_lost_directory_is_an_error_and_never_panics() {
+    for seed in 0..5 {
+        let mut world = World::new(seed);
+        let mut rng = Rng::new(seed);
+        let vault = world.create(Choice::Auto);
+        let mut model = Model::default();
+        work(&vault, &mut model, &mut rng, 100);
+        vault.sync().unwrap();
+        let names: Vec<String> = world.folder.snapshot().names().map(str::to_owned).collect();
+        names.iter().for_each(|name| world.folder.put(name, None));
+        for op in [FolderOp::Write, FolderOp::Create, FolderOp::Sync, FolderOp::SyncAll, FolderOp::SyncNames]
+        {
+            world.folder.fail(op, 0, Kind::NotFound, true);
+        }
+        let mut model = model.clone();
+        for _ in 0..50 {
+            // Reads of what is gone are errors; the model of a write that failed stays as it was.
+            let done = std::panic::AssertUnwindSafe(|| vault.sync());
+            let _ = done();
+            let ino = 2 + rng.below(20);
+            let mut buf = vec![0; 10_000];
+            if let (Ok(read), Ok(expected)) = (vault.read(ino, 0, &mut buf), model.read(ino, 0, 10_000)) {
+                assert!(buf[..read] == expected[..read], "inode {ino}");
+            }
+            let _ = vault.write(ino, 0, &[1; 5000]).map(|_| model.write(ino, 0, &[1; 5000]));
+        }
+        assert!(vault.close().is_err());
+    }
+}
+
+#[test]
+fn a_read_only_opening_changes_nothing() {
+    let mut world = World::new(4);
+    let (vault, ino, model) = one_file(&mut world);
+    // No orderly end: the journal is not empty.
+    drop(vault);
+    let before = world.folder.snapshot().digest();
+    world.folder.set_read_only(true);
+    let vault = world.open_with(|options| options.read_only = true).unwrap();
+    assert_same(&of_vault(&vault), &of_model(&model), "read-only");
+    assert_eq!(vault.write(ino, 0, b"x").unwrap_err().errno(), libc::EROFS);
+    assert_eq!(vault.unlink(ROOT, b"file").unwrap_err().errno(), libc::EROFS);
+    vault.sync().unwrap();
+    vault.close().unwrap();
+    drop(vault);
+    assert_eq!(world.folder.snapshot().digest(), before);
+    let folder = CrashFolder::from_image(&world.folder.snapshot());
+    world.folder = folder;
+    assert_same(&of_vault(&world.open().unwrap()), &of_model(&model), "afterwards");
+}
+
+const YEAR: i64 = 365 * 24 * 3600;
+
+#[test]
+fn clocks_that_jump_change_nothing_but_times() {
+    let mut world = World::new(5);
+    let (vault, ino, _) = one_file(&mut world);
+    vault.sync().unwrap();
+    let older = world.folder.snapshot();
+    let mut vault = Some(vault);
+    for (round, jump) in [-50 * YEAR, 300 * YEAR, -YEAR, -3600].into_iter().enumerate() {
+        world.clock.advance(jump);
+        let open = vault.take().unwrap();
+        open.write(ino, 0, &[round as u8; 5000]).unwrap();
+        open.sync().unwrap();
+        // A process that ends without a word, and one in order.
+        if round % 2 == 0 {
+            open.close().unwrap();
+        }
+        drop(open);
+        let open = world.open().unwrap();
+        let mut found = [9; 5000];
+        assert_eq!(open.read(ino, 0, &mut found).unwrap(), 5000);
+        assert_eq!(found, [round as u8; 5000]);
+        vault = Some(open);
+    }
+    drop(vault);
+    // The time of a state says nothing about its age.
+    world.folder.restore(&older);
+    assert_eq!(world.open().err().map(|e| e.kind()), Some(Kind::RolledBack));
+}
+
+#[test]
+fn a_lost_backing_file_is_told_in_one_line() {
+    let mut world = World::new(5);
+    let vault = world.create(Choice::Auto);
+    let file = vault.make(ROOT, b"lost", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.write(file, 0, &vec![7; 3000 * 4096]).unwrap();
+    let backing = vault.file_stat(file).unwrap().backing.unwrap();
+    vault.close().unwrap();
+    drop(vault);
+    world.folder.remove(&backing).unwrap();
+    let vault = world.open_with(|options| options.read_only = true).unwrap();
+    let report = vault.check(&mut |_, _| ()).unwrap();
+    let [bad] = &report.bad[..] else { panic!("{:?}", report.bad) };
+    assert_eq!((report.places, bad.block, bad.blocks, &*bad.path), (3000, Some(0), 3000, "/lost"));
+    assert!(report.is_whole() && bad.why.starts_with("does not verify"), "{}", bad.why);
+}

@@ -1,0 +1,161 @@
+//! The FUSE device and the mount: by the system call where the kernel lets us, otherwise by `fusermount3`.
+//!
+//! `fuser` can mount as well, but then lets only one user's requests through, and the kernel sends the times of files under
+//! the name of root when it writes its cache back. Here the kernel alone decides who may enter.
+
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_mount::FUSE_SOURCE;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::MountFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::{getegid, geteuid};
+use std::fs;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Where FUSE is reached.
+const DEVICE: &str = "/dev/fuse";
+/// The mount tool for users other than root.
+const TOOL: &str = "fusermount3";
+/// What the tool's environment names its socket with. The socket is its standard input.
+const SOCKET: &str = "_FUSE_COMMFD";
+/// Where users other than root may be allowed to let others in.
+const TOOL_SETTINGS: &str = "/etc/fuse.conf";
+/// The line that allows it.
+const ALLOW: &str = "user_allow_other";
+
+/// How to mount.
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    /// Whether users other than the one who mounts may enter.
+    pub allow_other: bool,
+    /// Whether the kernel refuses changes.
+    pub read_only: bool,
+    /// Whether the kernel runs no program in it.
+    pub no_exec: bool,
+}
+
+/// Opens the device; it is not yet a mount.
+fn open_device() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Whether each serving thread can have a device of its own.
+pub(crate) fn device_opens() -> bool {
+    open_device().is_ok()
+}
+
+/// Mounts at the directory `mountpoint` and gives the device that serves it.
+///
+/// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed; [`Kind::NotFound`] without FUSE.
+pub(crate) fn mount(mountpoint: &Path, access: Access) -> Result<OwnedFd> {
+    let what = format!("cannot mount FUSE at {}", mountpoint.display());
+    let failed = |e: &io::Error| Error::io(&what, e);
+    if !geteuid().is_root() && access.allow_other && !others_allowed() {
+        return Err(Error::new(Kind::Permission, what)
+            .found(format!("no line `{ALLOW}` in {TOOL_SETTINGS}"))
+            .expected("the permission to let other users in")
+            .remedy("add that line as root, or mount for yourself alone"));
+    }
+    let direct = match open_device() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::io(format!("cannot use {DEVICE}"), &e).remedy("load it with `modprobe fuse`"));
+        }
+        device => device.and_then(|device| mount_direct(device, mountpoint, access)),
+    };
+    match direct {
+        Err(e) if [Some(libc::EPERM), Some(libc::EACCES)].contains(&e.raw_os_error()) => {
+            mount_by_tool(mountpoint, access).map_err(|e| {
+                // The tool's words come without a number.
+                let words = e.to_string();
+                let denied = ["not permitted", "Permission denied"].iter().any(|said| words.contains(said));
+                let error = if denied { failed(&e).with_kind(Kind::Permission) } else { failed(&e) };
+                let closed = open_device().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied);
+                error.remedy(if closed {
+                    format!("let this user read and write {DEVICE}: `chmod 666 {DEVICE}`, as root")
+                } else {
+                    format!("check that {TOOL} (package fuse3) is installed and that the directory is yours")
+                })
+            })
+        }
+        Err(e) => Err(failed(&e)),
+        Ok(device) => Ok(device),
+    }
+}
+
+fn mount_direct(device: OwnedFd, mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
+    let mode = rustix::fs::stat(mountpoint)?.st_mode;
+    let mut data = format!(
+        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions,subtype={FUSE_SOURCE}",
+        device.as_raw_fd(),
+        geteuid().as_raw(),
+        getegid().as_raw(),
+    );
+    if access.allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
+    flags.set(MountFlags::RDONLY, access.read_only);
+    flags.set(MountFlags::NOEXEC, access.no_exec);
+    let data = std::ffi::CString::new(data)?;
+    rustix::mount::mount(FUSE_SOURCE, mountpoint, "fuse", flags, Some(data.as_c_str()))?;
+    Ok(device)
+}
+
+/// `fusermount3` mounts, and hands the device over on a socket.
+fn mount_by_tool(mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut options = format!("fsname={FUSE_SOURCE},subtype={FUSE_SOURCE},default_permissions,nodev,nosuid");
+    if access.allow_other {
+        options.push_str(",allow_other");
+    }
+    if access.read_only {
+        options.push_str(",ro");
+    }
+    if access.no_exec {
+        options.push_str(",noexec");
+    }
+    // The path of root may name directories that others can write to.
+    let mut tool = Command::new(TOOL);
+    tool.env("PATH", lacuna_mount::search_path());
+    tool.args(["-o", &options, "--"]).arg(mountpoint).env(SOCKET, "0");
+    tool.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = tool.spawn()?;
+    // The command keeps its end of the socket open until it is dropped.
+    drop(tool);
+    let device = receive(&ours);
+    let finished = child.wait_with_output()?;
+    let words = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
+    match device? {
+        Some(device) if finished.status.success() => Ok(device),
+        _ => Err(io::Error::other(words)),
+    }
+}
+
+/// The device from the socket; `None` if the tool ended without a word.
+fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)
+    })?;
+    let devices = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut devices) => devices.next(),
+        _ => None,
+    });
+    Ok(devices.last())
+}
+
+/// Whether users other than root may let others in. Where that cannot be read, the tool decides, which can.
+fn others_allowed() -> bool {
+    match fs::read_to_string(TOOL_SETTINGS) {
+        Ok(text) => text.lines().any(|line| line.trim() == ALLOW),
+        Err(e) => e.kind() != io::ErrorKind::NotFound,
+    }
+}

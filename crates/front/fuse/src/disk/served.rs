@@ -1,0 +1,302 @@
+//! A disk that is mounted: setting the mount up, and taking it down again.
+
+use crate::device::Access;
+use crate::disk::filesystem::DiskFilesystem;
+use crate::disk::request::DiskRequest;
+use crate::reports::Reports;
+use crate::server::{Claim, MountServer, Served, Terms};
+use crate::session::FuseMount;
+use lacuna_contracts::{ByteDisk, Disk, Error, Kind, Result};
+use lacuna_daemon::{DISK_NAME, Event, Jobs, MountRecord, Server, check_mountpoint};
+use lacuna_mount::{Cover, CoverRetry, Follow, MountRequest, Mounted, RELEASE_LIMIT, Way};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether a sync waits in vain.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How long a sync may keep a server, which could not end, from hearing others.
+const SYNC_LIMIT: Duration = Duration::from_secs(30);
+/// What to do where FUSE cannot be mounted for a disk.
+const WITHOUT_FUSE: &str = "check that /dev/fuse may be used here (without root: that fusermount3 is installed; in a user namespace: that there is a mount namespace with it), or serve the disk to NBD clients";
+
+/// A disk that is mounted and served.
+pub type MountedDisk = MountServer<ServedDisk>;
+
+/// What is mounted of a disk.
+pub struct ServedDisk {
+    // In the order in which they must go.
+    mounted: Option<Mounted>,
+    /// The sync that a close began which was given up, if it is still going on.
+    syncing: Option<Receiver<Error>>,
+    fuse: FuseMount,
+    disk: Arc<CoverRetry>,
+    location: String,
+    mountpoint: PathBuf,
+    /// The way in which the file system is mounted; none in raw mode.
+    way: Option<Way>,
+    reports: Reports,
+    /// Why the program failed that served the file system, or what it could not write.
+    failed: Option<Error>,
+    /// How many requests had failed when the closing began that unmounted.
+    failures_before: Option<u64>,
+}
+
+impl MountedDisk {
+    /// Mounts. On failure everything that was set up is taken down again and the disk is closed.
+    pub fn start(request: DiskRequest) -> Result<Self> {
+        let (disk, log) = (Arc::clone(&request.disk), Arc::clone(&request.log));
+        set_up(request).inspect_err(|_| {
+            if let Err(e) = disk.close() {
+                log(&e.context("cannot close the disk that was not mounted"));
+            }
+        })
+    }
+
+    /// Whether its file system was made now; otherwise it was there already.
+    pub fn made_file_system(&self) -> bool {
+        self.served.mounted.as_ref().is_some_and(Mounted::was_made)
+    }
+}
+
+fn set_up(request: DiskRequest) -> Result<MountedDisk> {
+    request.check()?;
+    let (raw, run_base) = (request.raw, request.run_base.as_deref());
+    let read_only = request.read_only || request.disk.read_only();
+    let mountpoint = check_mountpoint(&request.mountpoint, run_base)?;
+    let mount =
+        MountRecord { mountpoint: mountpoint.clone(), loop_device: None, raw, vault: false, via: None };
+    let location = request.identity.location.clone();
+    let mut claim = Claim::new(mount, request.identity, read_only, run_base, &request.log)?;
+    let reports = claim.reports.clone();
+    let disk = Arc::new(CoverRetry::new(request.disk, request.cover));
+    let bytes = ByteDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
+    let filesystem = DiskFilesystem::new(bytes.clone(), read_only, reports.clone());
+    let fuse_at = if raw { mountpoint.clone() } else { claim.make_fuse()? };
+    // For root, requests of the loop device may bear the name of the user who caused them; the file's mode and
+    // the directory above keep strangers out.
+    let allow_other = rustix::process::geteuid().is_root();
+    let access = Access { allow_other, read_only, no_exec: false };
+    let fuse = FuseMount::start(filesystem, &fuse_at, access, Arc::clone(&reports.watch), |_| {})
+        .map_err(|e| e.remedy(WITHOUT_FUSE))?;
+    let mounted = if raw {
+        None
+    } else {
+        let how = MountRequest {
+            mkfs: request.mkfs.as_deref(),
+            overwrite: request.overwrite,
+            keep_existing: request.keep_existing,
+            mount_options: request.mount_options.as_deref(),
+            read_only,
+            via: request.via,
+            log: &request.log,
+        };
+        let file = fuse.mountpoint().join(DISK_NAME);
+        let waking = reports.clone();
+        let released = move || waking.wake(Event::DiskReleased);
+        let of_disk = (&disk, &bytes, file.as_path());
+        let mounted = Mounted::set_up(&how, of_disk, mountpoint.clone(), &reports.watch, released)?;
+        claim.note(mounted.node(), mounted.way().name())?;
+        Some(mounted)
+    };
+    let follow = mounted.as_ref().map_or_else(|| Arc::new(|| Ok(())) as Follow, Mounted::follow);
+    let (naming, idle_timeout, private) = (request.naming, request.idle_timeout, request.private);
+    let terms = Terms { jobs: Jobs::new(request.jobs, follow, naming), naming, idle_timeout, private };
+    let way = mounted.as_ref().map(Mounted::way);
+    let (syncing, failed, failures_before) = (None, None, None);
+    let served = ServedDisk {
+        mounted,
+        syncing,
+        fuse,
+        disk,
+        location,
+        mountpoint,
+        way,
+        reports,
+        failed,
+        failures_before,
+    };
+    let server = claim.serve(served, Arc::new(bytes), terms)?;
+    // A program that uses the disk as a file can try again itself; until here the one who opens can.
+    server.served.disk.hold(way.is_some());
+    Ok(server)
+}
+
+impl Served for ServedDisk {
+    /// Level 0 stays open as long as deeper levels need its cover, and are in use.
+    fn must_stay(&self) -> Option<Error> {
+        self.disk.cover().is_needed().then(|| self.gives_cover())
+    }
+
+    /// Whether nobody has the file system mounted any more. If the program failed that served it, it stays mounted and fails:
+    /// without it, programs would go on writing into the directory below.
+    fn is_gone(&mut self) -> bool {
+        let Some(mounted) = &self.mounted else { return false };
+        match mounted.is_gone(self.reports.watch.disk_handles()) {
+            Ok(gone) => gone,
+            Err(e) => {
+                if self.failed.is_none() {
+                    self.note_failure(e);
+                }
+                false
+            }
+        }
+    }
+
+    fn is_used(&self, server: &Server) -> bool {
+        server.is_needed()
+    }
+
+    fn take_down(&mut self) -> Result<()> {
+        self.settle()?;
+        self.unmount()
+    }
+
+    fn flush(&self) {
+        // A patient disk was synced before the unmount was tried (`settle`).
+        if let Some(mounted) = self.mounted.as_ref().filter(|_| !self.disk.is_patient())
+            && let Err(e) = sync(mounted)
+        {
+            (self.reports.log)(&e);
+        }
+        if let Err(e) = self.disk.flush_once() {
+            (self.reports.log)(&e.context("cannot flush the disk"));
+        }
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.mounted = None;
+        self.fuse.end();
+        let closed = self.disk.close().map_err(|e| match (e.kind(), self.disk.cover(), self.way) {
+            (Kind::NoCover, Cover::Needs(_), Some(Way::Loop)) => e.remedy(
+                "it is closed, without the mark of a clean unmount: what was written before the closing began is on the disk, and \
+                 the file system repairs itself when it is mounted again",
+            ),
+            (Kind::NoCover, Cover::Needs(_), Some(_)) => e.remedy(
+                "it is closed; what was written last may be lost, and the file system is checked when it is opened again",
+            ),
+            _ => e,
+        });
+        if let (Err(_), Some(failed)) = (&closed, &self.failed) {
+            (self.reports.log)(failed);
+        }
+        self.disk.end();
+        closed.and(self.failed.take().map_or(Ok(()), Err))
+    }
+}
+
+impl ServedDisk {
+    /// Keeps why the program failed, for those who ask and for the one who closes, and makes what it wrote durable.
+    fn note_failure(&mut self, e: Error) {
+        let flushed = self.disk.flush_once();
+        self.reports.watch.fail(&e);
+        (self.reports.log)(&e);
+        if let Err(e) = flushed {
+            (self.reports.log)(&e.context("cannot flush the disk"));
+        }
+        self.failed = Some(e);
+    }
+
+    /// Writes everything that programs wrote to the disk while it is still mounted. If no cover comes, the file system stays
+    /// mounted and nothing is lost.
+    ///
+    /// A sync does not reach a program that serves it: that writes what is left when it is unmounted, and waits for cover then.
+    fn settle(&mut self) -> Result<()> {
+        let by_kernel = |mounted: &&Mounted| mounted.way() == Way::Loop && self.disk.is_patient();
+        let Some(mounted) = self.mounted.as_ref().filter(by_kernel) else { return Ok(()) };
+        let begun = Instant::now();
+        // One that began before does not count: more may have been written since.
+        for before in [true, false] {
+            let syncing = if before { self.syncing.take() } else { Some(mounted.sync()?) };
+            let Some(syncing) = syncing else { continue };
+            // What fails there, the unmount tells.
+            while matches!(syncing.recv_timeout(LOOK_AGAIN), Err(RecvTimeoutError::Timeout)) {
+                if let Some(e) = self.disk.refused_since(begun) {
+                    self.syncing = Some(syncing);
+                    let shown = self.mountpoint.display();
+                    return Err(e.context(format!("cannot close {shown}")).remedy(
+                        "it stays open, and nothing is lost: write to level 0 while it is being closed",
+                    ));
+                }
+                if !self.disk.is_patient() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Why level 0 is not closed yet.
+    fn gives_cover(&self) -> Error {
+        Error::new(Kind::Busy, format!("cannot close {}", self.mountpoint.display()))
+            .found("a deeper level that is still mounted, and gets no cover without this one")
+            .expected("deeper levels to be closed first")
+            .remedy(format!(
+                "close that first, or {}: that closes all its levels in the right order",
+                self.location
+            ))
+    }
+
+    /// Unmounts the file system and the FUSE file below it.
+    fn unmount(&mut self) -> Result<()> {
+        if let Some(mounted) = &mut self.mounted {
+            let by_program = mounted.way() != Way::Loop;
+            let before = *self.failures_before.get_or_insert_with(|| self.reports.watch.failures());
+            let detached = AtomicBool::new(false);
+            let unmounted = mounted.unmount(|| {
+                detached.store(true, Ordering::Release);
+                // From a loop device everything that programs wrote is on the disk then. What is left is the mark of a clean unmount.
+                self.disk.hold(by_program);
+            });
+            if let Err(e) = unmounted {
+                self.disk.hold(true);
+                // One that waits for cover is unmounted as soon as that comes.
+                if !detached.into_inner() && e.kind() != Kind::NoCover {
+                    self.failures_before = None;
+                }
+                return Err(e);
+            }
+            self.disk.hold(false);
+            if by_program && self.failed.is_none() {
+                // A program may find only now that it cannot write what is left, and say nothing of it.
+                let last =
+                    || self.reports.watch.last_failure().filter(|_| self.reports.watch.failures() > before);
+                self.failed =
+                    mounted.is_gone(0).err().or_else(|| last().map(|e| not_written(e, &self.mountpoint)));
+            }
+            if !self.reports.watch.wait_released(RELEASE_LIMIT) {
+                self.disk.hold(true);
+                return Err(Error::new(Kind::Busy, format!("cannot close {}", self.mountpoint.display()))
+                    .found(format!(
+                        "unmounted here, but {} is still in use elsewhere, perhaps in another mount namespace or container",
+                        mounted.node().unwrap_or(&self.mountpoint).display()
+                    ))
+                    .remedy("unmount it there; the server then ends by itself"));
+            }
+            self.mounted = None;
+        }
+        self.fuse.unmount()?;
+        // Another mount namespace may keep a copy of the FUSE mount alive. It has no data in flight.
+        self.reports.watch.wait_ended(RELEASE_LIMIT);
+        Ok(())
+    }
+}
+
+/// Writes what programs wrote to the disk. Errors: what failed, and [`Kind::TimedOut`] after [`SYNC_LIMIT`].
+fn sync(mounted: &Mounted) -> Result<()> {
+    match mounted.sync()?.recv_timeout(SYNC_LIMIT) {
+        Ok(e) => Err(e),
+        Err(RecvTimeoutError::Disconnected) => Ok(()),
+        Err(RecvTimeoutError::Timeout) => Err(Error::new(Kind::TimedOut, "cannot sync the file system")
+            .found(format!("a sync that takes longer than {} s", SYNC_LIMIT.as_secs()))),
+    }
+}
+
+/// The error of a program that could not write all that it had to write when it was unmounted.
+fn not_written(e: Error, mountpoint: &Path) -> Error {
+    e.context(format!("cannot write everything that was written at {}", mountpoint.display())).remedy(
+        "it is closed; what was written last and not fsynced may be lost, and the file system is checked when it is opened again",
+    )
+}

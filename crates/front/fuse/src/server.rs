@@ -1,0 +1,235 @@
+//! The server of a mount: it has a place among the running ones, waits until somebody ends it, takes the mount down, and answers
+//! the clients that wait for that.
+
+use crate::reports::Reports;
+use lacuna_contracts::{Error, Kind, Naming, Result};
+use lacuna_daemon::{
+    Event, Front, Identity, Idle, Instance, Jobs, MountRecord, Record, Server, ServerState, Service,
+    StatusSource, Waiting, default_run_base, ends_later,
+};
+use lacuna_mount::{Log, Watch, is_mounted, is_mounted_elsewhere};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// What a server has mounted. When it is dropped it takes down what nobody uses.
+pub trait Served {
+    /// Why it stays open whatever a client asks for, if it must.
+    fn must_stay(&self) -> Option<Error> {
+        None
+    }
+
+    /// Whether nobody has it mounted any more, now that the FUSE file `disk` was closed.
+    fn is_gone(&mut self) -> bool {
+        false
+    }
+
+    /// Whether it is used although nothing is asked of its file system, as far as its `server` knows.
+    fn is_used(&self, server: &Server) -> bool;
+
+    /// Unmounts everything. What is busy stays, and so does everything below it.
+    fn take_down(&mut self) -> Result<()>;
+
+    /// Makes durable what programs wrote until now. What fails goes to the log.
+    fn flush(&self);
+
+    /// Closes what was mounted, after [`Served::take_down`]. Gives its failure if it had one.
+    fn close(&mut self) -> Result<()>;
+}
+
+/// The place of a server among the running ones, before anything is mounted.
+pub(crate) struct Claim {
+    instance: Instance,
+    identity: Identity,
+    record: Record,
+    mountpoint: PathBuf,
+    events: Receiver<Event>,
+    pub reports: Reports,
+}
+
+/// How a server works for clients, and when it ends without them.
+pub(crate) struct Terms {
+    pub jobs: Jobs,
+    pub naming: Naming,
+    pub idle_timeout: Option<Duration>,
+    /// Whether no log may keep why it is not closed (deniability contract).
+    pub private: bool,
+}
+
+impl Claim {
+    /// Claims the place of what is to be mounted so, and clears away what a dead server left there. `run_base` is the directory of
+    /// the run directories, if not the one of this user. Errors: [`Kind::Busy`] while another server has the place.
+    pub(crate) fn new(
+        mount: MountRecord,
+        identity: Identity,
+        read_only: bool,
+        run_base: Option<&Path>,
+        log: &Log,
+    ) -> Result<Self> {
+        let base = run_base.map_or_else(default_run_base, |base| Ok(base.to_owned()))?;
+        let mountpoint = mount.mountpoint.clone();
+        let instance = Instance::of_mount(&base, &mountpoint)?;
+        let record = Record::new(&identity, Front::Fuse(mount), read_only);
+        // Written before there is anything to clean up.
+        instance.write(&record)?;
+        let (wake, events) = channel();
+        let reports = Reports { watch: Arc::new(Watch::default()), events: wake, log: Arc::clone(log) };
+        Ok(Claim { instance, identity, record, mountpoint, events, reports })
+    }
+
+    /// Makes the directory that FUSE is mounted on below a file system.
+    pub(crate) fn make_fuse(&self) -> Result<PathBuf> {
+        self.instance.make_fuse()
+    }
+
+    /// Writes into the record from which loop device the file system is mounted, if from one, and in which way.
+    pub(crate) fn note(&mut self, node: Option<&Path>, way: &str) -> Result<()> {
+        if let Front::Fuse(mount) = &mut self.record.front {
+            mount.loop_device = node.map(ToOwned::to_owned);
+            mount.via = Some(way.to_owned());
+        }
+        self.instance.write(&self.record)
+    }
+
+    /// Begins to answer clients. They get the counters of `source`.
+    pub(crate) fn serve<S: Served>(
+        self,
+        served: S,
+        source: Arc<dyn StatusSource>,
+        terms: Terms,
+    ) -> Result<MountServer<S>> {
+        let closing = self.reports.clone();
+        let service = Service {
+            record: self.record,
+            identity: self.identity,
+            sources: vec![source],
+            state: Arc::clone(&self.reports.watch) as Arc<dyn ServerState>,
+            jobs: terms.jobs,
+            naming: terms.naming,
+            close: Box::new(move |waiting| closing.wake(Event::Close(waiting))),
+        };
+        let server = Server::start(&self.instance, service)?;
+        Ok(MountServer {
+            server,
+            served,
+            instance: self.instance,
+            mountpoint: self.mountpoint,
+            events: self.events,
+            reports: self.reports,
+            idle: Idle::new(terms.idle_timeout),
+            private: terms.private,
+        })
+    }
+}
+
+/// Asks a server to end, from any thread.
+#[derive(Clone)]
+pub struct Stopper(Reports);
+
+impl Stopper {
+    /// Asks it to unmount and end. If the file system is busy the server says so in its log and goes on.
+    pub fn request(&self) {
+        self.0.wake(Event::Stop);
+    }
+}
+
+/// Something that is mounted and served. [`MountServer::wait`] keeps it so; dropping it instead takes down what nobody uses.
+pub struct MountServer<S> {
+    // In the order in which they must go.
+    server: Server,
+    pub(crate) served: S,
+    instance: Instance,
+    mountpoint: PathBuf,
+    events: Receiver<Event>,
+    reports: Reports,
+    idle: Idle,
+    private: bool,
+}
+
+impl<S: Served> MountServer<S> {
+    /// Whether it is being closed, for who waits for that elsewhere.
+    pub fn closing(&self) -> impl Fn() -> bool + Send + Sync + use<S> {
+        let watch = Arc::clone(&self.reports.watch);
+        move || watch.closing()
+    }
+
+    /// A handle that ends the server.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.reports.clone())
+    }
+
+    /// Serves until someone closes it: [`Stopper::request`], [`lacuna_daemon::close`], or a plain `umount`. Returns when
+    /// everything is unmounted and what was mounted is closed, with its failure if it had one.
+    pub fn wait(mut self) -> Result<()> {
+        // The sender in `self` keeps the channel alive.
+        while let Some(event) = self.idle.next(&self.events, &self.reports.watch) {
+            let event = match (event, self.served.must_stay()) {
+                (Event::DiskReleased, _) if !self.served.is_gone() => continue,
+                (Event::Idle, Some(_)) => continue,
+                (Event::Idle, None) if self.is_used_unseen() => continue,
+                (Event::Close(waiting), Some(e)) => {
+                    waiting.refuse(&self.refusal(e));
+                    continue;
+                }
+                (event, _) => event,
+            };
+            self.reports.watch.set_closing(true);
+            let down = self.served.take_down();
+            self.reports.watch.set_closing(down.is_ok());
+            match (down, event) {
+                (Ok(()), Event::Close(waiting)) => return self.finish(Some(waiting)),
+                (Ok(()), _) => return self.finish(None),
+                (Err(e), Event::Close(waiting)) => waiting.refuse(&self.refusal(e)),
+                // Somebody has a file open, and nobody asked to close it.
+                (Err(e), Event::Idle) if e.kind() == Kind::Busy && is_mounted(&self.mountpoint) => {}
+                (Err(e), Event::Stop) => {
+                    if self.idle.try_again() {
+                        self.serve_on(ends_later(e));
+                    }
+                }
+                (Err(e), _) => self.serve_on(e),
+            }
+        }
+        self.finish(None)
+    }
+
+    /// Whether it is used in a way that asks nothing of the file system, or is mounted where an unmount here would not reach it, and
+    /// would leave the directory below open to be written.
+    fn is_used_unseen(&self) -> bool {
+        self.served.is_used(&self.server) || is_mounted_elsewhere(&self.mountpoint)
+    }
+
+    /// Why it is not closed.
+    ///
+    /// Deniability contract: if only some refusals were private, those would tell of a hidden level.
+    fn refusal(&self, e: Error) -> Error {
+        if self.private { e.private() } else { e }
+    }
+
+    /// Says why it is not closed. A signal may be followed by a kill: what programs wrote until now is made durable.
+    fn serve_on(&self, why: Error) {
+        (self.reports.log)(&why.context("still serving"));
+        self.served.flush();
+    }
+
+    /// Closes what was mounted, lets the run directory go, and answers the clients that wait for that.
+    fn finish(self, waiting: Option<Waiting>) -> Result<()> {
+        let MountServer { server, mut served, instance, events, reports, .. } = self;
+        // Nothing reads it for a client any more when it is closed.
+        server.end_work();
+        let result = served.close();
+        drop((server, served));
+        let closes = events.try_iter().filter_map(|event| match event {
+            Event::Close(waiting) => Some(waiting),
+            _ => None,
+        });
+        for client in waiting.into_iter().chain(closes) {
+            client.answer(&result);
+        }
+        if let Err(e) = instance.end() {
+            (reports.log)(&e);
+        }
+        result
+    }
+}

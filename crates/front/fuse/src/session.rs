@@ -1,0 +1,95 @@
+//! A FUSE mount and the threads that serve it.
+
+use crate::device::{self, Access};
+use fuser::{BackgroundSession, Config, Filesystem, Notifier, Session, SessionACL};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_daemon::become_io_flusher;
+use lacuna_mount::{RELEASE_LIMIT, Watch, unmount_fuse};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A mounted FUSE file system. Dropping it unmounts it if nobody uses it.
+pub(crate) struct FuseMount {
+    mountpoint: PathBuf,
+    watch: Arc<Watch>,
+    mounted: bool,
+}
+
+impl FuseMount {
+    /// Mounts `filesystem` at the directory `mountpoint` and serves it. `begun` gets the way to the kernel before the first request
+    /// is served.
+    ///
+    /// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed; [`Kind::NotFound`] without FUSE.
+    pub(crate) fn start(
+        filesystem: impl Filesystem,
+        mountpoint: &Path,
+        access: Access,
+        watch: Arc<Watch>,
+        begun: impl FnOnce(Notifier) + Send + 'static,
+    ) -> Result<Self> {
+        let device = device::mount(mountpoint, access)?;
+        // From here on there is something to unmount, whatever fails.
+        let mount = FuseMount { mountpoint: mountpoint.to_owned(), watch, mounted: true };
+        let config = config();
+        // The flusher flag belongs to a thread, and to the threads that it starts. The serving threads need it even
+        // where the program has not set it for all that it does: the kernel writes its cache back through them.
+        let starter = std::thread::Builder::new().name("lacuna-fuse".to_owned()).spawn(move || {
+            become_io_flusher();
+            // The kernel alone decides who may enter.
+            let session = Session::from_fd(filesystem, device, SessionACL::All, config)?;
+            begun(session.notifier());
+            session.spawn()
+        });
+        let failed = |e: &std::io::Error| {
+            Error::io(format!("cannot serve the FUSE mount at {}", mountpoint.display()), e)
+        };
+        match starter.map_err(|e| failed(&e))?.join() {
+            // The session does not own the mount, so that its end unmounts nothing; its threads end with the mount.
+            Ok(session) => drop::<BackgroundSession>(session.map_err(|e| failed(&e))?),
+            Err(_) => {
+                return Err(Error::new(Kind::Other, "the thread that mounts FUSE ended unexpectedly"));
+            }
+        }
+        Ok(mount)
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`], naming who).
+    pub(crate) fn unmount(&mut self) -> Result<()> {
+        if self.mounted {
+            unmount_fuse(&self.mountpoint)?;
+            self.mounted = false;
+        }
+        Ok(())
+    }
+
+    /// Does what dropping it does.
+    pub(crate) fn end(&mut self) {
+        if !self.mounted {
+            return;
+        }
+        // A loop device that was just detached may rest on a file of it for another moment.
+        self.watch.wait_released(RELEASE_LIMIT);
+        if self.unmount().is_ok() {
+            self.watch.wait_ended(RELEASE_LIMIT);
+        }
+    }
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn config() -> Config {
+    let mut config = Config::default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    config.n_threads = Some((cores * 2).clamp(4, 16));
+    config.clone_fd = device::device_opens();
+    config
+}

@@ -1,0 +1,485 @@
+//! The FUSE file system: takes requests apart, and answers them.
+
+use crate::vault::attributes::{file_attr, file_type, no_entry, time_or_now, unknown};
+use crate::vault::copy::{Place, copy};
+use crate::vault::front::{Caller, Front, changes};
+use crate::vault::listing::fill;
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use lacuna_contracts::{IdlePool, Plain};
+use lacuna_vault::{Attr, BLOCK, FsError, FsResult, NAME_MAX, NewNode, SetXattr};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+/// How long the kernel may keep what it learnt: nobody else changes the vault.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+/// The largest request, in bytes. The kernel may allow less.
+const MAX_REQUEST: u32 = 1 << 20;
+/// Buffers that are kept between reads: as many as threads that serve.
+const MOST_BUFFERS: usize = 16;
+/// Requests that the kernel may have in flight in the background: pages written back, reads ahead, asynchronous direct I/O.
+const MAX_BACKGROUND: u16 = 64;
+/// Numbers of nodes are never used twice.
+const ONLY: Generation = Generation(0);
+/// All handles are alike: what belongs to one is known by its node and its flags.
+const HANDLE: FileHandle = FileHandle(0);
+
+/// The file system.
+pub(crate) struct VaultFilesystem {
+    front: Arc<Front>,
+    /// Whether the kernel opens directories by itself. Entries are found by their cookie, so there is nothing to open.
+    free_directories: bool,
+    /// Whether it opens files by itself: where nothing changes, nothing has to be known of who reads.
+    free_files: bool,
+    /// For what is read, of the longest request each.
+    buffers: IdlePool<Plain<Vec<u8>>>,
+}
+
+impl VaultFilesystem {
+    pub(crate) fn new(front: Front) -> Self {
+        let buffers = IdlePool::default();
+        buffers.watch();
+        VaultFilesystem { front: Arc::new(front), free_directories: false, free_files: false, buffers }
+    }
+
+    fn reply_entry(&self, doing: &str, parent: INodeNo, made: FsResult<Attr>, reply: ReplyEntry) {
+        match made {
+            Ok(attr) => reply.entry(&FOR_EVER, &file_attr(&attr), ONLY),
+            Err(e) => reply.error(self.front.report(doing, parent.0, e)),
+        }
+    }
+
+    fn reply_done(&self, doing: &str, ino: INodeNo, done: FsResult<()>, reply: ReplyEmpty) {
+        match done {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(self.front.report(doing, ino.0, e)),
+        }
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+/// Answers with a value or its length, as the caller's room tells.
+fn reply_value(value: &[u8], room: u32, reply: ReplyXattr) {
+    if room == 0 {
+        reply.size(value.len() as u32);
+    } else if value.len() > room as usize {
+        reply.error(Errno::ERANGE);
+    } else {
+        reply.data(value);
+    }
+}
+
+impl Filesystem for VaultFilesystem {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut wishes = vec![
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            // Without it the kernel asks for `security.capability` before each write of each program.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ];
+        if !self.front.read_only {
+            wishes.push(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        // Each is a wish: an old kernel that lacks one works as well, only slower.
+        for wish in wishes {
+            let granted = config.add_capabilities(wish).is_ok();
+            if wish == InitFlags::FUSE_WRITEBACK_CACHE {
+                self.front.dates.store(granted, Ordering::Relaxed);
+            }
+        }
+        let able = config.capabilities();
+        self.free_directories = able.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        self.free_files = self.front.read_only && able.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        let _ = config.set_max_write(MAX_REQUEST);
+        if let Err(most) = config.set_max_readahead(MAX_REQUEST) {
+            let _ = config.set_max_readahead(most);
+        }
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.front.forget_all();
+        self.front.reports.ended();
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.front.reports.asked();
+        match self.front.vault.lookup(parent.0, name.as_bytes()) {
+            Err(FsError::Errno(libc::ENOENT)) => reply.entry(&FOR_EVER, &no_entry(), ONLY),
+            found => self.reply_entry("look up a name in", parent, found, reply),
+        }
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, _: u64) {
+        self.front.forget(ino.0);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.front.reports.asked();
+        match self.front.attr(ino.0) {
+            Ok(attr) => reply.attr(&FOR_EVER, &file_attr(&attr)),
+            Err(e) => reply.error(self.front.report_node("read the attributes of", ino.0, e)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        self.front.reports.asked();
+        let times = (atime.map(time_or_now), mtime.map(time_or_now), ctime);
+        let changes = changes(mode, (uid, gid), size, times);
+        match self.front.set_attr(ino.0, &changes, caller(request)) {
+            Ok(attr) => reply.attr(&FOR_EVER, &file_attr(&attr)),
+            Err(e) => reply.error(self.front.report_node("change the attributes of", ino.0, e)),
+        }
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        self.front.reports.asked();
+        match self.front.vault.read_link(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(self.front.report_node("read the symbolic link", ino.0, e)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = self.front.make_node(parent.0, name.as_bytes(), mode, rdev, caller(request));
+        self.reply_entry("make a node in", parent, made, reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        let made = self.front.make(parent.0, name.as_bytes(), NewNode::Directory, mode, caller(request));
+        self.reply_entry("make a directory in", parent, made, reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let new = NewNode::Symlink(target.as_os_str().as_bytes());
+        let made = self.front.make(parent.0, name.as_bytes(), new, 0o777, caller(request));
+        self.reply_entry("make a symbolic link in", parent, made, reply);
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let made = self.front.vault.link(ino.0, parent.0, name.as_bytes());
+        self.reply_entry("make a link in", parent, made, reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = self.front.remove(parent.0, name.as_bytes(), false);
+        self.reply_done("remove a file in", parent, done, reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = self.front.remove(parent.0, name.as_bytes(), true);
+        self.reply_done("remove a directory in", parent, done, reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
+        let done = self.front.rename(from, to, flags.bits());
+        self.reply_done("rename in", parent, done, reply);
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.front.reports.asked();
+        if self.free_files {
+            return reply.error(Errno::ENOSYS);
+        }
+        match self.front.open(ino.0, flags, caller(request)) {
+            Ok(()) => reply.opened(HANDLE, FopenFlags::FOPEN_KEEP_CACHE),
+            Err(e) => reply.error(self.front.report_node("open", ino.0, e)),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        self.front.reports.asked();
+        let caller = caller(request);
+        let made = self.front.make(parent.0, name.as_bytes(), NewNode::File, mode, caller);
+        // A new file has nothing to cut off.
+        let flags = OpenFlags(flags & !libc::O_TRUNC);
+        let opened = made.and_then(|attr| self.front.open(attr.ino, flags, caller).map(|()| attr));
+        match opened {
+            Ok(attr) => {
+                reply.created(&FOR_EVER, &file_attr(&attr), ONLY, HANDLE, FopenFlags::FOPEN_KEEP_CACHE);
+            }
+            Err(e) => reply.error(self.front.report("make a file in", parent.0, e)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.front.reports.asked();
+        let size = size.min(MAX_REQUEST) as usize;
+        let new = || Plain::new(vec![0; MAX_REQUEST as usize]);
+        let mut buffer = self.buffers.take(|_| true).unwrap_or_else(new);
+        match self.front.read(ino.0, offset, &mut buffer[..size]) {
+            Ok(read) => reply.data(&buffer[..read]),
+            Err(e) => reply.error(self.front.report_node("read", ino.0, e)),
+        }
+        self.buffers.give(buffer, MOST_BUFFERS);
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        self.front.reports.asked();
+        match self.front.write(ino.0, offset, data, flags) {
+            Ok(written) => reply.written(written),
+            Err(e) => reply.error(self.front.report_node("write", ino.0, e)),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // The kernel has written its pages before it asks, and need not ask again.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.front.release(ino.0, flags);
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.reply_done("make durable", ino, self.front.fsync(ino.0), reply);
+    }
+
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.reply_done("make durable", ino, self.front.fsync(ino.0), reply);
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.front.reports.asked();
+        if self.free_directories {
+            return reply.error(Errno::ENOSYS);
+        }
+        reply.opened(HANDLE, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, after: u64, mut reply: ReplyDirectory) {
+        self.front.reports.asked();
+        let filled = fill(&self.front, ino.0, after, |e| {
+            reply.add(INodeNo(e.ino), e.cookie, file_type(e.kind), OsStr::from_bytes(&e.name))
+        });
+        match filled {
+            Ok(()) => reply.ok(),
+            Err(number) => reply.error(number),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        after: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        self.front.reports.asked();
+        let filled = fill(&self.front, ino.0, after, |e| {
+            let (attr, valid) = match self.front.vault.attr(e.ino) {
+                Ok(attr) => (file_attr(&attr), FOR_EVER),
+                // It was removed meanwhile.
+                Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) => return false,
+                Err(error) => {
+                    self.front.report("read the attributes of", e.ino, error);
+                    (unknown(e.ino, e.kind), Duration::ZERO)
+                }
+            };
+            reply.add(INodeNo(e.ino), e.cookie, OsStr::from_bytes(&e.name), &valid, &attr, ONLY)
+        });
+        match filled {
+            Ok(()) => reply.ok(),
+            Err(number) => reply.error(number),
+        }
+    }
+
+    fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        match self.front.vault.space() {
+            Ok(space) => {
+                let blocks = |bytes: u64| bytes / BLOCK as u64;
+                let (total, free) = (blocks(space.total_bytes), blocks(space.free_bytes));
+                let (files, free_files) = (space.total_files, space.free_files);
+                reply.statfs(
+                    total,
+                    free,
+                    free,
+                    files,
+                    free_files,
+                    BLOCK as u32,
+                    NAME_MAX as u32,
+                    BLOCK as u32,
+                );
+            }
+            Err(e) => reply.error(self.front.report("measure the space of", ino.0, e)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let how = match flags {
+            libc::XATTR_CREATE => SetXattr::Create,
+            libc::XATTR_REPLACE => SetXattr::Replace,
+            _ => SetXattr::Any,
+        };
+        let name = name.as_bytes();
+        let done =
+            Front::keeps_attribute(name).and_then(|()| self.front.vault.set_xattr(ino.0, name, value, how));
+        self.reply_done("set an extended attribute of", ino, done, reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
+        let name = name.as_bytes();
+        match Front::keeps_attribute(name).and_then(|()| self.front.vault.get_xattr(ino.0, name)) {
+            Ok(value) => reply_value(&value, room, reply),
+            Err(e) => reply.error(self.front.report("read an extended attribute of", ino.0, e)),
+        }
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, room: u32, reply: ReplyXattr) {
+        match self.front.vault.list_xattrs(ino.0) {
+            Ok(names) => {
+                let list: Vec<u8> = names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect();
+                reply_value(&list, room, reply);
+            }
+            Err(e) => reply.error(self.front.report("list the extended attributes of", ino.0, e)),
+        }
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes();
+        let done = Front::keeps_attribute(name).and_then(|()| self.front.vault.remove_xattr(ino.0, name));
+        self.reply_done("remove an extended attribute of", ino, done, reply);
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.front.allocate(ino.0, mode, offset, length, caller(request));
+        self.reply_done("allocate in", ino, done, reply);
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        self.front.seek(ino.0, offset, whence, reply);
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        from: INodeNo,
+        _: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        _: FileHandle,
+        to_offset: u64,
+        length: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let source = Place { ino: from.0, offset: from_offset };
+        let target = Place { ino: to.0, offset: to_offset };
+        match copy(&self.front.vault, source, target, length) {
+            Ok(copied) => reply.written(copied as u32),
+            Err(e) => reply.error(self.front.report_node("copy to", to.0, e)),
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! What requests do to the vault, and how its errors become numbers for the kernel.
+
+use crate::reports::Reports;
+use crate::vault::attributes::requested;
+use crate::vault::nodes::Nodes;
+use crate::vault::seek::{Seeks, Waiting, Way};
+use fuser::{Errno, INodeNo, OpenAccMode, OpenFlags, ReplyLseek, WriteFlags};
+use lacuna_contracts::{Error, Traffic};
+use lacuna_vault::{
+    Allocate, Attr, Changes, FileKind, FsError, FsResult, NewNode, RenameMode, SeekTo, Time, Vault,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+/// Where a range begins that stands for a node's attributes alone when the kernel is told to forget it.
+const ATTRIBUTES: i64 = -1;
+/// The bits of a mode that are permissions.
+const PERMISSIONS: u32 = 0o7777;
+/// The name spaces of extended attributes that the vault keeps.
+const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// The vault and what is known of its mount.
+pub(crate) struct Front {
+    pub vault: Arc<Vault>,
+    pub read_only: bool,
+    pub nodes: Nodes,
+    pub seeks: Seeks,
+    pub reports: Reports,
+    /// What was read and written.
+    pub traffic: Traffic,
+    /// Whether the kernel holds written pages back, and keeps the times of the files that it writes.
+    pub dates: AtomicBool,
+    way: Way,
+}
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Caller {
+    /// Whether writing clears set-user-ID and set-group-ID. The kernel asks whether the process has `CAP_FSETID` and
+    /// `fuser` 0.18 drops its answer for all but plain writes; a user other than root does not have it.
+    fn clears_set_ids(self) -> bool {
+        self.uid != 0
+    }
+}
+
+impl Front {
+    /// Starts what the requests need.
+    pub(crate) fn new(
+        vault: Arc<Vault>,
+        read_only: bool,
+        way: Way,
+        reports: Reports,
+    ) -> lacuna_contracts::Result<Self> {
+        let seeks = Seeks::start(Way::clone(&way))
+            .map_err(|e| Error::io("cannot start the thread that answers seeks", &e))?;
+        let traffic = Traffic::default();
+        let (nodes, dates) = (Nodes::default(), AtomicBool::new(false));
+        Ok(Front { vault, read_only, nodes, seeks, reports, traffic, dates, way })
+    }
+
+    /// The error number of a failed request. Failures of the storage go to the log, since the kernel has no room for words.
+    pub(crate) fn report(&self, doing: &str, ino: u64, error: FsError) -> Errno {
+        let number = Errno::from_i32(error.errno());
+        if let FsError::Storage(error) = error {
+            self.reports.failed(&error.context(format!("{doing} {}", self.vault.path_of(ino))));
+        }
+        number
+    }
+
+    /// The same for a request that names its node by number: that there is no such node is stale knowledge of the kernel, which
+    /// then looks the name up again. A file that is replaced while it is being opened is so found under either number.
+    pub(crate) fn report_node(&self, doing: &str, ino: u64, error: FsError) -> Errno {
+        match error {
+            FsError::Errno(libc::ENOENT) => Errno::ESTALE,
+            error => self.report(doing, ino, error),
+        }
+    }
+
+    /// Attributes, also of a node that is deleted and not forgotten.
+    pub(crate) fn attr(&self, ino: u64) -> FsResult<Attr> {
+        match self.vault.attr(ino) {
+            Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) => {
+                self.nodes.buried(ino).ok_or(FsError::Errno(libc::ESTALE))
+            }
+            other => other,
+        }
+    }
+
+    /// Changes attributes. Of a deleted node nothing is left to change: the kernel sets its times all the same.
+    pub(crate) fn set_attr(&self, ino: u64, changes: &Changes, caller: Caller) -> FsResult<Attr> {
+        if changes.size.is_some() && caller.clears_set_ids() {
+            self.clear_set_ids(ino)?;
+        }
+        match self.vault.set_attr(ino, changes) {
+            Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) => {
+                self.nodes.buried(ino).ok_or(FsError::Errno(libc::ESTALE))
+            }
+            other => other,
+        }
+    }
+
+    fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
+        let attr = self.attr(ino)?;
+        let set = attr.kind == FileKind::File && attr.mode & 0o6000 != 0;
+        if !set {
+            return Ok(());
+        }
+        self.vault.clear_set_ids(ino)?;
+        if let Some(kernel) = self.way.get() {
+            // The kernel keeps attributes for long, and the answer to a write has none. It may not know the node any more.
+            let _ = kernel.inval_inode(INodeNo(ino), ATTRIBUTES, 0);
+        }
+        Ok(())
+    }
+
+    /// Makes a node of the type and permissions in `mode`.
+    pub(crate) fn make_node(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+        caller: Caller,
+    ) -> FsResult<Attr> {
+        let new = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => NewNode::File,
+            libc::S_IFIFO => NewNode::Fifo,
+            libc::S_IFSOCK => NewNode::Socket,
+            libc::S_IFCHR => NewNode::CharDevice(rdev),
+            libc::S_IFBLK => NewNode::BlockDevice(rdev),
+            _ => return Err(FsError::Errno(libc::EINVAL)),
+        };
+        self.make(parent, name, new, mode, caller)
+    }
+
+    /// Makes a node with the permissions in `mode`.
+    pub(crate) fn make(
+        &self,
+        parent: u64,
+        name: &[u8],
+        new: NewNode<'_>,
+        mode: u32,
+        caller: Caller,
+    ) -> FsResult<Attr> {
+        self.vault.make(parent, name, new, (mode & PERMISSIONS) as u16, caller.uid, caller.gid)
+    }
+
+    /// A handle on a regular file begins.
+    pub(crate) fn open(&self, ino: u64, flags: OpenFlags, caller: Caller) -> FsResult<()> {
+        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        if writes && self.read_only {
+            return Err(FsError::Errno(libc::EROFS));
+        }
+        self.vault.opened(ino)?;
+        if flags.0 & libc::O_TRUNC != 0 {
+            let now = Some(Time::from(SystemTime::now()));
+            let changes = Changes { size: Some(0), mtime: now, ctime: now, ..Changes::default() };
+            if let Err(e) = self.set_attr(ino, &changes, caller) {
+                self.vault.closed(ino);
+                return Err(e);
+            }
+        }
+        if writes {
+            self.nodes.writer_opened(ino);
+        }
+        Ok(())
+    }
+
+    /// A handle on a regular file ends. The kernel gives the flags of its beginning.
+    pub(crate) fn release(&self, ino: u64, flags: OpenFlags) {
+        if flags.acc_mode() != OpenAccMode::O_RDONLY {
+            self.nodes.writer_closed(ino);
+        }
+        self.vault.closed(ino);
+    }
+
+    /// Removes a name, of a directory or of anything else.
+    pub(crate) fn remove(&self, parent: u64, name: &[u8], directory: bool) -> FsResult<()> {
+        let last = self.bury_last(parent, name)?;
+        let removed =
+            if directory { self.vault.rmdir(parent, name) } else { self.vault.unlink(parent, name) };
+        self.settle(last, removed)
+    }
+
+    /// Renames. `flags` are those of `renameat2`.
+    pub(crate) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> FsResult<()> {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(FsError::Errno(libc::EINVAL)),
+        };
+        let last = if mode == RenameMode::Replace { self.bury_last(to.0, to.1)? } else { None };
+        // A process that has just found the replaced file opens it: it lives until the kernel has forgotten it.
+        let kept = match last.map(|ino| self.vault.opened(ino).map(|()| ino)) {
+            None | Some(Err(FsError::Errno(_))) => None,
+            Some(Ok(ino)) => Some(ino),
+            Some(Err(e)) => return self.settle(last, Err(e)),
+        };
+        let renamed = self.vault.rename(from.0, from.1, to.0, to.1, mode);
+        match kept {
+            Some(ino) if renamed.is_ok() => self.nodes.keep(ino),
+            Some(ino) => self.vault.closed(ino),
+            None => {}
+        }
+        self.settle(last, renamed)
+    }
+
+    /// The kernel has forgotten a node.
+    pub(crate) fn forget(&self, ino: u64) {
+        self.nodes.forget([ino]);
+        if self.nodes.let_go(ino) {
+            self.vault.closed(ino);
+        }
+    }
+
+    /// The kernel has forgotten everything.
+    pub(crate) fn forget_all(&self) {
+        self.nodes.let_all_go().into_iter().for_each(|ino| self.vault.closed(ino));
+    }
+
+    /// Remembers the node of this name if it is about to lose its last. The kernel keeps the directory locked meanwhile.
+    fn bury_last(&self, parent: u64, name: &[u8]) -> FsResult<Option<u64>> {
+        let attr = match self.vault.lookup(parent, name) {
+            // Whoever removes or replaces it finds the same.
+            Err(FsError::Errno(_)) => return Ok(None),
+            found => found?,
+        };
+        if attr.kind != FileKind::Directory && attr.nlink > 1 {
+            return Ok(None);
+        }
+        self.nodes.bury(&attr);
+        Ok(Some(attr.ino))
+    }
+
+    fn settle(&self, last: Option<u64>, outcome: FsResult<()>) -> FsResult<()> {
+        if outcome.is_err() {
+            self.nodes.forget(last);
+        }
+        outcome
+    }
+
+    /// Writes, and gives how many bytes; a part of the data at least.
+    pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8], flags: WriteFlags) -> FsResult<u32> {
+        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.clear_set_ids(ino)?;
+        }
+        let _in_flight = self.traffic.begin();
+        let undated = self.dates.load(Ordering::Relaxed);
+        let write = |at: usize| {
+            let (offset, data) = (offset + at as u64, &data[at..]);
+            if undated {
+                self.vault.write_undated(ino, offset, data)
+            } else {
+                self.vault.write(ino, offset, data)
+            }
+        };
+        let mut written = write(0)?;
+        // The kernel does not look how much of a page of its cache was taken: part of it without an error would be lost.
+        while written < data.len() && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            written += write(written)?;
+        }
+        self.traffic.add_written(written);
+        Ok(written as u32)
+    }
+
+    /// `fallocate`. EOPNOTSUPP where it is to keep space for later writes: the space would be the backing file system's, which others may
+    /// fill. `posix_fallocate` of glibc writes the blocks then, which does keep it.
+    pub(crate) fn allocate(
+        &self,
+        ino: u64,
+        mode: i32,
+        offset: u64,
+        length: u64,
+        caller: Caller,
+    ) -> FsResult<()> {
+        const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+        const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | KEEP;
+        let how = match mode {
+            PUNCH => Allocate::Punch,
+            libc::FALLOC_FL_ZERO_RANGE => Allocate::ZeroRange,
+            ZERO_KEEP => Allocate::ZeroKeep,
+            _ => return Err(FsError::Errno(libc::EOPNOTSUPP)),
+        };
+        if caller.clears_set_ids() {
+            self.clear_set_ids(ino)?;
+        }
+        self.vault.allocate(ino, how, offset, length)
+    }
+
+    /// Whether the vault keeps an extended attribute of this name. Those of `system` are the file system's own, above all
+    /// access control lists: to keep one and not to obey it would promise what nobody checks. The kernel knows no other
+    /// name spaces than these, and passes on every name to FUSE.
+    pub(crate) fn keeps_attribute(name: &[u8]) -> FsResult<()> {
+        let rest = NAME_SPACES.iter().find_map(|space| name.strip_prefix(*space));
+        match rest {
+            None => Err(FsError::Errno(libc::EOPNOTSUPP)),
+            Some([]) => Err(FsError::Errno(libc::EINVAL)),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Returns when everything acknowledged of this node is durable. Of a deleted node that is its end.
+    pub(crate) fn fsync(&self, ino: u64) -> FsResult<()> {
+        let _in_flight = self.traffic.begin();
+        match self.vault.fsync(ino) {
+            Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) if self.nodes.buried(ino).is_some() => {
+                self.vault.sync()
+            }
+            other => other,
+        }
+    }
+
+    /// Fills `buf` as far as the file goes. A block before its end that does not verify is an error: the kernel takes what is
+    /// missing from an answer for a hole and would give zeros out as content.
+    pub(crate) fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
+        let _in_flight = self.traffic.begin();
+        let mut done = 0;
+        while done < buf.len() {
+            match self.vault.read(ino, offset + done as u64, &mut buf[done..])? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        self.traffic.add_read(done);
+        Ok(done)
+    }
+
+    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`. Answers later if the kernel may hold data that the vault lacks.
+    pub(crate) fn seek(self: &Arc<Self>, ino: u64, offset: i64, whence: i32, reply: ReplyLseek) {
+        let to = match whence {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        let front = Arc::clone(self);
+        let number = move |reply: ReplyLseek| match front.vault.seek(ino, offset, to) {
+            Ok(at) => reply.offset(at.min(i64::MAX as u64) as i64),
+            Err(e) => reply.error(front.report_node("look for data in", ino, e)),
+        };
+        if self.nodes.may_be_dirty(ino) {
+            self.seeks.ask(Waiting { ino, answer: Box::new(number), reply });
+        } else {
+            number(reply);
+        }
+    }
+}
+
+/// The changes that the kernel asks for.
+pub(crate) fn changes(
+    mode: Option<u32>,
+    owner: (Option<u32>, Option<u32>),
+    size: Option<u64>,
+    times: (Option<Time>, Option<Time>, Option<SystemTime>),
+) -> Changes {
+    Changes {
+        mode: mode.map(|mode| (mode & PERMISSIONS) as u16),
+        uid: owner.0,
+        gid: owner.1,
+        size,
+        atime: times.0,
+        mtime: times.1,
+        ctime: times.2.map(requested),
+    }
+}

@@ -1,0 +1,144 @@
+//! A vault that is mounted: setting the mount up, and taking it down again.
+
+use crate::device::Access;
+use crate::reports::Reports;
+use crate::server::{Claim, MountServer, Served, Terms};
+use crate::session::FuseMount;
+use crate::vault::filesystem::VaultFilesystem;
+use crate::vault::front::Front;
+use crate::vault::request::VaultRequest;
+use crate::vault::seek::Way;
+use crate::vault::status::VaultStatus;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_daemon::{Jobs, MountRecord, Registry, Server, await_dying, check_mountpoint, close};
+use lacuna_mount::{RELEASE_LIMIT, unmount_fuse};
+use lacuna_vault::Vault;
+use std::any::Any;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How far the kernel may read ahead, in KiB: one request of the largest size. Only root can set it.
+const READ_AHEAD_KIB: &str = "1024";
+
+/// A vault that is mounted and served.
+pub type MountedVault = MountServer<ServedVault>;
+
+/// What is mounted of a vault.
+pub struct ServedVault {
+    // In the order in which they must go.
+    fuse: FuseMount,
+    vault: Arc<Vault>,
+    reports: Reports,
+    _held: Option<Box<dyn Any + Send>>,
+}
+
+impl MountedVault {
+    /// Mounts. On failure everything that was set up is taken down again and the vault is closed.
+    ///
+    /// Errors: [`Kind::Busy`] if something is mounted there, [`Kind::NotFound`] and [`Kind::Usage`] if it is no directory,
+    /// [`Kind::Permission`] if the system does not allow it.
+    pub fn start(request: VaultRequest) -> Result<Self> {
+        let (vault, log) = (Arc::clone(&request.vault), Arc::clone(&request.log));
+        set_up(request).inspect_err(|_| {
+            if let Err(e) = vault.close() {
+                log(&e.context("cannot close the vault that was not mounted"));
+            }
+        })
+    }
+}
+
+fn set_up(request: VaultRequest) -> Result<MountedVault> {
+    let (run_base, read_only) = (request.run_base.as_deref(), request.read_only);
+    await_dying(&request.mountpoint, run_base)?;
+    clear_dead(&request.mountpoint, run_base)?;
+    let mountpoint = check_mountpoint(&request.mountpoint, run_base)?;
+    let mount =
+        MountRecord { mountpoint: mountpoint.clone(), loop_device: None, raw: false, vault: true, via: None };
+    let claim = Claim::new(mount, request.identity, read_only, run_base, &request.log)?;
+    let reports = claim.reports.clone();
+    let (vault, kernel) = (request.vault, Way::default());
+    let front = Front::new(Arc::clone(&vault), read_only, Arc::clone(&kernel), reports.clone())?;
+    let status = VaultStatus { vault: Arc::clone(&vault), traffic: front.traffic.clone() };
+    let access = Access { allow_other: request.allow_other, read_only, no_exec: request.no_exec };
+    let begun = move |notifier| _ = kernel.set(notifier);
+    let watch = Arc::clone(&reports.watch);
+    let fuse = FuseMount::start(VaultFilesystem::new(front), &mountpoint, access, watch, begun)?;
+    read_further_ahead(&mountpoint);
+    let (naming, idle_timeout) = (request.naming, request.idle_timeout);
+    let jobs = Jobs::new(None, Arc::new(|| Ok(())), naming);
+    let served = ServedVault { fuse, vault, reports, _held: request.held };
+    claim.serve(served, Arc::new(status), Terms { jobs, naming, idle_timeout, private: false })
+}
+
+impl Served for ServedVault {
+    /// No client has longer work for a vault, and what goes with its directory no server keeps.
+    fn is_used(&self, _: &Server) -> bool {
+        false
+    }
+
+    /// The kernel writes everything back before it lets go.
+    fn take_down(&mut self) -> Result<()> {
+        // What is left of a mount without a connection goes with the closing.
+        if self.reports.watch.wait_ended(Duration::ZERO) {
+            return Ok(());
+        }
+        self.fuse.unmount()?;
+        if self.reports.watch.wait_ended(RELEASE_LIMIT) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Busy, format!("cannot close {}", self.fuse.mountpoint().display()))
+            .found(
+                "unmounted here, but still in use elsewhere, perhaps in another mount namespace or container",
+            )
+            .remedy("unmount it there; the server then ends by itself"))
+    }
+
+    fn flush(&self) {
+        if let Err(e) = self.vault.sync() {
+            (self.reports.log)(&Error::new(Kind::Io, "cannot make the vault durable").found(e.to_string()));
+        }
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.fuse.end();
+        self.vault.close()
+    }
+}
+
+/// The kernel reads at most 128 KiB ahead unless someone tells it otherwise, which only root can.
+fn read_further_ahead(mountpoint: &Path) {
+    if let Ok(meta) = fs::metadata(mountpoint) {
+        let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+        let _ = fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB);
+    }
+}
+
+/// Clears away the mount of a server that died there, as its run directory tells it, or the mount's own silence.
+fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
+    let dead = match fs::metadata(mountpoint) {
+        // Who asks while the connection ends hears that it was aborted.
+        Err(e) => matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)),
+        // The kernel may answer from what it kept.
+        Ok(_) => is_left(mountpoint, run_base),
+    };
+    if !dead {
+        return Ok(());
+    }
+    match close(mountpoint, run_base) {
+        // Its record is gone, or lies elsewhere; a mount of ours that nobody serves is of no use to anyone.
+        Err(e) if e.kind() == Kind::NotFound => unmount_fuse(
+            &std::path::absolute(mountpoint)
+                .map_err(|e| Error::io(format!("cannot find {}", mountpoint.display()), &e))?,
+        ),
+        other => other.map(drop),
+    }
+}
+
+/// Whether a server that died was mounted there. Where that cannot be told, the check of the mount point says so.
+fn is_left(mountpoint: &Path, run_base: Option<&Path>) -> bool {
+    let found = Registry::open(run_base).and_then(|registry| registry.by_mountpoint(mountpoint));
+    found.is_ok_and(|peer| !peer.alive)
+}

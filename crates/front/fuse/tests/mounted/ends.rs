@@ -1,0 +1,159 @@
+//! How a server ends: asked while in use, by a plain umount, with a failing disk, and by being killed.
+
+use crate::machine::{skipped, wait_until};
+use crate::memory::MemoryDisk;
+use crate::place::{Place, Process, needs, run, text};
+use lacuna_contracts::Kind;
+use lacuna_daemon::{Closed, check_mountpoint};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[test]
+fn busy_file_system_stays_and_names_its_user() {
+    needs!(true);
+    let place = Place::new();
+    let disk = Arc::new(MemoryDisk::new(64));
+    let mut server = place.ext4(&disk, true);
+    let mut user = Command::new("cat");
+    user.current_dir(place.mountpoint()).stdin(Stdio::piped());
+    let user = Process(user.spawn().unwrap());
+
+    let error = place.close().unwrap_err();
+    assert_eq!(error.kind(), Kind::Busy);
+    assert!(error.to_string().contains(&format!("in use by cat (process {})", user.0.id())), "{error}");
+    let flushes = disk.flushes.load(Ordering::SeqCst);
+    server.stopper.request();
+    wait_until("a flush, though it is busy", || disk.flushes.load(Ordering::SeqCst) > flushes);
+    fs::write(place.mountpoint().join("still"), b"served").unwrap();
+    drop(user);
+    // The stop that came while the file system was busy may yet be pending, and then ends the server first.
+    match place.close() {
+        Ok(Closed::Cleanly) => {}
+        Err(e) if e.kind() == Kind::NotFound => {}
+        other => panic!("{other:?}"),
+    }
+    server.ended().unwrap();
+    assert_eq!(disk.closes.load(Ordering::SeqCst), 1);
+    place.assert_nothing_left();
+}
+
+#[test]
+fn plain_umount_ends_the_server() {
+    needs!(true);
+    let place = Place::new();
+    let disk = Arc::new(MemoryDisk::new(64));
+    let mut server = place.ext4(&disk, true);
+    fs::write(place.mountpoint().join("file"), b"kept").unwrap();
+    run("umount", &[text(&place.mountpoint())]);
+    server.ended().unwrap();
+    place.assert_nothing_left();
+
+    let mut server = place.raw(&disk);
+    run("umount", &[text(&place.mountpoint())]);
+    server.ended().unwrap();
+    place.assert_nothing_left();
+
+    let server = place.ext4(&disk, false);
+    assert_eq!(fs::read(place.mountpoint().join("file")).unwrap(), b"kept");
+    server.stop().unwrap();
+    place.assert_nothing_left();
+}
+
+#[test]
+fn failure_to_close_the_disk_reaches_the_one_who_closes() {
+    needs!(true);
+    let place = Place::new();
+    let disk = Arc::new(MemoryDisk::new(64));
+    let mut server = place.ext4(&disk, true);
+    disk.fail_close.store(true, Ordering::SeqCst);
+    let error = place.close().unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), (Kind::FailStop, "the medium failed at block 7"));
+    assert_eq!(server.ended().unwrap_err().kind(), Kind::FailStop);
+    place.assert_nothing_left();
+}
+
+/// The example that serves a disk from a process of its own. It is built along with the tests.
+fn memory_server() -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    let path = test.parent()?.parent()?.join("examples/memory_server");
+    path.exists().then_some(path)
+}
+
+#[test]
+fn server_in_the_background_closes_and_what_a_dead_one_leaves_is_cleared() {
+    needs!(true);
+    let Some(program) = memory_server() else {
+        skipped("the example memory_server is not built");
+        return;
+    };
+    let place = Place::new();
+    let start = |more: &[&str]| {
+        let (base, at) = (place.base(), place.mountpoint());
+        Command::new(&program).args([text(&base), text(&at)]).args(more).arg("background").output().unwrap()
+    };
+    let failed = start(&[]);
+    let words = |ran: &std::process::Output| String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(!failed.status.success() && words(&failed).contains("`mkfs` ext4"), "{}", words(&failed));
+    place.assert_nothing_left();
+
+    assert!(start(&["mkfs=ext4"]).status.success());
+    fs::write(place.mountpoint().join("file"), b"x").unwrap();
+    let busy = start(&["mkfs=ext4"]);
+    assert!(!busy.status.success() && words(&busy).contains("mounted there already"), "{}", words(&busy));
+    assert_eq!(place.close().unwrap(), Closed::Cleanly);
+    place.assert_nothing_left();
+
+    // Dead, and in use all the same.
+    let kill = |started: &std::process::Output| {
+        assert!(started.status.success());
+        let number = String::from_utf8_lossy(&started.stdout).trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(number).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    };
+    let started = start(&["mkfs=ext4"]);
+    let mut user = Command::new("cat");
+    let user = Process(user.current_dir(place.mountpoint()).stdin(Stdio::piped()).spawn().unwrap());
+    kill(&started);
+    let mut busy = String::new();
+    wait_until("the end of the server", || {
+        let error = place.close().unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy);
+        busy = error.to_string();
+        busy.contains("in use by")
+    });
+    assert!(busy.contains(&format!("cat (process {})", user.0.id())), "{busy}");
+    drop(user);
+
+    // Someone unmounts the dead file system by hand; a new server clears the rest away.
+    run("umount", &[text(&place.mountpoint())]);
+    let again = start(&["mkfs=ext4"]);
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    assert_eq!(place.close().unwrap(), Closed::Cleanly);
+    place.assert_nothing_left();
+
+    for mode in ["mkfs=ext4", "raw"] {
+        kill(&start(&[mode]));
+        wait_until("the end of the server", || !place.mounted_by(false).is_empty());
+        let at = place.mountpoint();
+        assert_eq!(place.mounted_by(false), [at.canonicalize().unwrap_or(at)]);
+        let refused = check_mountpoint(&place.mountpoint(), Some(&place.base())).unwrap_err();
+        assert_eq!(refused.kind(), Kind::Busy);
+        assert!(refused.to_string().contains("when it died"), "{refused}");
+        assert_eq!(wait_closed(&place), Closed::AfterCrash);
+        place.assert_nothing_left();
+    }
+}
+
+/// Closes after a kill. Until the kernel has finished with the dead process, the server seems to be busy.
+fn wait_closed(place: &Place) -> Closed {
+    let mut closed = None;
+    wait_until("the end of the server", || match place.close() {
+        Ok(how) => closed.insert(how) == &how,
+        Err(e) if e.kind() == Kind::Busy => false,
+        Err(e) => panic!("{e}"),
+    });
+    closed.unwrap()
+}

@@ -1,0 +1,198 @@
+//! Where a test mounts: whether the machine allows it, a run base and a mount point that are cleared away, and a
+//! server on a thread.
+
+use crate::machine::{self, wait_until};
+use crate::memory::MemoryDisk;
+use lacuna_contracts::Result;
+use lacuna_daemon::{Closed, Registry, ServerStatus, close};
+use lacuna_fuse::{DiskRequest, MountedDisk, Stopper};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use tempfile::TempDir;
+
+/// Why this machine cannot run a test, if it cannot.
+pub(crate) fn lacking_for(loops: bool) -> Option<&'static str> {
+    if let Some(why) = machine::lacking() {
+        return Some(why);
+    }
+    let opens = |path: &str| File::options().read(true).write(true).open(path).is_ok();
+    if loops && !opens("/dev/loop-control") {
+        return Some("there is no /dev/loop-control that may be used");
+    }
+    let works = |program: &str, words: &str| {
+        let ran = Command::new(program).arg(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        ran.is_ok_and(|status| status.success())
+    };
+    if loops && !works("mkfs.ext4", "-V") {
+        return Some("there is no mkfs.ext4 that works");
+    }
+    (loops && !works("fstrim", "--version")).then_some("there is no fstrim that works")
+}
+
+/// One test at a time: while one starts a program, the new process has for a moment every file that the others
+/// have open, and so keeps their mounts busy.
+pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Takes the turn of a test, or ends it where the machine does not allow it.
+macro_rules! needs {
+    ($loops:expr) => {
+        let _only = $crate::place::ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(why) = $crate::place::lacking_for($loops) {
+            $crate::machine::skipped(why);
+            return;
+        }
+    };
+}
+
+pub(crate) use needs;
+
+/// A place for one test: a run base, a mount point, and the duty to leave nothing mounted.
+pub(crate) struct Place {
+    pub dir: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let place = Place { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(place.mountpoint()).unwrap();
+        place
+    }
+
+    pub(crate) fn base(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    pub(crate) fn mountpoint(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    pub(crate) fn request(&self, disk: &Arc<MemoryDisk>) -> DiskRequest {
+        let disk: Arc<MemoryDisk> = Arc::clone(disk);
+        let mut request = DiskRequest::new(disk, "memory", self.mountpoint());
+        request.run_base = Some(self.base());
+        request
+    }
+
+    pub(crate) fn raw(&self, disk: &Arc<MemoryDisk>) -> Server {
+        let mut request = self.request(disk);
+        request.raw = true;
+        Server::start(request)
+    }
+
+    pub(crate) fn ext4(&self, disk: &Arc<MemoryDisk>, mkfs: bool) -> Server {
+        let mut request = self.request(disk);
+        request.mkfs = mkfs.then(|| "ext4".to_owned());
+        Server::start(request)
+    }
+
+    pub(crate) fn close(&self) -> Result<Closed> {
+        close(&self.mountpoint(), Some(&self.base()))
+    }
+
+    /// What the server says of itself.
+    pub(crate) fn status(&self) -> ServerStatus {
+        let registry = Registry::open(Some(&self.base())).unwrap();
+        let peer = registry.by_mountpoint(&self.mountpoint()).unwrap_or_else(|e| panic!("{e}"));
+        peer.status().unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// The mount points of the servers that live, or that died.
+    pub(crate) fn mounted_by(&self, alive: bool) -> Vec<PathBuf> {
+        let peers = Registry::open(Some(&self.base())).unwrap().all().unwrap();
+        let found = peers.iter().filter(|peer| peer.alive == alive);
+        found.map(|peer| peer.mount().unwrap().mountpoint.clone()).collect()
+    }
+
+    pub(crate) fn mounts(&self) -> Vec<String> {
+        machine::mounts_below(self.dir.path())
+    }
+
+    pub(crate) fn assert_nothing_left(&self) {
+        assert_eq!(self.mounts(), Vec::<String>::new());
+        assert_eq!(self.loops(), Vec::<String>::new());
+        assert_eq!(fs::read_dir(self.base()).map_or(0, Iterator::count), 0, "the run directory remains");
+    }
+
+    /// Loop devices on files of this place.
+    pub(crate) fn loops(&self) -> Vec<String> {
+        let list = Command::new("losetup").args(["--list", "--noheadings", "-O", "NAME,BACK-FILE"]).output();
+        let list = String::from_utf8(list.unwrap().stdout).unwrap();
+        let here = list.lines().filter(|l| l.contains(self.dir.path().to_str().unwrap()));
+        here.filter_map(|l| l.split_whitespace().next()).map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.close();
+        for mount in self.mounts().iter().rev() {
+            let _ = Command::new("umount").args(["--lazy", mount]).status();
+        }
+        for device in self.loops() {
+            let _ = Command::new("losetup").args(["--detach", &device]).status();
+        }
+    }
+}
+
+/// A server on a thread of its own. Declared after its [`Place`], it ends first.
+pub(crate) struct Server {
+    pub stopper: Stopper,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Server {
+    pub(crate) fn start(request: DiskRequest) -> Self {
+        let opened = MountedDisk::start(request).unwrap_or_else(|e| panic!("{e}"));
+        let stopper = opened.stopper();
+        Server { stopper, thread: Some(std::thread::spawn(move || opened.wait())) }
+    }
+
+    /// Asks until it ends: something on the machine may look into the mount at the wrong moment.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        wait_until("the end of the server", || {
+            self.stopper.request();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        });
+        self.ended()
+    }
+
+    pub(crate) fn ended(&mut self) -> Result<()> {
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+/// A child process that is ended with the test.
+pub(crate) struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn run(program: &str, args: &[&str]) {
+    machine::run(Command::new(program).args(args));
+}
+
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Bytes that differ everywhere.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    let mut x = 0x2545_f491_4f6c_dd1d_u64;
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        bytes.extend_from_slice(&x.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,181 @@
+//! Backing directories that fail their vault while it is mounted: full, lost with their disk, and read-only.
+
+use crate::conformance::Mapping;
+use crate::ends::takes_no_changes;
+use crate::machine::{lacking, run, skipped, wait_until};
+use crate::place::{Place, needs};
+use crate::serving::How;
+use lacuna_contracts::Kind;
+use lacuna_daemon::close;
+use lacuna_testkit::have;
+use rustix::fs::Advice;
+use std::fs::{self, File};
+use std::io;
+use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const MIB: usize = 1 << 20;
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    lacuna_sim::Rng::new(seed).bytes(len)
+}
+
+fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
+    let file = File::create(path)?;
+    file.write_all_at(content, 0)?;
+    file.sync_all()
+}
+
+/// What a program reads that does not find the content in the kernel's cache.
+fn read_from_storage(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    rustix::fs::fadvise(&file, 0, NonZeroU64::new(u64::MAX >> 1), Advice::DontNeed)?;
+    fs::read(path)
+}
+
+#[track_caller]
+fn is_full(result: io::Result<()>) {
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+}
+
+#[test]
+fn full_directory_takes_no_more_and_goes_on_when_there_is_space() {
+    needs!(lacking());
+    let place = Place::new();
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "lacuna-test"]).arg(place.backing()));
+    let server = place.mount(How::Create);
+    let at = |name: &str| place.mountpoint().join(name);
+    write_durably(&at("before"), &noise(1, 100_000)).unwrap();
+
+    let piece = noise(2, MIB);
+    let large = File::create(at("large")).unwrap();
+    let append = |n: usize| large.write_all_at(&piece, (n * MIB) as u64).and_then(|()| large.sync_data());
+    let pieces = (0..96).take_while(|n| append(*n).is_ok()).count();
+    assert!(pieces > 8 && pieces < 96, "{pieces} pieces found space");
+    is_full(append(pieces));
+    // The kernel takes these and cannot bring them to the vault.
+    is_full(write_durably(&at("late"), &noise(3, 8 * MIB)));
+    let mapped = File::options().read(true).write(true).create_new(true).open(at("mapped")).unwrap();
+    mapped.set_len(8 * MIB as u64).unwrap();
+    Mapping::shared(&mapped, 0, 8 * MIB).unwrap().write(0, &noise(4, 8 * MIB));
+    is_full(mapped.sync_all());
+    // What was acknowledged is there.
+    assert!(read_from_storage(&at("before")).unwrap() == noise(1, 100_000));
+    assert!(read_from_storage(&at("large")).unwrap()[..pieces * MIB].chunks(MIB).all(|found| found == piece));
+
+    drop((large, mapped));
+    ["large", "late", "mapped"].iter().for_each(|name| fs::remove_file(at(name)).unwrap());
+    File::open(place.mountpoint()).unwrap().sync_all().unwrap();
+    write_durably(&at("after"), &noise(5, 8 * MIB)).unwrap();
+    place.unmount(server);
+
+    let server = place.mount(How::Open);
+    assert!(fs::read(at("before")).unwrap() == noise(1, 100_000));
+    assert!(fs::read(at("after")).unwrap() == noise(5, 8 * MIB));
+    place.unmount(server);
+    place.take_log();
+    place.verify();
+    Place::take_off(&place.backing());
+    place.assert_nothing_left();
+}
+
+/// What a disk does that is pulled: ext4 refuses everything from here on, and nothing of it is written any more.
+fn pull(directory: &Path) {
+    let script = "import fcntl, os, struct, sys\n\
+        EXT4_IOC_SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2\n\
+        fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), EXT4_IOC_SHUTDOWN, struct.pack('I', NO_LOG_FLUSH))";
+    run(Command::new("python3").args(["-c", script]).arg(directory));
+}
+
+#[test]
+fn directory_that_is_lost_with_its_disk_is_an_error_and_keeps_what_was_synced() {
+    needs!(lacking());
+    if !have("python3") {
+        return;
+    }
+    let place = Place::new();
+    let image = place.dir().join("disk");
+    File::create(&image).unwrap().set_len(256 * MIB as u64).unwrap();
+    run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image));
+    let put_on = || {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", "loop"]).arg(&image).arg(place.backing()).stderr(Stdio::null());
+        mount.status().unwrap().success()
+    };
+    if !put_on() {
+        return skipped("a loop device cannot be mounted");
+    }
+    fs::remove_dir(place.backing().join("lost+found")).unwrap();
+    let server = place.mount(How::Create);
+    let at = |name: &str| place.mountpoint().join(name);
+    let content = noise(1, 2 * MIB);
+    write_durably(&at("synced"), &content).unwrap();
+    fs::write(at("not synced"), &content).unwrap();
+
+    pull(&place.backing());
+    let lost = |result: io::Result<()>| {
+        let number = result.unwrap_err().raw_os_error();
+        assert!(number == Some(libc::EIO) || number == Some(libc::EROFS), "{number:?}");
+    };
+    // Never zeros, and never an end of the file.
+    lost(read_from_storage(&at("synced")).map(drop));
+    assert_eq!(fs::metadata(at("synced")).unwrap().len(), 2 * MIB as u64);
+    lost(write_durably(&at("new"), &content));
+    lost(File::open(place.mountpoint()).and_then(|dir| dir.sync_all()));
+    // It ends, and says that all is not well.
+    wait_until("the end of the use of the mount", || {
+        close(&place.mountpoint(), Some(&place.run_base())).unwrap_err().kind() != Kind::Busy
+    });
+    assert_ne!(server.last_words(&place), "");
+    assert!(fs::read_dir(place.mountpoint()).unwrap().next().is_none());
+    assert!(!place.take_log().is_empty());
+    Place::take_off(&place.backing());
+
+    assert!(put_on(), "the disk cannot be mounted again");
+    let server = place.mount(How::Open);
+    assert!(fs::read(at("synced")).unwrap() == content);
+    write_durably(&at("new"), &content).unwrap();
+    place.unmount(server);
+    place.take_log();
+    place.verify();
+    Place::take_off(&place.backing());
+    place.assert_nothing_left();
+}
+
+#[test]
+fn directory_that_is_removed_is_an_error() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    let at = |name: &str| place.mountpoint().join(name);
+    write_durably(&at("synced"), b"content").unwrap();
+    fs::remove_dir_all(place.backing()).unwrap();
+    // A small file would fit into the journal, which is gone from its directory and open all the same.
+    assert_eq!(write_durably(&at("small"), b"content").unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert!(write_durably(&at("another"), b"content").is_err());
+    wait_until("the end of the use of the mount", || {
+        close(&place.mountpoint(), Some(&place.run_base())).unwrap_err().kind() != Kind::Busy
+    });
+    assert_ne!(server.last_words(&place), "");
+    assert!(place.take_log().iter().any(|line| line.contains("journal")));
+}
+
+#[test]
+fn read_only_directory_can_be_read() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    fs::write(place.mountpoint().join("file"), b"content").unwrap();
+    fs::create_dir(place.mountpoint().join("dir")).unwrap();
+    place.unmount(server);
+    run(Command::new("mount").arg("--bind").arg(place.backing()).arg(place.backing()));
+    run(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(place.backing()));
+    let server = place.mount(How::FromReadOnly);
+    takes_no_changes(&place);
+    place.unmount(server);
+    Place::take_off(&place.backing());
+    place.verify();
+    place.assert_nothing_left();
+}

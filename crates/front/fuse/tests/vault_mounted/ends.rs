@@ -1,0 +1,326 @@
+//! How a server begins and ends: while it is in use, by a plain umount, by being killed, without root, where nothing may
+//! change, and under clocks that jump.
+
+use crate::machine::{lacking, run, skipped, wait_until};
+use crate::place::{Place, needs};
+use crate::serving::How;
+use lacuna_contracts::Kind;
+use lacuna_daemon::{Closed, Registry, close};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A user other than root, who has a name: `nobody`.
+const USER: u32 = 65534;
+
+#[test]
+fn busy_vault_stays_and_names_its_user() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    let mut user = Command::new("cat").current_dir(place.mountpoint()).stdin(Stdio::piped()).spawn().unwrap();
+    let error = close(&place.mountpoint(), Some(&place.run_base())).unwrap_err();
+    assert_eq!(error.kind(), Kind::Busy);
+    assert!(error.to_string().contains(&format!("in use by cat (process {})", user.id())), "{error}");
+    fs::write(place.mountpoint().join("still"), b"served").unwrap();
+    user.kill().unwrap();
+    user.wait().unwrap();
+    place.unmount(server);
+    place.verify();
+    place.assert_nothing_left();
+}
+
+#[test]
+fn vault_server_ends_with_a_plain_umount() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    fs::write(place.mountpoint().join("file"), b"kept").unwrap();
+    wait_until("the end of the use", || {
+        Command::new("umount").arg(place.mountpoint()).stderr(Stdio::null()).status().unwrap().success()
+    });
+    server.wait(&place);
+    place.assert_nothing_left();
+    let server = place.mount(How::Open);
+    assert_eq!(fs::read(place.mountpoint().join("file")).unwrap(), b"kept");
+    place.unmount(server);
+    place.verify();
+}
+
+#[test]
+fn running_server_tells_of_itself() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    let peers = || Registry::open(Some(&place.run_base())).unwrap().all().unwrap();
+    let found = peers();
+    assert_eq!(found.len(), 1);
+    assert!(found[0].mount().is_some_and(|mount| mount.vault) && found[0].record.location == "vault");
+    fs::write(place.mountpoint().join("file"), b"content").unwrap();
+    assert!(!found[0].status().unwrap_or_else(|e| panic!("{e}")).items.is_empty());
+    place.unmount(server);
+    assert_eq!(peers().len(), 0);
+}
+
+#[test]
+fn synced_content_outlives_a_killed_server() {
+    needs!(lacking());
+    let place = Place::new();
+    let mut server = place.mount(How::Create);
+    for round in 0..5u8 {
+        let at = |name: &str| place.mountpoint().join(name);
+        let mut file = File::create(at(&format!("synced {round}"))).unwrap();
+        file.write_all(&[round; 50_000]).unwrap();
+        file.sync_all().unwrap();
+        fs::write(at("not synced"), [round; 50_000]).unwrap();
+        // Deleted, open, and known to the storage.
+        let gone =
+            File::options().read(true).write(true).create(true).truncate(true).open(at("gone")).unwrap();
+        gone.write_all_at(&[1; 200_000], 0).unwrap();
+        gone.sync_all().unwrap();
+        fs::remove_file(at("gone")).unwrap();
+        File::open(place.mountpoint()).unwrap().sync_all().unwrap();
+        server.kill();
+        assert_eq!(fs::metadata(at("another")).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+        drop((file, gone));
+        close_dead(&place);
+        server = place.mount(How::Open);
+        for earlier in 0..=round {
+            assert!(fs::read(at(&format!("synced {earlier}"))).unwrap() == [earlier; 50_000]);
+        }
+        assert!(!at("gone").exists());
+        let kept = fs::read(at("not synced")).unwrap_or_default();
+        assert!(kept.iter().all(|byte| *byte <= round));
+    }
+    place.unmount(server);
+    place.take_log();
+    place.verify();
+    place.assert_nothing_left();
+}
+
+/// Clears away what a killed server left mounted.
+pub(crate) fn close_dead(place: &Place) {
+    wait_until("the end of the dead server", || match close(&place.mountpoint(), Some(&place.run_base())) {
+        Ok(how) => how == Closed::AfterCrash,
+        Err(e) if e.kind() == Kind::Busy => false,
+        Err(e) => panic!("{e}"),
+    });
+}
+
+#[test]
+fn dead_mount_is_closed_by_name() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    server.kill();
+    close_dead(&place);
+    place.assert_nothing_left();
+    place.take_log();
+    place.verify();
+}
+
+#[test]
+fn reading_alone_changes_nothing() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    let at = |name: &str| place.mountpoint().join(name);
+    fs::write(at("file"), b"content").unwrap();
+    fs::create_dir(at("dir")).unwrap();
+    place.unmount(server);
+
+    let server = place.mount(How::ReadOnly);
+    takes_no_changes(&place);
+    place.unmount(server);
+    place.verify();
+    place.assert_nothing_left();
+}
+
+/// The content of `file` can be read; nothing of it or of the directory `dir` beside it can be changed.
+pub(crate) fn takes_no_changes(place: &Place) {
+    let at = |name: &str| place.mountpoint().join(name);
+    let refused = |result: std::io::Result<()>| {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EROFS));
+    };
+    assert_eq!(fs::read(at("file")).unwrap(), b"content");
+    refused(File::create(at("new")).map(drop));
+    refused(File::options().write(true).open(at("file")).map(drop));
+    refused(fs::create_dir(at("new")));
+    refused(fs::remove_file(at("file")));
+    refused(fs::remove_dir(at("dir")));
+    refused(fs::rename(at("file"), at("new")));
+    refused(fs::hard_link(at("file"), at("new")));
+    refused(fs::set_permissions(at("file"), fs::Permissions::from_mode(0o600)));
+    let any = rustix::fs::XattrFlags::empty();
+    refused(rustix::fs::setxattr(at("file"), "user.a", b"x", any).map_err(Into::into));
+    let listed = run(Command::new("ls").arg(place.mountpoint()));
+    assert_eq!(listed, "dir\nfile\n");
+    run(Command::new("sync").arg("-f").arg(at("file")));
+}
+
+/// Works through other programs alone: a handle of this one belongs for a moment to every program that another test starts,
+/// and a mount with open files is not cleared away.
+#[test]
+fn next_opening_clears_away_what_a_killed_server_left() {
+    needs!(lacking());
+    let place = Place::new();
+    let sh = |script: &str| run(Command::new("sh").args(["-ec", script]).current_dir(place.dir()));
+    let mut server = place.mount(How::Create);
+    for round in 0..3 {
+        sh(&format!("echo {round} > mnt/{round}; sync mnt/{round} mnt; echo lost > mnt/perhaps"));
+        server.kill();
+        server = place.mount(How::Open);
+        for earlier in 0..=round {
+            assert_eq!(sh(&format!("cat mnt/{earlier}")), format!("{earlier}\n"));
+        }
+    }
+    place.unmount(server);
+    place.take_log();
+    place.verify();
+    place.assert_nothing_left();
+}
+
+/// A supervisor starts the next server while the last one is still dying.
+#[test]
+fn next_opening_waits_for_a_dying_server() {
+    needs!(lacking());
+    let place = Place::new();
+    let mut server = place.mount(How::Create);
+    for _ in 0..8 {
+        server = server.replace(&place);
+    }
+    place.unmount(server);
+    place.take_log();
+    place.verify();
+}
+
+/// Files that are written twice within one step of the kernel's clock, and while they stay open.
+#[test]
+fn times_that_were_shown_are_the_ones_that_are_stored() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    let at = |n: usize| place.mountpoint().join(n.to_string());
+    let times = || -> Vec<(i64, i64)> {
+        let about = (0..40).map(|n| fs::metadata(at(n)).unwrap());
+        about.map(|about| (about.mtime(), about.mtime_nsec())).collect()
+    };
+    let mut open = Vec::new();
+    for n in 0..40 {
+        let mut file = File::create(at(n)).unwrap();
+        file.write_all(b"one\n").unwrap();
+        if n % 2 == 0 {
+            drop(file);
+            file = File::options().append(true).open(at(n)).unwrap();
+        } else {
+            file.sync_all().unwrap();
+        }
+        file.write_all(b"two\n").unwrap();
+        open.push(file);
+    }
+    // The server's clock goes on before the pages come.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    drop(open);
+    let shown = times();
+    place.unmount(server);
+    let server = place.mount(How::Open);
+    assert_eq!(times(), shown);
+    place.unmount(server);
+}
+
+/// In seconds.
+const YEAR: i64 = 365 * 24 * 3600;
+
+#[test]
+fn clocks_that_jump_change_nothing_but_times() {
+    needs!(lacking());
+    let place = Place::new();
+    place.move_clock(0);
+    let at = |name: String| place.mountpoint().join(name);
+    let mut server = place.mount(How::Create);
+    for (round, years) in [-50, 300, -1, 0].into_iter().enumerate() {
+        place.move_clock(years * YEAR);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+        fs::create_dir(at(format!("dir {round}"))).unwrap();
+        let made = fs::metadata(at(format!("dir {round}"))).unwrap().mtime();
+        assert!((made - now - years * YEAR).abs() < YEAR / 2, "{made} is not {years} years ahead");
+        let file = File::create(at(format!("dir {round}/file"))).unwrap();
+        file.write_all_at(&[round as u8; 50_000], 0).unwrap();
+        // Between the jump and the next: a step of an hour, back.
+        place.move_clock(years * YEAR - 3600);
+        file.write_all_at(&[round as u8; 50_000], 50_000).unwrap();
+        file.sync_all().unwrap();
+        fs::rename(at(format!("dir {round}/file")), at(format!("file {round}"))).unwrap();
+        File::open(place.mountpoint()).unwrap().sync_all().unwrap();
+        drop(file);
+        if round % 2 == 0 {
+            server.kill();
+            close_dead(&place);
+        } else {
+            place.unmount(server);
+        }
+        server = place.mount(How::Open);
+        for earlier in 0..=round {
+            let content = fs::read(at(format!("file {earlier}"))).unwrap();
+            assert!(content == [earlier as u8; 100_000], "file {earlier} after round {round}");
+            assert!(fs::read_dir(at(format!("dir {earlier}"))).unwrap().next().is_none());
+        }
+    }
+    place.unmount(server);
+    place.take_log();
+    place.verify();
+    place.assert_nothing_left();
+}
+
+/// A program that runs as a user other than root.
+fn as_user(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.uid(USER).gid(USER);
+    command
+}
+
+/// Whether that user may mount at all.
+fn user_mounts() -> Option<&'static str> {
+    if Command::new("fusermount3").arg("--version").stdout(Stdio::null()).status().is_err() {
+        return Some("there is no fusermount3");
+    }
+    let mode = fs::metadata("/dev/fuse").map_or(0, |device| device.permissions().mode());
+    if mode & 0o006 != 0o006 {
+        return Some("/dev/fuse is for root alone here");
+    }
+    let program = std::env::current_exe().unwrap();
+    let runs =
+        as_user(program.to_str().unwrap()).arg("--list").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    (!runs.is_ok_and(|status| status.success())).then_some("another user cannot run this test")
+}
+
+#[test]
+fn user_without_root_mounts() {
+    needs!(lacking());
+    if let Some(why) = user_mounts() {
+        return skipped(why);
+    }
+    let place = Place::new();
+    for path in [place.dir(), &place.backing(), &place.mountpoint()] {
+        std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    let server = place.mount(How::AsUser(USER));
+    let sh = |script: &str| run(as_user("sh").args(["-ec", script]).current_dir(place.mountpoint()));
+    sh("echo content > file; mkdir dir; ln file dir/link; sync file");
+    assert_eq!(sh("cat dir/link; stat -c '%u %h' file"), format!("content\n{USER} 2\n"));
+    assert_eq!(
+        fs::metadata(place.mountpoint()).unwrap_err().raw_os_error(),
+        Some(libc::EACCES),
+        "not even root"
+    );
+    // The user closes it too.
+    let umount = |at: &Path| as_user("fusermount3").arg("-u").arg(at).stderr(Stdio::null()).status().unwrap();
+    wait_until("the end of the use", || umount(&place.mountpoint()).success());
+    server.wait(&place);
+    place.verify();
+    place.assert_nothing_left();
+}

@@ -1,0 +1,46 @@
+//! Serves disks to NBD clients: the network block device protocol in its fixed newstyle form, over unix sockets,
+//! TCP, sockets passed by a service manager, and TLS (feature `tls`, on by default).
+//!
+//! Invariants kept here:
+//! - Nothing is known of formats: a disk is a [`lacuna_contracts::ByteDisk`], which checks every range.
+//! - Whatever a client sends, it gets an answer or its connection is closed. Memory is bounded: a
+//!   thread has 256 KiB of its own, 72 MiB are kept for larger requests of all levels, and what finds no room there
+//!   shares 128 MiB in each connection and 640 MiB in the server (`memory.rs`). A client that does nothing, or does
+//!   not take its replies, delays nobody else.
+//! - A WRITE whose payload does not arrive whole is not performed at all. A request that was read whole is carried
+//!   out, even when the client leaves or the server stops meanwhile; only zeroing without holes, which may cover
+//!   4 GiB, is then given up half way, and the client told so.
+//! - What a disk says about a failure goes to the server's own side; the client gets an error number only.
+//! - The smallest block advertised is the disk's own, 4096 bytes, but requests of any alignment are served exactly.
+#![warn(missing_docs)]
+// As `IoSlice::advance_slices` takes what is left to send.
+#![allow(clippy::mut_mut)]
+
+mod exports;
+mod extents;
+mod input;
+mod listen;
+mod memory;
+mod negotiate;
+mod perform;
+#[cfg(feature = "fuzzing")]
+mod replay;
+mod reporter;
+mod server;
+mod stream;
+mod sys;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
+mod tls_mode;
+mod transmit;
+mod wire;
+
+pub use exports::Exports;
+pub use listen::{Listen, passed_addresses};
+pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, negotiate};
+#[cfg(feature = "fuzzing")]
+pub use replay::serve as serve_replayed;
+pub use reporter::Reporter;
+pub use server::{Options, Server, StopHandle};
+pub use tls_mode::{CLIENT_AUTHORITY, TlsMode};
+pub use wire::{Command, Errno, MAX_REQUEST, NotARequest, REQUEST_LEN, Request};

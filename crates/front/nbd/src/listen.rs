@@ -1,0 +1,289 @@
+//! Where clients come from: a unix socket, a TCP address, or a socket that the service manager has opened.
+
+use crate::stream::Socket;
+use crate::sys;
+use lacuna_contracts::{Error, Kind, Result};
+use rustix::fs::{FlockOperation, Mode};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const BACKLOG: i32 = 128;
+/// Tries for the lock on a socket's directory, [`LOCK_PAUSE`] apart.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A unix socket at this path, for its owner alone. A socket that a dead server has left there is replaced.
+    Unix(PathBuf),
+    /// A TCP address ([`Listen::tcp`]).
+    Tcp {
+        /// What the user gave.
+        name: String,
+        /// What it stood for: the first of them that can be had is taken. A name is resolved once, so that what was checked is what
+        /// is bound.
+        addresses: Vec<SocketAddr>,
+    },
+    /// The sockets passed by the service manager (`LISTEN_PID`, `LISTEN_FDS`).
+    Activated,
+}
+
+impl Listen {
+    /// A TCP address such as `127.0.0.1:10809`, or the name of a host in its place. Port 0 takes any free one.
+    ///
+    /// Errors: [`Kind::Usage`] for what stands for no address.
+    pub fn tcp(name: &str) -> Result<Listen> {
+        let refused = |found: String| {
+            Error::new(Kind::Usage, format!("cannot listen on {name}"))
+                .found(found)
+                .expected("ADDRESS:PORT, like 127.0.0.1:10809")
+        };
+        let addresses: Vec<_> = name.to_socket_addrs().map_err(|e| refused(e.to_string()))?.collect();
+        if addresses.is_empty() {
+            return Err(refused("a name without an address".to_owned()));
+        }
+        Ok(Listen::Tcp { name: name.to_owned(), addresses })
+    }
+}
+
+pub(crate) enum Listener {
+    Unix { listener: UnixListener, _file: Option<OwnedPath> },
+    Tcp(TcpListener),
+}
+
+/// A socket file that this process has made; removed on drop if it is still that one.
+pub(crate) struct OwnedPath {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Drop for OwnedPath {
+    fn drop(&mut self) {
+        if identity(&self.path) == Some(self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// Opens the listeners at all these places, ready for clients.
+pub(crate) fn open(listen: &[Listen]) -> Result<Vec<Listener>> {
+    let mut opened = Vec::new();
+    for place in listen {
+        match place {
+            Listen::Unix(path) => opened.push(open_unix(path)?),
+            Listen::Tcp { name, addresses } => opened.push(open_tcp(name, addresses)?),
+            Listen::Activated => opened.extend(activated()?),
+        }
+    }
+    Ok(opened)
+}
+
+/// The network addresses of the sockets that the service manager has passed, which stay for [`Listen::Activated`] to take.
+pub fn passed_addresses() -> Vec<SocketAddr> {
+    let address = |socket: BorrowedFd| SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok();
+    sys::look_at_inherited(passed(), address).into_iter().flatten().collect()
+}
+
+fn open_tcp(name: &str, addresses: &[SocketAddr]) -> Result<Listener> {
+    let bound = TcpListener::bind(addresses).map(Listener::Tcp);
+    bound.map_err(|e| in_use(format!("cannot listen on {name}"), &e))
+}
+
+fn in_use(what: String, e: &io::Error) -> Error {
+    let error = Error::io(what, e);
+    match e.kind() {
+        io::ErrorKind::AddrInUse => {
+            error.with_kind(Kind::Busy).remedy("stop the other server or choose another address")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            error.with_kind(Kind::Usage).remedy("give an address of this machine")
+        }
+        _ => error,
+    }
+}
+
+fn open_unix(path: &Path) -> Result<Listener> {
+    let what = || format!("cannot listen on {}", path.display());
+    let address = SocketAddrUnix::new(path).map_err(|_| {
+        Error::new(Kind::Usage, what())
+            .found(format!("a path of {} bytes", path.as_os_str().len()))
+            .expected("at most 107 bytes")
+            .remedy("choose a shorter path for the socket")
+    })?;
+    // Held while the old socket is judged and replaced, so that two servers starting at once cannot both win.
+    let _directory = lock_directory(path);
+    let socket = match bind_unix(&address) {
+        Err(Errno::ADDRINUSE) => {
+            remove_dead(path, &address)?;
+            bind_unix(&address)
+        }
+        other => other,
+    };
+    let socket = socket.map_err(|e| in_use(what(), &e.into()))?;
+    let file = identity(path).map(|identity| OwnedPath { path: path.to_path_buf(), identity });
+    Ok(Listener::Unix { listener: UnixListener::from(socket), _file: file })
+}
+
+/// `None` if it cannot be had soon: any user who may read the directory can hold its lock for ever, and must not keep
+/// a server from starting.
+fn lock_directory(path: &Path) -> Option<File> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = File::open(parent).ok()?;
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(directory),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+fn unix_socket(extra: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | extra, None)
+}
+
+fn bind_unix(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
+    let socket = unix_socket(SocketFlags::empty())?;
+    // The file takes its mode from the socket, so that there is no moment at which others may connect.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Removes a socket on which nobody listens; anything else stays, and is an error.
+fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
+    let what = || format!("cannot listen on {}", path.display());
+    let meta = std::fs::symlink_metadata(path).map_err(|e| Error::io(what(), &e))?;
+    if !meta.file_type().is_socket() {
+        return Err(Error::new(Kind::Usage, what())
+            .found("something there that is not a socket")
+            .remedy("choose another path for the socket"));
+    }
+    let probe = unix_socket(SocketFlags::NONBLOCK).map_err(|e| Error::io(what(), &e.into()))?;
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|e| Error::io(what(), &e)),
+        Ok(()) | Err(Errno::AGAIN) => Err(Error::new(Kind::Busy, what())
+            .found("another server that answers there")
+            .remedy("stop it or choose another path for the socket")),
+        Err(e) => Err(Error::io(what(), &e.into())),
+    }
+}
+
+/// How many sockets the service manager has passed to this process.
+fn passed() -> i32 {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
+    let ours = number("LISTEN_PID").is_some_and(|pid| u32::try_from(pid) == Ok(std::process::id()));
+    number("LISTEN_FDS").filter(|count| ours && (1..=64).contains(count)).unwrap_or(0)
+}
+
+fn activated() -> Result<Vec<Listener>> {
+    let what = "cannot listen on a socket passed by the service manager";
+    let sockets = sys::inherited(passed());
+    if sockets.is_empty() {
+        return Err(Error::new(Kind::Usage, what)
+            .found("no sockets")
+            .expected("LISTEN_PID with the number of this process and LISTEN_FDS with that of the sockets")
+            .remedy("start this from a .socket unit, or name a socket or an address"));
+    }
+    sockets.into_iter().map(adopt).collect()
+}
+
+fn adopt(socket: OwnedFd) -> Result<Listener> {
+    let what = "cannot listen on a socket passed by the service manager";
+    let listening = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
+    let family = rustix::net::getsockname(&socket).map(|address| address.address_family());
+    match family {
+        Ok(AddressFamily::UNIX) if listening => {
+            Ok(Listener::Unix { listener: UnixListener::from(socket), _file: None })
+        }
+        Ok(AddressFamily::INET | AddressFamily::INET6) if listening => {
+            Ok(Listener::Tcp(TcpListener::from(socket)))
+        }
+        _ => Err(Error::new(Kind::Usage, what)
+            .found("a descriptor that does not listen")
+            .expected("a listening stream socket, unix or TCP")),
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix { listener, .. } => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl Listener {
+    /// Makes [`Listener::accept`] return at once when the client has left again.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Listener::Unix { listener, .. } => listener.set_nonblocking(true),
+            Listener::Tcp(listener) => listener.set_nonblocking(true),
+        }
+    }
+
+    pub(crate) fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Listener::Unix { listener, .. } => Ok(Socket::Unix(listener.accept()?.0)),
+            Listener::Tcp(listener) => Ok(Socket::Tcp(listener.accept()?.0)),
+        }
+    }
+
+    /// What a client is to be told.
+    pub(crate) fn uri(&self, tls: bool) -> String {
+        let scheme = if tls { "nbds" } else { "nbd" };
+        match self {
+            Listener::Unix { listener, .. } => {
+                let address = listener.local_addr().ok();
+                let path = address.as_ref().and_then(|address| address.as_pathname());
+                let path = path.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()));
+                format!("{scheme}+unix:///?socket={}", percent_encoded(&path.unwrap_or_default()))
+            }
+            Listener::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => format!("{scheme}://{address}"),
+                Err(_) => format!("{scheme}://"),
+            },
+        }
+    }
+}
+
+fn percent_encoded(path: &Path) -> String {
+    use std::fmt::Write;
+    use std::os::unix::ffi::OsStrExt;
+    let mut encoded = String::new();
+    for byte in path.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-._~".contains(byte) {
+            encoded.push(char::from(*byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_encoded_for_uris() {
+        assert_eq!(percent_encoded(Path::new("/run/a b&c.sock")), "/run/a%20b%26c.sock");
+    }
+}

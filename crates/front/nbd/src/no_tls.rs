@@ -1,0 +1,29 @@
+//! Stands in for `tls.rs` in builds without TLS: no certificates can be loaded.
+
+use crate::exports::Exports;
+use crate::negotiate::{Greeting, Session};
+use crate::stream::{Socket, Timed};
+use lacuna_contracts::{Error, Kind, Result};
+use std::path::Path;
+
+/// There are none.
+pub(crate) enum Certificates {}
+
+impl Certificates {
+    pub(crate) fn secure(
+        &self,
+        _: &Socket,
+        _: &mut Timed<'_>,
+        _: &Exports,
+        _: Greeting,
+    ) -> Option<(Socket, Session)> {
+        match *self {}
+    }
+}
+
+/// Refuses. Errors: [`Kind::Usage`].
+pub(crate) fn load(_: &Path) -> Result<Certificates> {
+    Err(Error::new(Kind::Usage, "cannot serve TLS")
+        .found("a build without TLS")
+        .remedy("serve without certificates, or use a build with the feature `tls`"))
+}

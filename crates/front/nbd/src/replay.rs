@@ -1,0 +1,82 @@
+//! A client made of prepared bytes, for fuzz targets and tests.
+
+use crate::exports::Exports;
+use crate::memory::ServerMemory;
+use crate::negotiate::{Outcome, TlsState, handshake};
+use crate::stream::Transport;
+use crate::transmit::{Connection, Crew};
+use lacuna_contracts::ByteDisk;
+use parking_lot::Mutex;
+use std::io::{self, IoSlice, Read, Write};
+use std::sync::atomic::AtomicBool;
+
+/// A client made of prepared bytes, whose replies are counted and dropped.
+pub(crate) struct Replay<'a> {
+    input: Mutex<&'a [u8]>,
+    sent: Mutex<u64>,
+}
+
+impl<'a> Replay<'a> {
+    pub(crate) fn new(input: &'a [u8]) -> Self {
+        Replay { input: Mutex::new(input), sent: Mutex::new(0) }
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        *self.sent.lock()
+    }
+}
+
+/// Serves a client that sends `bytes` and then leaves, in this thread, to completion: negotiation, then
+/// transmission of `disk` as exports `""` and `"0"`. Returns how many bytes the client would have got.
+///
+/// Reads and real zeros cost what the requests ask for, so fuzz targets do best with a small disk.
+pub fn serve(bytes: &[u8], disk: ByteDisk) -> u64 {
+    let client = Replay::new(bytes);
+    if let Ok(Outcome::Transmit(session)) =
+        handshake(&mut &client, &Exports::levels([disk]), TlsState::Offered)
+    {
+        let crew = Crew { workers: 1, max_workers: 1 };
+        let memory = ServerMemory::new(64 << 20);
+        Connection::new(&client, session, None, &AtomicBool::new(false), crew, memory.of(0)).run();
+    }
+    client.sent()
+}
+
+impl Transport for Replay<'_> {
+    fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.input.lock().read(buf)
+    }
+
+    fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let len: usize = slices.iter().map(|slice| slice.len()).sum();
+        *self.sent.lock() += len as u64;
+        Ok(())
+    }
+
+    fn send_now(&self, slices: &mut &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.send(slices)?;
+        *slices = &mut [];
+        Ok(())
+    }
+
+    fn hang_up(&self) {
+        *self.input.lock() = &[];
+    }
+}
+
+impl Read for &Replay<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv(buf)
+    }
+}
+
+impl Write for &Replay<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.send(&mut [IoSlice::new(data)])?;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! The server: accepts clients until it is told to stop, and gives each a thread of its own.
+
+use crate::exports::Exports;
+use crate::listen::{self, Listen, Listener};
+use crate::memory::ServerMemory;
+use crate::negotiate::{Outcome, Session, TlsState, handshake};
+use crate::reporter::Reporter;
+use crate::stream::{Socket, Timed, Transport};
+use crate::tls::{self, Certificates};
+use crate::tls_mode::TlsMode;
+use crate::transmit::{Connection, Crew};
+use lacuna_contracts::{Error, Kind, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How to serve.
+#[derive(Clone)]
+pub struct Options {
+    /// Whether clients may or must encrypt.
+    pub tls: TlsMode,
+    /// Directory with `server-cert.pem` and `server-key.pem`. A `ca-cert.pem` beside them makes every client
+    /// show a certificate that it has signed. Needed unless `tls` is off.
+    pub certificates: Option<PathBuf>,
+    /// Threads of a connection while the disk is fast.
+    pub workers: usize,
+    /// Threads of a connection while operations take long: as many requests make progress at once.
+    pub max_workers: usize,
+    /// Connections at a time; more are closed at once.
+    pub max_connections: usize,
+    /// Memory for requests of more than 256 KiB, of all connections to level 0 together; each further level has a third
+    /// of as much. A request that finds none in a few seconds fails with ENOMEM.
+    pub large_memory: usize,
+    /// How long a client may be silent before it has chosen an export.
+    pub handshake_timeout: Duration,
+    /// How long clients may take to accept their last replies when the server stops.
+    pub drain_timeout: Duration,
+    /// Stop when no client was connected for so long.
+    pub idle_timeout: Option<Duration>,
+    /// Whether the disk is used by others than clients, which keeps the server from stopping for want of clients.
+    pub in_use: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    /// Hears of failures of the disk, and of clients that the system could not let in.
+    pub report: Option<Reporter>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let cores = thread::available_parallelism().map_or(2, usize::from);
+        Options {
+            tls: TlsMode::Off,
+            certificates: None,
+            workers: cores.clamp(2, 16),
+            max_workers: 16,
+            max_connections: 64,
+            large_memory: 192 << 20,
+            handshake_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
+            idle_timeout: None,
+            in_use: None,
+            report: None,
+        }
+    }
+}
+
+/// Tells a server to stop. Clones are the same handle.
+#[derive(Clone)]
+pub struct StopHandle(Arc<StopState>);
+
+struct StopState {
+    stopped: AtomicBool,
+    event: OwnedFd,
+}
+
+impl StopHandle {
+    /// A handle that has not been used.
+    pub fn new() -> Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::io("cannot create an event descriptor", &e.into()))?;
+        Ok(StopHandle(Arc::new(StopState { stopped: AtomicBool::new(false), event })))
+    }
+
+    /// Tells the server to stop, and returns at once.
+    pub fn stop(&self) {
+        self.0.stopped.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+    }
+
+    /// Whether [`StopHandle::stop`] has been called.
+    pub fn stopped(&self) -> bool {
+        self.0.stopped.load(Ordering::SeqCst)
+    }
+}
+
+/// A server that already listens.
+pub struct Server {
+    listeners: Vec<Listener>,
+    exports: Exports,
+    options: Options,
+    tls: Option<Certificates>,
+    memory: ServerMemory,
+}
+
+impl Server {
+    /// Loads the certificates and begins to listen; clients that connect wait until [`Server::run`].
+    pub fn bind(listen: &[Listen], exports: Exports, options: Options) -> Result<Self> {
+        let tls = match (options.tls, &options.certificates) {
+            (TlsMode::Off, _) => None,
+            (_, Some(directory)) => Some(tls::load(directory)?),
+            (_, None) => {
+                return Err(Error::new(Kind::Usage, "cannot serve TLS")
+                    .found("no certificates")
+                    .remedy("name the directory of server-cert.pem and server-key.pem"));
+            }
+        };
+        let listeners = listen::open(listen)?;
+        for listener in &listeners {
+            listener.set_nonblocking().map_err(|e| Error::io("cannot set up the listening socket", &e))?;
+        }
+        let memory = ServerMemory::new(options.large_memory);
+        Ok(Server { listeners, exports, options, tls, memory })
+    }
+
+    /// The URIs of the default export, for clients, one for each place: `nbd+unix:///?socket=…`, `nbd://…`, or `nbds` in
+    /// place of `nbd` where TLS is required.
+    pub fn uris(&self) -> Vec<String> {
+        let tls = self.options.tls == TlsMode::Require;
+        self.listeners.iter().map(|listener| listener.uri(tls)).collect()
+    }
+
+    /// Serves until `stop` is used. Then no more requests are read, those already read are carried out and
+    /// answered, all connections are closed and the socket file is removed. The disks are left open and are the
+    /// caller's to flush and close.
+    pub fn run(self, stop: &StopHandle) -> Result<()> {
+        let clients = Clients::default();
+        thread::scope(|scope| {
+            let result = self.accept_until(stop, &clients, |socket| {
+                let Some(guest) = clients.admit(socket, self.options.max_connections) else {
+                    return;
+                };
+                let (server, stopping) = (&self, &clients.stopping);
+                let serve = move || {
+                    // A panic ends this connection, not the server; the panic hook has told of it.
+                    let _ = catch_unwind(AssertUnwindSafe(|| server.serve(&guest.socket, stopping)));
+                };
+                // If the system has no thread to give, the client is closed with the guest.
+                if let Err(e) = thread::Builder::new().name("lacuna-nbd".into()).spawn_scoped(scope, serve) {
+                    self.report(&Error::io("cannot serve a client", &e));
+                }
+            });
+            clients.see_off(self.options.drain_timeout);
+            result
+        })
+    }
+
+    fn accept_until(
+        &self,
+        stop: &StopHandle,
+        clients: &Clients,
+        mut welcome: impl FnMut(Socket),
+    ) -> Result<()> {
+        let mut told = false;
+        while !stop.stopped() {
+            let patience = self.options.idle_timeout.map(|limit| limit.saturating_sub(clients.idle_for()));
+            if patience.is_some_and(|left| left.is_zero()) {
+                if !self.options.in_use.as_ref().is_some_and(|in_use| in_use()) {
+                    return Ok(());
+                }
+                clients.begin_again();
+                continue;
+            }
+            let patience = patience.and_then(|left| Timespec::try_from(left).ok());
+            let event = stop.0.event.as_fd();
+            let mut fds = vec![PollFd::new(&event, PollFlags::IN)];
+            fds.extend(self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
+            match poll(&mut fds, patience.as_ref()) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.map_err(|e| Error::io("cannot wait for clients", &e.into()))?,
+            };
+            let ready: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
+            for (listener, _) in self.listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
+                match listener.accept() {
+                    Ok(socket) => {
+                        told = false;
+                        welcome(socket);
+                    }
+                    // The client has left again.
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(e) if is_final(&e) => return Err(Error::io("cannot accept clients", &e)),
+                    // Too many files, no memory, a network in trouble: it passes, or stays until we stop.
+                    Err(e) => {
+                        if !std::mem::replace(&mut told, true) {
+                            self.report(&Error::io("cannot accept a client, and tries on", &e));
+                        }
+                        pause(stop);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&self, e: &Error) {
+        if let Some(report) = &self.options.report {
+            report(e);
+        }
+    }
+
+    fn serve(&self, socket: &Socket, stopping: &AtomicBool) {
+        if socket.prepare().is_err() {
+            return;
+        }
+        let tls = match (self.options.tls, &self.tls) {
+            (TlsMode::Off, _) | (_, None) => TlsState::Unavailable,
+            (TlsMode::Allow, _) => TlsState::Offered,
+            (TlsMode::Require, _) => TlsState::Required,
+        };
+        let mut timed = Timed::new(socket, self.options.handshake_timeout);
+        match handshake(&mut timed, &self.exports, tls) {
+            Ok(Outcome::Transmit(session)) if socket.patient().is_ok() => {
+                self.transmit(socket, session, stopping);
+            }
+            Ok(Outcome::StartTls(greeting)) => {
+                let Some(certificates) = &self.tls else { return };
+                let secured = certificates.secure(socket, &mut timed, &self.exports, greeting);
+                if let Some((stream, session)) = secured
+                    && socket.patient().is_ok()
+                {
+                    self.transmit(&stream, session, stopping);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn transmit<T: Transport>(&self, transport: &T, session: Session, stopping: &AtomicBool) {
+        let workers = self.options.workers.max(1);
+        let crew = Crew { workers, max_workers: self.options.max_workers.max(workers) };
+        let report = self.options.report.as_ref();
+        let memory = self.memory.of(session.level);
+        Connection::new(transport, session, report, stopping, crew, memory).run();
+    }
+}
+
+fn is_final(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EOPNOTSUPP | libc::EFAULT)
+    )
+}
+
+fn pause(stop: &StopHandle) {
+    let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let _ = poll(&mut [PollFd::new(&stop.0.event, PollFlags::IN)], Some(&limit));
+}
+
+/// The clients that are connected.
+#[derive(Default)]
+struct Clients {
+    sockets: Mutex<HashMap<u64, Arc<Socket>>>,
+    left: Condvar,
+    stopping: AtomicBool,
+    /// When the last one left, or it was first looked whether anybody is here.
+    last_left: Mutex<Option<Instant>>,
+}
+
+/// A client's place among [`Clients`], given up on drop.
+struct Guest<'a> {
+    clients: &'a Clients,
+    number: u64,
+    socket: Arc<Socket>,
+}
+
+impl Clients {
+    /// For how long none has been connected.
+    fn idle_for(&self) -> Duration {
+        let sockets = self.sockets();
+        let now = Instant::now();
+        if !sockets.is_empty() {
+            return Duration::ZERO;
+        }
+        now.saturating_duration_since(*self.last_left.lock().get_or_insert(now))
+    }
+
+    /// Counts from now on.
+    fn begin_again(&self) {
+        *self.last_left.lock() = Some(Instant::now());
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {
+        self.sockets.lock()
+    }
+
+    /// `None`, and the connection closed, when there are `most` already.
+    fn admit(&self, socket: Socket, most: usize) -> Option<Guest<'_>> {
+        let mut sockets = self.sockets();
+        if sockets.len() >= most {
+            return None;
+        }
+        let number = (0..u64::MAX).find(|number| !sockets.contains_key(number))?;
+        let socket = Arc::new(socket);
+        sockets.insert(number, socket.clone());
+        Some(Guest { clients: self, number, socket })
+    }
+
+    /// Stops reading everywhere, gives the last replies `patience`, then closes what is left.
+    fn see_off(&self, patience: Duration) {
+        self.stopping.store(true, Ordering::SeqCst);
+        let mut sockets = self.sockets();
+        for socket in sockets.values() {
+            socket.stop_reading();
+        }
+        let deadline = Instant::now() + patience;
+        while !sockets.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                sockets.values().for_each(|socket| socket.hang_up());
+                return;
+            }
+            self.left.wait_for(&mut sockets, left);
+        }
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        let mut sockets = self.clients.sockets();
+        sockets.remove(&self.number);
+        if sockets.is_empty() {
+            *self.clients.last_left.lock() = Some(Instant::now());
+        }
+        drop(sockets);
+        self.clients.left.notify_all();
+    }
+}

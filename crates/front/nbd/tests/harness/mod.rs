@@ -1,0 +1,250 @@
+//! What the tests of this crate share: a disk in memory with switches, a running server, and a tiny client.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub(crate) mod client;
+
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, ByteDisk, Disk, Error, Extent, Kind, Result, Status};
+use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::thread::JoinHandle;
+
+/// A disk in memory.
+pub(crate) struct Memory {
+    bytes: RwLock<Vec<u8>>,
+    written: RwLock<Vec<bool>>,
+    read_only: bool,
+    /// Reads and writes of this block fail as corrupt.
+    pub bad_block: AtomicU64,
+    pub flushes: AtomicU64,
+    pub writes: AtomicU64,
+    /// While closed, flushes wait.
+    gate: Mutex<bool>,
+    gate_moved: Condvar,
+    pub at_gate: AtomicU64,
+    /// Writes wait at the gate as well.
+    pub gate_writes: AtomicBool,
+    pub closed: AtomicBool,
+}
+
+impl Memory {
+    pub(crate) fn new(blocks: usize) -> Arc<Self> {
+        Self::with(blocks, false)
+    }
+
+    pub(crate) fn with(blocks: usize, read_only: bool) -> Arc<Self> {
+        Arc::new(Memory {
+            bytes: RwLock::new(vec![0; blocks * BLOCK_SIZE]),
+            written: RwLock::new(vec![false; blocks]),
+            read_only,
+            bad_block: AtomicU64::new(u64::MAX),
+            flushes: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            gate: Mutex::new(true),
+            gate_moved: Condvar::new(),
+            at_gate: AtomicU64::new(0),
+            gate_writes: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn contents(&self) -> Vec<u8> {
+        self.bytes.read().unwrap().clone()
+    }
+
+    pub(crate) fn byte_disk(self: &Arc<Self>) -> ByteDisk {
+        ByteDisk::new(self.clone())
+    }
+
+    pub(crate) fn exports(self: &Arc<Self>) -> Exports {
+        Exports::levels([self.byte_disk()])
+    }
+
+    pub(crate) fn open_gate(&self, open: bool) {
+        *self.gate.lock().unwrap() = open;
+        self.gate_moved.notify_all();
+    }
+
+    fn pass_gate(&self) {
+        self.at_gate.fetch_add(1, Ordering::SeqCst);
+        let mut open = self.gate.lock().unwrap();
+        while !*open {
+            open = self.gate_moved.wait(open).unwrap();
+        }
+        self.at_gate.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn check(&self, first: BlockAddr, count: u64) -> Result<()> {
+        if (first.0..first.0 + count).contains(&self.bad_block.load(Ordering::SeqCst)) {
+            return Err(Error::new(Kind::Corrupt, "a block does not verify"));
+        }
+        Ok(())
+    }
+}
+
+impl Disk for Memory {
+    fn blocks(&self) -> u64 {
+        self.written.read().unwrap().len() as u64
+    }
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        self.check(first, (buf.len() / BLOCK_SIZE) as u64)?;
+        let at = first.0 as usize * BLOCK_SIZE;
+        buf.copy_from_slice(&self.bytes.read().unwrap()[at..at + buf.len()]);
+        Ok(())
+    }
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.check(first, (data.len() / BLOCK_SIZE) as u64)?;
+        if self.gate_writes.load(Ordering::SeqCst) {
+            self.pass_gate();
+        }
+        let at = first.0 as usize * BLOCK_SIZE;
+        self.bytes.write().unwrap()[at..at + data.len()].copy_from_slice(data);
+        self.written.write().unwrap()[first.0 as usize..][..data.len() / BLOCK_SIZE].fill(true);
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        let at = first.0 as usize * BLOCK_SIZE;
+        self.bytes.write().unwrap()[at..at + count as usize * BLOCK_SIZE].fill(0);
+        self.written.write().unwrap()[first.0 as usize..][..count as usize].fill(false);
+        Ok(())
+    }
+    fn flush(&self) -> Result<()> {
+        self.pass_gate();
+        self.flushes.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        let written = self.written.read().unwrap();
+        let range = &written[first.0 as usize..][..count as usize];
+        // Not merged on purpose: neighbours may have the same state.
+        Ok(range.iter().map(|written| Extent { blocks: 1, written: *written }).collect())
+    }
+    fn status(&self) -> Status {
+        Status::default()
+    }
+    fn close(&self) -> Result<()> {
+        self.closed.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+}
+
+/// A server in a thread of its own, stopped on drop.
+pub(crate) struct Running {
+    pub directory: tempfile::TempDir,
+    pub uri: String,
+    pub stop: StopHandle,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Running {
+    /// Serves on a unix socket in a fresh directory.
+    pub(crate) fn unix(exports: Exports, options: Options) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let listen = Listen::Unix(directory.path().join("nbd.sock"));
+        Self::start(directory, &listen, exports, options)
+    }
+
+    pub(crate) fn start(
+        directory: tempfile::TempDir,
+        listen: &Listen,
+        exports: Exports,
+        options: Options,
+    ) -> Self {
+        let server = Server::bind(std::slice::from_ref(listen), exports, options).unwrap();
+        let (uri, stop) = (server.uris().remove(0), StopHandle::new().unwrap());
+        let handle = stop.clone();
+        let thread = Some(std::thread::spawn(move || server.run(&handle)));
+        Running { directory, uri, stop, thread }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("nbd.sock")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Waits for the server to end after it was told to stop.
+    pub(crate) fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("server thread").expect("server");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if !std::thread::panicking() {
+            self.join();
+        }
+    }
+}
+
+/// Says that a test skips itself, past the capture of the test runner.
+pub(crate) fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}
+
+/// Runs a program that must succeed.
+pub(crate) fn run(program: &str, args: &[&str]) -> Output {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{program} {args:?}\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Waits until something that must happen has happened.
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("never happened: {what}");
+}
+
+/// Bytes that look random and are the same every time.
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend(random.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Splitmix64.
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

@@ -1,0 +1,180 @@
+//! Listening, stopping, and what is left behind.
+
+mod harness;
+
+use harness::client::*;
+use harness::{Memory, Running, run, skipped, text, wait_until};
+use lacuna_contracts::Kind;
+use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
+use lacuna_testkit::have;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+fn bind(listen: &Listen) -> lacuna_contracts::Result<Server> {
+    Server::bind(std::slice::from_ref(listen), Memory::new(4).exports(), Options::default())
+}
+
+#[test]
+fn the_socket_is_private_and_goes_away() {
+    let mut server = Running::unix(Memory::new(4).exports(), Options::default());
+    let socket = server.socket();
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(server.uri, format!("nbd+unix:///?socket={}", socket.display()));
+    server.stop.stop();
+    server.join();
+    assert!(server.stop.stopped());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_live_socket_is_respected_and_a_dead_one_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let listen = Listen::Unix(path.clone());
+    let live = bind(&listen).unwrap();
+    let refused = bind(&listen).err().unwrap();
+    assert_eq!(refused.kind(), Kind::Busy);
+    drop(live);
+    assert!(!path.exists());
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    drop(bind(&listen).unwrap());
+    std::fs::write(&path, "precious").unwrap();
+    assert_eq!(bind(&listen).err().unwrap().kind(), Kind::Usage);
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    let long = Listen::Unix(directory.path().join("x".repeat(200)));
+    assert_eq!(bind(&long).err().unwrap().kind(), Kind::Usage);
+    let nowhere = Listen::Unix(directory.path().join("none/s"));
+    assert_eq!(bind(&nowhere).err().unwrap().kind(), Kind::NotFound);
+}
+
+#[test]
+fn only_its_own_socket_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let server = bind(&Listen::Unix(path.clone())).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "another's").unwrap();
+    drop(server);
+    assert!(path.exists());
+}
+
+#[test]
+fn addresses_that_cannot_be_had_are_refused() {
+    let taken = bind(&Listen::tcp("127.0.0.1:0").unwrap()).unwrap();
+    let address = taken.uris()[0].replace("nbd://", "");
+    assert_eq!(bind(&Listen::tcp(&address).unwrap()).err().unwrap().kind(), Kind::Busy);
+    for nonsense in ["", "127.0.0.1", "127.0.0.1:x", ":::"] {
+        assert_eq!(Listen::tcp(nonsense).unwrap_err().kind(), Kind::Usage, "{nonsense}");
+    }
+    assert_eq!(bind(&Listen::Activated).err().unwrap().kind(), Kind::Usage);
+    let no_certificates = Options { tls: TlsMode::Require, ..Options::default() };
+    let listen = [Listen::tcp("127.0.0.1:0").unwrap()];
+    assert!(Server::bind(&listen, Exports::new(), no_certificates.clone()).is_err());
+    let empty = tempfile::tempdir().unwrap();
+    let empty = Options { certificates: Some(empty.path().into()), ..no_certificates };
+    assert_eq!(Server::bind(&listen, Exports::new(), empty).err().unwrap().kind(), Kind::NotFound);
+}
+
+#[test]
+fn stopping_answers_what_was_begun() {
+    let disk = Memory::new(16);
+    let mut server = Running::unix(disk.exports(), Options::default());
+    let mut client = Client::connect(&server.socket(), true);
+    let idle = Client::connect(&server.socket(), true);
+    let greeted = Client::greet(&server.socket(), 3).unwrap();
+    disk.open_gate(false);
+    let flush = client.send(0, FLUSH, 0, 0, &[]);
+    let fua = client.send(FUA, WRITE, 0, 4, b"last");
+    wait_until("both in the disk", || disk.at_gate.load(Ordering::SeqCst) == 2);
+    server.stop.stop();
+    assert!(idle.closed() && greeted.closed());
+    disk.open_gate(true);
+    let mut answered = [client.receive(|_| None), client.receive(|_| None)];
+    answered.sort_by_key(|(cookie, _)| *cookie);
+    assert_eq!(answered, [(flush, Reply::Done), (fua, Reply::Done)]);
+    assert!(client.closed());
+    server.join();
+    assert_eq!(&disk.contents()[..4], b"last");
+    assert!(!disk.closed.load(Ordering::SeqCst), "closing the disk is the caller's business");
+}
+
+#[test]
+fn stopping_while_busy_ends() {
+    let disk = Memory::new(256);
+    let options = Options { drain_timeout: Duration::from_secs(60), ..Options::default() };
+    let mut server = Running::unix(disk.exports(), options);
+    let socket = server.socket();
+    let busy: Vec<_> = (0..4)
+        .map(|_| {
+            let socket = socket.clone();
+            std::thread::spawn(move || {
+                use std::io::{Read, Write};
+                let mut stream = Client::connect(&socket, true).stream;
+                let mut reader = stream.try_clone().unwrap();
+                let drain = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()));
+                let request = Client::header(0, READ, 1, 0, 65536);
+                while stream.write_all(&request).is_ok() {}
+                let _ = drain.join().unwrap();
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(100));
+    server.stop.stop();
+    server.join();
+    busy.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn zeroing_at_length_is_given_up_when_the_server_stops() {
+    const ESHUTDOWN: u32 = 108;
+    let disk = Memory::new(16 << 10);
+    let mut server = Running::unix(disk.exports(), Options::default());
+    let mut client = Client::connect(&server.socket(), true);
+    let idle = Client::connect(&server.socket(), true);
+    disk.gate_writes.store(true, Ordering::SeqCst);
+    disk.open_gate(false);
+    client.send(NO_HOLE, WRITE_ZEROES, 0, 64 << 20, &[]);
+    wait_until("the first piece in the disk", || disk.at_gate.load(Ordering::SeqCst) == 1);
+    server.stop.stop();
+    // Closed only after every connection has been told to stop.
+    assert!(idle.closed());
+    disk.open_gate(true);
+    assert_eq!(client.receive(|_| None).1, Reply::Failed(ESHUTDOWN));
+    server.join();
+    assert_eq!(disk.writes.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_lock_held_by_another_keeps_no_server_from_starting() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = std::fs::File::open(directory.path()).unwrap();
+    other.lock().unwrap();
+    let server = bind(&Listen::Unix(directory.path().join("s"))).unwrap();
+    drop((server, other));
+}
+
+#[test]
+fn a_stop_before_the_start_counts() {
+    let server = bind(&Listen::tcp("127.0.0.1:0").unwrap()).unwrap();
+    let stop = StopHandle::new().unwrap();
+    stop.clone().stop();
+    server.run(&stop).unwrap();
+}
+
+#[test]
+fn sockets_are_taken_over_from_a_service_manager() {
+    let example = std::env::current_exe().unwrap().parent().unwrap().join("../examples/serve");
+    if !have("nbdinfo") {
+        return;
+    }
+    if !example.exists() {
+        skipped("examples/serve is not built");
+        return;
+    }
+    // Socket activation is how libnbd starts a server for itself.
+    let size = run("nbdinfo", &["--size", "--", "[", text(&example), "activated", "memory:3", "]"]);
+    assert_eq!(String::from_utf8_lossy(&size.stdout).trim(), (3 << 20).to_string());
+}

@@ -1,0 +1,117 @@
+//! Going to the background: the parent stays until the child says that it is ready, or why it failed.
+
+use crate::protocol::Answer;
+use crate::system_call;
+use lacuna_contracts::{Error, Kind, Naming, Result};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+
+/// Longest message that the parent takes from the child.
+const MESSAGE_LIMIT: u64 = 64 << 10;
+
+/// What a line begins with that is not the outcome, which is JSON.
+const MEANWHILE: &str = "+";
+
+/// Which of the two processes this is.
+pub enum Side {
+    /// The process that the person started. It waits with [`Started::wait`] and exits accordingly.
+    Parent(Started),
+    /// The process that will serve.
+    Child(ReadyPipe),
+}
+
+/// The parent's hold on a child that is still starting.
+pub struct Started {
+    pipe: PipeReader,
+    pid: u32,
+}
+
+/// The child's way of telling its parent how the start went. Dropped without a word, it means failure.
+pub struct ReadyPipe {
+    pipe: PipeWriter,
+    naming: Naming,
+}
+
+/// Forks; `naming` gives names to the settings in advice that the child tells its parent. Call it while the process has one thread, after everything that needs the terminal.
+///
+/// The child keeps its standard streams, its working directory, its session and what it was started with open until
+/// [`ReadyPipe::ready`]: where it mounts something
+/// for an automount of systemd, the kernel lets it pass by its process group.
+pub fn daemonize(naming: Naming) -> Result<Side> {
+    let failed = |e: std::io::Error| Error::io("cannot go to the background", &e);
+    let (reader, writer) = std::io::pipe().map_err(failed)?;
+    let _ = std::io::stdout().flush();
+    if let Some(pid) = system_call::fork().map_err(failed)? {
+        Ok(Side::Parent(Started { pipe: reader, pid }))
+    } else {
+        Ok(Side::Child(ReadyPipe { pipe: writer, naming }))
+    }
+}
+
+impl Started {
+    /// Waits until the child is ready, and gives its process number; or gives the child's error, with its
+    /// kind. `heard` gets what the child tells meanwhile.
+    pub fn wait(self, mut heard: impl FnMut(&str)) -> Result<u32> {
+        let mut pipe = BufReader::new(self.pipe);
+        loop {
+            let mut line = String::new();
+            let read = pipe.by_ref().take(MESSAGE_LIMIT).read_line(&mut line);
+            if let Some(told) = line.strip_prefix(MEANWHILE) {
+                heard(told.trim_end());
+                continue;
+            }
+            return match (read, Answer::parse(line.as_bytes())) {
+                (Ok(_), Some(Answer::Ok(_))) => Ok(self.pid),
+                (Ok(_), Some(Answer::Error(refusal))) => Err(refusal.error()),
+                _ => Err(Error::new(Kind::Other, "the server in the background did not start")
+                    .found("it ended without a word")
+                    .remedy("run the command in the foreground to see why")),
+            };
+        }
+    }
+}
+
+/// The child's way of telling what it does before it is ready.
+pub struct Meanwhile {
+    pipe: PipeWriter,
+}
+
+impl Meanwhile {
+    /// Tells one line. Nobody hears it once the child is ready.
+    pub fn tell(&mut self, line: &str) {
+        let _ = self.pipe.write_all(format!("{MEANWHILE}{line}\n").as_bytes());
+    }
+}
+
+impl ReadyPipe {
+    /// A way to tell more than the outcome, for another thread.
+    pub fn meanwhile(&self) -> Result<Meanwhile> {
+        let pipe = self.pipe.try_clone();
+        pipe.map(|pipe| Meanwhile { pipe }).map_err(|e| Error::io("cannot tell of progress", &e))
+    }
+
+    /// Lets go of the terminal and the working directory, then lets the parent exit with success.
+    pub fn ready(mut self) -> Result<()> {
+        let detached = detach();
+        let outcome = Answer::of(detached.clone().map(|()| Value::Null), self.naming);
+        let told = self.pipe.write_all(outcome.line().as_bytes());
+        detached?;
+        told.map_err(|e| Error::io("cannot report to the process that started the server", &e))
+    }
+
+    /// Lets the parent exit with `error`. False if no parent is left to hear it.
+    pub fn failed(mut self, error: &Error) -> bool {
+        self.pipe.write_all(Answer::refusal(error, false, self.naming).line().as_bytes()).is_ok()
+    }
+}
+
+fn detach() -> Result<()> {
+    let failed = |e| Error::io("cannot let go of the terminal", &e);
+    rustix::process::setsid().map_err(|e| failed(e.into()))?;
+    std::env::set_current_dir("/").map_err(failed)?;
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
+    system_call::replace_standard_streams(&null).map_err(failed)?;
+    system_call::close_inherited_descriptors();
+    Ok(())
+}

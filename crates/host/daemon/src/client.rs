@@ -1,0 +1,270 @@
+//! The side of a client: it connects to the control socket of a server that may not answer, asks, and hears the outcome.
+
+use crate::protocol::{ALIVE, Answer, Op, read_line};
+use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use serde_json::Value;
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a server may leave as many clients unaccepted as the system lets wait.
+const UNACCEPTED: Duration = Duration::from_secs(1);
+/// How long between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long a client waits for the first line of the server.
+const FIRST_LINE: Duration = Duration::from_secs(5);
+/// How long it waits for a sign of life while the server does longer work.
+const SILENCE: Duration = Duration::from_secs(10);
+/// The longest answer that is read, in bytes.
+const ANSWER_LIMIT: u64 = 1 << 20;
+
+/// Connects. Errors: [`ErrorKind::TimedOut`] if as many clients wait as may: each client of a server that was stopped stays among
+/// them, and a connection that blocks would wait for ever.
+fn to_server(path: &Path) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let begun = Instant::now();
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::AGAIN) if begun.elapsed() < UNACCEPTED => std::thread::sleep(PAUSE),
+            Err(Errno::AGAIN) => return Err(ErrorKind::TimedOut.into()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// The number of the process that listens at the other end, if the system tells.
+fn process_behind(stream: &UnixStream) -> Option<u32> {
+    let peer = socket_peercred(stream).ok()?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+}
+
+/// What came of a request.
+pub(crate) enum Reply {
+    /// It was done.
+    Done(Value),
+    /// It was not; whether the server goes on.
+    Refused(Error, bool),
+    /// The server ended without an answer.
+    Ended,
+    /// The server answered what makes no sense.
+    Nonsense,
+}
+
+/// Asks the server at the socket `path`, and waits for the outcome, however long the work takes.
+///
+/// Errors: [`ErrorKind::TimedOut`] if the server does not even say that it heard, as one does not that was stopped.
+pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
+    let line = op.line().map_err(io::Error::other)?;
+    let mut stream = to_server(path)?;
+    stream.set_read_timeout(Some(FIRST_LINE))?;
+    stream.write_all(line.as_bytes())?;
+    let mut reader = BufReader::new((&stream).take(ANSWER_LIMIT));
+    loop {
+        let line = read_line(&mut reader).map_err(|e| match e.kind() {
+            ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
+            _ => e,
+        });
+        let line = match line {
+            // It was cut short.
+            Err(e) if e.kind() == ErrorKind::InvalidData => return Ok(Reply::Ended),
+            line => line?,
+        };
+        if line == ALIVE {
+            stream.set_read_timeout(None)?;
+            continue;
+        }
+        return Ok(match Answer::parse(&line) {
+            Some(Answer::Ok(value)) => Reply::Done(value),
+            Some(Answer::Error(refusal)) => {
+                let stays = refusal.stays;
+                Reply::Refused(refusal.error(), stays)
+            }
+            None if line.is_empty() => Reply::Ended,
+            Some(Answer::Message(_)) | None => Reply::Nonsense,
+        });
+    }
+}
+
+/// What a client hears.
+pub enum Heard {
+    /// A message; the work goes on.
+    Message(Value),
+    /// The work is done.
+    Done(Value),
+}
+
+/// The messages that belong to one request, as a client has them. Dropping it ends the work.
+pub struct Conversation {
+    reader: BufReader<UnixStream>,
+    server: String,
+    /// How long the server may be silent.
+    limit: Duration,
+}
+
+impl Conversation {
+    /// Asks the server at the socket `path`, which errors call `server`.
+    pub(crate) fn begin(path: &Path, op: &Op, server: String) -> Result<Self> {
+        let failed = |e: &io::Error| match e.kind() {
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+                Error::new(Kind::TimedOut, format!("no answer from {server}"))
+                    .found("a server that accepts no client")
+                    .remedy("if the process was stopped, let it go on (`kill -CONT`); then try again")
+            }
+            _ => Error::new(Kind::Busy, format!("cannot reach {server}"))
+                .found(e.to_string())
+                .remedy("try again"),
+        };
+        let line = op.line()?;
+        let mut stream = to_server(path).map_err(|e| failed(&e))?;
+        stream.set_read_timeout(Some(FIRST_LINE)).map_err(|e| failed(&e))?;
+        stream.set_write_timeout(Some(SILENCE)).map_err(|e| failed(&e))?;
+        stream.write_all(line.as_bytes()).map_err(|e| failed(&e))?;
+        let mut conversation = Conversation { reader: BufReader::new(stream), server, limit: FIRST_LINE };
+        let line = conversation.line()?;
+        if line == ALIVE {
+            conversation.limit = SILENCE;
+            let stream = conversation.reader.get_ref();
+            stream.set_read_timeout(Some(SILENCE)).map_err(|e| conversation.failed(&e))?;
+            return Ok(conversation);
+        }
+        match Answer::parse(&line) {
+            Some(Answer::Error(refusal)) => Err(refusal.error()),
+            _ => Err(conversation.nonsense("none that makes sense")),
+        }
+    }
+
+    /// Waits for the next message. Errors: what the server says went wrong; [`Kind::TimedOut`] if it says nothing, not even that
+    /// it is at work.
+    pub fn hear(&mut self) -> Result<Heard> {
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                return Err(Error::new(Kind::Other, format!("no answer from {}", self.server))
+                    .found("a server that ended before it had done what it was asked")
+                    .remedy(
+                        Advice::from("see with ")
+                            .action(Action("status"))
+                            .text(" whether the disk is open, and try again"),
+                    ));
+            }
+            if line == ALIVE {
+                continue;
+            }
+            return match Answer::parse(&line) {
+                Some(Answer::Message(message)) => Ok(Heard::Message(message)),
+                Some(Answer::Ok(value)) => Ok(Heard::Done(value)),
+                Some(Answer::Error(refusal)) => Err(refusal.error()),
+                None => Err(self.nonsense("a line that is no answer")),
+            };
+        }
+    }
+
+    /// Sends a message.
+    pub fn say(&mut self, message: &Value) -> Result<()> {
+        let said = self.reader.get_mut().write_all(format!("{message}\n").as_bytes());
+        said.map_err(|e| self.failed(&e))
+    }
+
+    fn line(&mut self) -> Result<Vec<u8>> {
+        read_line(&mut self.reader).map_err(|e| self.failed(&e))
+    }
+
+    fn failed(&self, e: &io::Error) -> Error {
+        match e.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let process = process_behind(self.reader.get_ref())
+                    .map_or(String::new(), |number| format!(" {number}"));
+                Error::new(Kind::TimedOut, format!("no answer from {}", self.server))
+                    .found(format!("silence for {} seconds", self.limit.as_secs()))
+                    .expected("a sign of life every second")
+                    .remedy(format!(
+                        "if the process was stopped, `kill -CONT{process}` lets it go on; then try again"
+                    ))
+            }
+            _ => self.nonsense(&e.to_string()),
+        }
+    }
+
+    fn nonsense(&self, found: &str) -> Error {
+        Error::new(Kind::Other, format!("no answer from {}", self.server)).found(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{bind, listen, socket};
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_server_that_accepts_no_client_keeps_none_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        assert_eq!(to_server(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(to_server(&dir.path().join("x".repeat(200))).is_err());
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert_eq!(to_server(&dir.path().join("file")).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        let server = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&server, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        assert_eq!(to_server(&path).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        listen(&server, 1).unwrap();
+        let waiting: Vec<UnixStream> = (0..2).map(|_| to_server(&path).unwrap()).collect();
+        assert_eq!(to_server(&path).unwrap_err().kind(), ErrorKind::TimedOut);
+        drop((waiting, server));
+    }
+
+    /// A server that says this to one client, whatever it asks for.
+    fn liar(said: &'static str, ask: impl FnOnce(&Path)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let talker = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 64]);
+            let _ = stream.write_all(said.as_bytes());
+        });
+        ask(&path);
+        talker.join().unwrap();
+    }
+
+    #[test]
+    fn a_client_notices_a_server_that_talks_nonsense() {
+        for nonsense in [
+            "",
+            "{\"items\":[]}\n",
+            "{\"ok\":null}\n",
+            "\n",
+            "\nno json\n",
+            "\n{\"ok\":fal",
+            "\n{\"ok\":1,\"error\":2}\n",
+            "{\"error\":{\"kind\":\"busy\",\"message\":\"x\",\"private\":false,\"stays\":false}}\n",
+        ] {
+            liar(nonsense, |path| {
+                let talk = Conversation::begin(path, &Op::Flush, "the liar".into());
+                assert!(talk.and_then(|mut talk| talk.hear()).is_err(), "{nonsense:?}");
+            });
+        }
+        for nonsense in ["no json\n", "{\"message\":1}\n", "\n[]\n"] {
+            liar(nonsense, |path| {
+                assert!(matches!(call(path, &Op::Status), Ok(Reply::Nonsense)), "{nonsense:?}");
+            });
+        }
+        for cut in ["", "\n", "{\"ok\":null}", "\n{\"ok\":nu"] {
+            liar(cut, |path| assert!(matches!(call(path, &Op::Status), Ok(Reply::Ended)), "{cut:?}"));
+        }
+        liar("\n\n{\"ok\":7}\n", |path| {
+            assert!(matches!(call(path, &Op::Status), Ok(Reply::Done(value)) if value == 7));
+        });
+    }
+}

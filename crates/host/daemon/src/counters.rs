@@ -1,0 +1,79 @@
+//! The counters of a disk, for people who ask while the disk may be stuck: it can hold its locks while it waits for its
+//! medium, above all when it is being closed, and that is when people ask.
+
+use crate::status::StatusSource;
+use lacuna_contracts::StatusItem;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How long the disk has for its answer.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// The counters of a disk, or of its levels.
+pub struct Counters {
+    levels: Vec<Arc<dyn StatusSource>>,
+    /// An answer that was not there in time; nothing more is asked until it is.
+    late: Mutex<Option<Receiver<Vec<StatusItem>>>>,
+}
+
+impl Counters {
+    /// Of these levels.
+    pub fn of<S: StatusSource>(levels: Vec<S>) -> Self {
+        Self::shared(levels.into_iter().map(|level| Arc::new(level) as Arc<dyn StatusSource>).collect())
+    }
+
+    pub(crate) fn shared(levels: Vec<Arc<dyn StatusSource>>) -> Self {
+        Counters { levels, late: Mutex::default() }
+    }
+
+    /// What the disk says, or said when it was last asked in vain; nothing if it does not answer now.
+    pub fn now(&self) -> Vec<StatusItem> {
+        let mut late = self.late.lock();
+        let Some(answer) = late.take().or_else(|| self.ask()) else { return Vec::new() };
+        match answer.recv_timeout(LIMIT) {
+            Ok(items) => items,
+            Err(RecvTimeoutError::Timeout) => {
+                *late = Some(answer);
+                Vec::new()
+            }
+            Err(RecvTimeoutError::Disconnected) => Vec::new(),
+        }
+    }
+
+    fn ask(&self) -> Option<Receiver<Vec<StatusItem>>> {
+        let (answer, answered) = channel();
+        let levels = self.levels.clone();
+        let ask = move || {
+            let items = levels.iter().flat_map(|level| level.status().items).collect();
+            drop(levels);
+            let _ = answer.send(items);
+        };
+        std::thread::Builder::new().name("lacuna-counters".into()).spawn(ask).ok().map(|_| answered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_contracts::{ByteDisk, Status};
+    use lacuna_testkit::Unasked;
+
+    #[test]
+    fn a_disk_that_is_stuck_keeps_no_client_waiting() {
+        // The disk holds its counters back while this lock is held.
+        let lock = Arc::new(Mutex::new(()));
+        let of_disk = Arc::clone(&lock);
+        let disk = Unasked(move || {
+            let _held = of_disk.lock();
+            Status { items: vec![StatusItem::new("dirty", 7, "bytes")] }
+        });
+        let counters = Counters::of(vec![ByteDisk::new(Arc::new(disk))]);
+        assert_eq!(counters.now()[0].value, 7);
+        let held = lock.lock();
+        assert!(counters.now().is_empty() && counters.now().is_empty());
+        drop(held);
+        assert_eq!(counters.now()[0].value, 7);
+    }
+}

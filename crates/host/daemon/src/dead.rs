@@ -1,0 +1,110 @@
+//! Servers that died: they are told from living ones, and their mounts are cleared away.
+
+use crate::record::{MountRecord, Record};
+use crate::run_dir::{DISK_NAME, RunPaths};
+use lacuna_contracts::{Error, Result};
+use lacuna_mount::mount_table::Entry;
+use lacuna_mount::unmount::{busy_or_failed, unmount_dead, unmount_lazily};
+use lacuna_mount::{loop_device, mount_table, proc, tool};
+use std::ffi::OsStr;
+use std::fs::TryLockError;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Whether the server of a run directory lives; `None` if there is no such run directory.
+pub(crate) fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {
+    let Some(lock) = paths.lock_file()? else { return Ok(None) };
+    let failed = |e: &io::Error| Error::io("cannot tell whether a server lives", e);
+    match lock.try_lock_shared() {
+        Ok(()) => {
+            // One that ended meanwhile has removed its directory, and another may have made one in its place.
+            let removed = lock.metadata().map_err(|e| failed(&e))?.nlink() == 0;
+            Ok((!removed).then_some(false))
+        }
+        Err(TryLockError::WouldBlock) => Ok(Some(true)),
+        Err(TryLockError::Error(e)) => Err(failed(&e)),
+    }
+}
+
+/// Clears away what a dead server left in its run directory: the mounted file system, its loop device and the
+/// FUSE mount. The caller holds the lock. `mountpoint` is where to look if the record is gone; without it,
+/// nothing outside the run directory and the record is touched.
+pub(crate) fn clear(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
+    let record = paths.record()?;
+    let mount = record.as_ref().and_then(Record::mount);
+    let at = mount.map(|mount| mount.mountpoint.as_path()).or(mountpoint);
+    let backing = paths.fuse().join(DISK_NAME);
+    let devices = loop_device::resting_on(&backing)?;
+    if let Some(at) = at
+        && let Some(top) = mount_table::at(at)?
+    {
+        if rests_on(&top, &devices)? {
+            let finished =
+                tool::run("umount", &["--internal-only".as_ref(), OsStr::new("--"), at.as_os_str()])?;
+            if !finished.success() {
+                return Err(busy_or_failed(at, &finished));
+            }
+        } else if top.is_served_from(&backing) {
+            // A program that lives still has nothing left to read from or write to.
+            unmount_lazily(at, || Ok(mount_table::at(at)?.is_some_and(|top| top.is_served_from(&backing))))?;
+        } else if mount.is_some_and(MountRecord::fuse_at_mountpoint) && top.is_our_fuse() {
+            unmount_dead(at)?;
+        }
+    }
+    for device in devices {
+        loop_device::detach_from(&device, &backing)?;
+    }
+    unmount_dead(&paths.fuse())
+}
+
+/// Removes the run directory of a dead server without a mount point, of which nothing else is left.
+///
+/// Errors: a file that stays, and what keeps the directory from being looked at.
+pub(crate) fn remove_served(paths: &RunPaths) -> Result<()> {
+    let Some(lock) = paths.lock_file()? else { return Ok(()) };
+    // Another process looks at it or claims it at this moment.
+    if lock.try_lock().is_err() {
+        return Ok(());
+    }
+    let about = lock.metadata().map_err(|e| Error::io("cannot look at the lock of a server", &e))?;
+    // The directory may be another instance's by now.
+    if about.nlink() == 0 || paths.record()?.is_none_or(|record| record.mount().is_some()) {
+        return Ok(());
+    }
+    paths.remove()
+}
+
+/// Whether `top` is what the server of this run directory left mounted when it died.
+pub(crate) fn left_in(paths: &RunPaths, top: &Entry) -> Result<bool> {
+    if is_alive(paths)? != Some(false) {
+        return Ok(false);
+    }
+    if shows_disk(paths, top)? {
+        return Ok(true);
+    }
+    let record = if top.is_our_fuse() { paths.record()? } else { None };
+    Ok(record.is_some_and(|record| record.mount().is_some_and(MountRecord::fuse_at_mountpoint)))
+}
+
+/// Whether a mount is the file system of the disk of this run directory: served from its file, or from a loop device that
+/// rests on it.
+pub(crate) fn shows_disk(paths: &RunPaths, top: &Entry) -> Result<bool> {
+    let backing = paths.fuse().join(DISK_NAME);
+    Ok(top.is_served_from(&backing) || rests_on(top, &loop_device::resting_on(&backing)?)?)
+}
+
+/// Whether one of these loop devices is mounted there.
+fn rests_on(top: &Entry, devices: &[PathBuf]) -> Result<bool> {
+    for device in devices {
+        if loop_device::number(device)?.is_some_and(|number| top.is_on(device, &number)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a process is ending, or was sent a signal that ends it whatever it does. One that is gone is not.
+pub(crate) fn is_dying(pid: u32) -> Result<bool> {
+    proc::is_dying(pid).map_err(|e| Error::io(format!("cannot look at the process {pid}"), &e))
+}

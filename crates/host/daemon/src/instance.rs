@@ -1,0 +1,145 @@
+//! An instance: a running server with its disk or vault, and the run directory by which others find it.
+//!
+//! Invariant: an instance holds the lock of its run directory for its whole life. A process that gets the lock knows the server to be gone,
+//! whatever process numbers say.
+
+use crate::dead;
+use crate::record::Record;
+use crate::run_dir::{RunPaths, claim};
+use lacuna_contracts::{Error, Kind, Result};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// How many servers of this user may have one location without a mount point.
+const MOST_OF_LOCATION: u32 = 64;
+
+/// A run directory that this process holds. Dropping it removes it, then lets the lock go.
+pub struct Instance {
+    paths: RunPaths,
+    lock: File,
+    /// Whether its files are removed. Others of the same names may be another server's by now.
+    removed: bool,
+}
+
+impl Instance {
+    /// The instance of a disk or vault that is to be mounted at `mountpoint`, a canonical path, in a directory of run directories. What a dead server
+    /// left there is cleared away.
+    ///
+    /// Errors: [`Kind::Busy`] while another server has the mount point, and what keeps the mount of a dead one from being cleared away.
+    pub fn of_mount(base: &Path, mountpoint: &Path) -> Result<Self> {
+        let instance =
+            Self::take(base, RunPaths::of_mount(base, mountpoint), &mountpoint.display().to_string())?;
+        dead::clear(&instance.paths, None)?;
+        Ok(instance)
+    }
+
+    /// The instance of a server without a mount point. Several may have one location, if all of them read.
+    ///
+    /// Errors: [`Kind::Busy`] if 64 have it, and [`Kind::Permission`] if others can change the directory of run directories.
+    pub fn of_server(base: &Path, location: &str) -> Result<Self> {
+        let mut taken = Err(Error::new(Kind::Busy, "too many servers of one location"));
+        for number in 0..MOST_OF_LOCATION {
+            taken = Self::take(base, RunPaths::of_server(base, location, number), location);
+            match &taken {
+                Err(e) if e.kind() == Kind::Busy => {}
+                _ => break,
+            }
+        }
+        let instance = taken?;
+        // What a dead server said of itself.
+        instance.paths.remove_record()?;
+        Ok(instance)
+    }
+
+    fn take(base: &Path, paths: RunPaths, shown: &str) -> Result<Self> {
+        let lock = claim(base, &paths, shown)?;
+        Ok(Instance { paths, lock, removed: false })
+    }
+
+    /// Where its control socket is.
+    pub(crate) fn control(&self) -> PathBuf {
+        self.paths.control()
+    }
+
+    /// Makes the directory that FUSE is mounted on, below the file system of a disk.
+    pub fn make_fuse(&self) -> Result<PathBuf> {
+        self.paths.make_fuse()
+    }
+
+    /// Writes the record, whole or not at all. Without one the instance is not found.
+    pub fn write(&self, record: &Record) -> Result<()> {
+        self.paths.write_record(record)
+    }
+
+    /// Does what dropping it does. Errors: what could not be removed.
+    pub fn end(mut self) -> Result<()> {
+        self.removed = true;
+        self.paths.remove()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if !self.removed {
+            // There is nowhere to tell of a failure: see `Instance::end`.
+            let _ = self.paths.remove();
+        }
+        // A child that was started at this moment may still share the open file, and the lock with it.
+        let _ = self.lock.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Front, Identity, MountRecord};
+    use std::fs;
+
+    fn record(at: &Path) -> Record {
+        let (mountpoint, loop_device, via) = (at.into(), None, None);
+        let mount = MountRecord { mountpoint, loop_device, raw: true, vault: false, via };
+        Record::new(&Identity { location: "a.img".into(), ..Identity::default() }, Front::Fuse(mount), false)
+    }
+
+    #[test]
+    fn one_server_for_a_mount_point() {
+        let base = tempfile::tempdir().unwrap();
+        let at = Path::new("/mnt/x");
+        let first = Instance::of_mount(base.path(), at).unwrap();
+        assert_eq!(Instance::of_mount(base.path(), at).err().unwrap().kind(), Kind::Busy);
+        Instance::of_mount(base.path(), Path::new("/mnt/y")).unwrap();
+        let record = record(at);
+        first.write(&record).unwrap();
+        let paths = RunPaths::of_mount(base.path(), at);
+        assert_eq!(paths.record().unwrap(), Some(record));
+        drop(first);
+        assert!(paths.lock_file().unwrap().is_none());
+        Instance::of_mount(base.path(), at).unwrap().end().unwrap();
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn servers_of_one_location_stand_side_by_side() {
+        let base = tempfile::tempdir().unwrap();
+        let all: Vec<Instance> =
+            (0..3).map(|_| Instance::of_server(base.path(), "/a.img").unwrap()).collect();
+        let mut sockets: Vec<PathBuf> = all.iter().map(Instance::control).collect();
+        sockets.dedup();
+        assert_eq!(sockets.len(), 3);
+        let front = Front::Nbd { uris: vec!["nbd://localhost".into()] };
+        let record = Record::new(&Identity::default(), front, true);
+        all[1].write(&record).unwrap();
+        assert_eq!(RunPaths::of_server(base.path(), "/a.img", 1).record().unwrap(), Some(record));
+        drop(all);
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_stays_is_told_and_the_others_go_all_the_same() {
+        let base = tempfile::tempdir().unwrap();
+        let held = Instance::of_server(base.path(), "/a.img").unwrap();
+        fs::create_dir(held.control()).unwrap();
+        let paths = held.paths.clone();
+        assert!(held.end().is_err() && paths.lock_file().unwrap().is_none());
+    }
+}

@@ -1,0 +1,208 @@
+//! A peer: an instance of this user as another process sees it, which asks it for its account, gives it work, and closes it.
+
+use crate::client::{Conversation, Reply, call};
+use crate::dead;
+use crate::protocol::Op;
+use crate::record::{MountRecord, Record};
+use crate::run_dir::{RunPaths, lock_past_probes};
+use crate::status::ServerStatus;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_mount::RELEASE_LIMIT;
+use serde_json::Value;
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long to wait before a lock is tried again.
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+
+/// How a close went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The server unmounted, flushed, and is gone.
+    Cleanly,
+    /// The server had died before; its mount is cleared away. Writes that had not been flushed when
+    /// it died are lost.
+    AfterCrash,
+}
+
+/// An instance that was found.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its record.
+    pub record: Record,
+    /// Whether its server lived when it was found.
+    pub alive: bool,
+    pub(crate) paths: RunPaths,
+}
+
+impl Peer {
+    /// Where it is mounted, if it is.
+    pub fn mount(&self) -> Option<&MountRecord> {
+        self.record.mount()
+    }
+
+    /// The account of the server; of one that died, its record.
+    ///
+    /// Errors: [`Kind::NotFound`] if it has just ended or does not listen yet, [`Kind::TimedOut`] if it does not answer.
+    pub fn status(&self) -> Result<ServerStatus> {
+        if !self.alive {
+            return Ok(ServerStatus::died(self.record.clone()));
+        }
+        let answer = self.ask(&Op::Status)?;
+        serde_json::from_value(answer).map_err(|e| self.nonsense(&e.to_string()))
+    }
+
+    /// Asks for something, and waits for the outcome, however long it takes.
+    ///
+    /// Errors: the refusal of the server, such as [`Kind::Usage`] for an operation that it does not do; as of [`Peer::status`].
+    pub fn ask(&self, op: &Op) -> Result<Value> {
+        let failed = |e: io::Error| match e.kind() {
+            ErrorKind::TimedOut => {
+                let silent = self.no_answer("silence for 5 seconds").with_kind(Kind::TimedOut);
+                let_go_on(Some(&self.record), silent)
+            }
+            // It ended at this moment, or does not listen yet.
+            ErrorKind::NotFound
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe => self.no_answer(e.to_string()),
+            _ => self.no_answer(e.to_string()).with_kind(Kind::Io),
+        };
+        match self.call(op).map_err(failed)? {
+            Reply::Done(value) => Ok(value),
+            Reply::Refused(e, _) => Err(e),
+            Reply::Ended => Err(self.no_answer("a server that ended")),
+            Reply::Nonsense => Err(self.nonsense("none that makes sense")),
+        }
+    }
+
+    /// Begins with longer work. Errors: [`Kind::TimedOut`] if the server does not answer, and its refusal.
+    pub fn begin(&self, op: &Op) -> Result<Conversation> {
+        Conversation::begin(&self.paths.control(), op, self.server())
+    }
+
+    /// Ends the server, and waits until it has closed its disk or vault and is gone; clears away the mount of a dead one.
+    ///
+    /// Errors: [`Kind::Busy`] (naming who) if it is in use, [`Kind::NoCover`] if it waited for cover in vain and stays open,
+    /// [`Kind::TimedOut`] if it does not answer, and whatever failure the server had at its end.
+    pub fn close(&self) -> Result<Closed> {
+        let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
+        let shown = mountpoint.map_or_else(|| self.record.location.clone(), |at| at.display().to_string());
+        // A server that is gone by now has closed it.
+        Ok(close(&self.paths, &shown, mountpoint)?.unwrap_or(Closed::Cleanly))
+    }
+
+    pub(crate) fn call(&self, op: &Op) -> io::Result<Reply> {
+        call(&self.paths.control(), op)
+    }
+
+    /// The server, in errors.
+    pub(crate) fn server(&self) -> String {
+        match self.mount() {
+            Some(mount) => format!("the server of {}", mount.mountpoint.display()),
+            None => "the server of the disk".to_owned(),
+        }
+    }
+
+    fn no_answer(&self, found: impl Into<String>) -> Error {
+        Error::new(Kind::NotFound, format!("no answer from {}", self.server())).found(found)
+    }
+
+    fn nonsense(&self, found: &str) -> Error {
+        self.no_answer(found).with_kind(Kind::Other)
+    }
+}
+
+/// Says what to do about a server that does not answer.
+fn let_go_on(record: Option<&Record>, e: Error) -> Error {
+    let go_on = match record {
+        Some(Record { pid, .. }) => format!("`kill -CONT {pid}` lets it go on"),
+        None => "let it go on (`kill -CONT`)".to_owned(),
+    };
+    e.remedy(format!("if the process was stopped, {go_on}; then try again"))
+}
+
+/// Asks the server of a run directory to end, and waits until it is gone; `shown` names its disk in errors, and `mountpoint` is its mount
+/// point, if it has one. None if it is gone already.
+pub(crate) fn close(paths: &RunPaths, shown: &str, mountpoint: Option<&Path>) -> Result<Option<Closed>> {
+    let what = format!("cannot close {shown}");
+    let Some(lock) = paths.lock_file()? else { return Ok(None) };
+    match lock_past_probes(&lock) {
+        Ok(()) => return clear_away(&lock, paths, mountpoint).map(Some),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
+    }
+    let closed = match call(&paths.control(), &Op::Close) {
+        Ok(Reply::Done(_)) => wait_gone(&lock).map(|()| Closed::Cleanly),
+        Ok(Reply::Refused(e, true)) => Err(e),
+        Ok(Reply::Refused(e, false)) => {
+            wait_gone(&lock)?;
+            Err(if mountpoint.is_some() { e } else { e.context(what) })
+        }
+        Ok(Reply::Ended | Reply::Nonsense) => {
+            wait_gone(&lock)?;
+            match clear_away(&lock, paths, mountpoint)? {
+                Closed::AfterCrash if mountpoint.is_none() => Err(Error::new(Kind::Other, what)
+                    .found("a server that ended without a word")
+                    .remedy("open the disk again, which repairs what a crash left")),
+                closed => Ok(closed),
+            }
+        }
+        // It has stopped listening, as it does when its mount is gone: a user unmounted by hand. One that is still
+        // starting may have found the socket of another that died.
+        Err(e) if (e.kind() == ErrorKind::ConnectionRefused || is_removed(&lock)) && gone_soon(&lock) => {
+            clear_away(&lock, paths, mountpoint)
+        }
+        Err(e) if e.kind() == ErrorKind::TimedOut => {
+            // The process is for the advice alone.
+            let record = paths.record().ok().flatten();
+            let process = record.as_ref().map_or_else(String::new, |of| format!(" (process {})", of.pid));
+            let silent = Error::new(Kind::TimedOut, what)
+                .found(format!("a server that does not answer{process}"))
+                .expected("an answer within 5 seconds");
+            Err(let_go_on(record.as_ref(), silent))
+        }
+        Err(e) => Err(Error::new(Kind::Busy, what)
+            .found(format!("a server that does not answer yet ({e})"))
+            .remedy("it is still starting, or about to end: try again in a moment")),
+    };
+    closed.map(Some)
+}
+
+/// Clears away the mount of a server whose lock is ours now: it ended by itself at this moment, or crashed at any time before.
+fn clear_away(lock: &File, paths: &RunPaths, mountpoint: Option<&Path>) -> Result<Closed> {
+    let about = lock.metadata().map_err(|e| Error::io("cannot look at the lock of the server", &e))?;
+    let result = if about.nlink() == 0 {
+        Ok(Closed::Cleanly)
+    } else {
+        let cleared = mountpoint.map_or(Ok(()), |at| dead::clear(paths, Some(at)));
+        cleared.and_then(|()| paths.remove()).map(|()| Closed::AfterCrash)
+    };
+    let _ = lock.unlock();
+    result
+}
+
+/// Whether the server that holds the lock has removed its run directory.
+fn is_removed(lock: &File) -> bool {
+    lock.metadata().is_ok_and(|about| about.nlink() == 0)
+}
+
+/// Whether the server that holds the lock goes within [`RELEASE_LIMIT`]. The lock is then ours.
+fn gone_soon(lock: &File) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < RELEASE_LIMIT {
+        if lock.try_lock().is_ok() {
+            return true;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    false
+}
+
+/// Waits for the server's lock, which it holds as long as it lives.
+fn wait_gone(lock: &File) -> Result<()> {
+    lock.lock().map_err(|e| Error::io("cannot wait for the end of the server", &e))
+}

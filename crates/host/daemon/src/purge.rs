@@ -1,0 +1,104 @@
+//! Purging a disk that a server has open, from another process.
+
+use crate::client::Reply;
+use crate::dead::shows_disk;
+use crate::peer::Peer;
+use crate::protocol::Op;
+use crate::status::{Counter, Purged};
+use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+use lacuna_mount::{mount_table, tool};
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Purges the disk that a server has open, and gives counters of the work. Blocks that a mounted file system has freed are discarded first, unless the
+/// mount is raw: nothing that was deleted on it before is recoverable then. Clients of other servers flush and discard by themselves.
+/// `uuid`: the disk that is meant; without it, whatever is open there.
+///
+/// Errors: [`Kind::PurgeIncomplete`] if something can still be recovered, [`Kind::Usage`] from a format that cannot forget,
+/// [`Kind::NotFound`] if nothing is open there, [`Kind::TimedOut`] if the server does not answer.
+pub fn purge(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
+    if let Some(mount) = peer.mount() {
+        check_forgets(peer)?;
+        if !mount.raw {
+            let top = mount_table::at(&mount.mountpoint)?;
+            if !top.map_or(Ok(false), |top| shows_disk(&peer.paths, &top))? {
+                return Err(covered(&mount.mountpoint));
+            }
+            discard_freed(&mount.mountpoint)?;
+        }
+    }
+    ask(peer, uuid)
+}
+
+/// Asks for the purge, and believes an answer for the disk that is meant alone.
+fn ask(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
+    let incomplete = |found: String| {
+        Error::new(Kind::PurgeIncomplete, "cannot tell whether the disk was purged")
+            .found(found)
+            .expected(format!("an answer from {}", peer.server()))
+            .remedy("try again")
+    };
+    let nonsense = || incomplete("none that makes sense".into());
+    let purged = match peer.call(&Op::Purge { uuid: uuid.map(str::to_owned) }) {
+        Ok(Reply::Done(answer)) => serde_json::from_value::<Purged>(answer).map_err(|_| nonsense())?,
+        Ok(Reply::Refused(e, _)) => return Err(e),
+        Ok(Reply::Ended | Reply::Nonsense) => return Err(nonsense()),
+        Err(e) if e.kind() == ErrorKind::TimedOut => {
+            return Err(incomplete("silence for 5 seconds".into()).with_kind(Kind::TimedOut));
+        }
+        Err(e) => return Err(incomplete(e.to_string())),
+    };
+    if let Some(meant) = uuid.filter(|meant| purged.uuid.as_deref() != Some(*meant)) {
+        let of = purged.uuid.unwrap_or_else(|| "none".into());
+        return Err(incomplete(format!("an answer that names the disk {of} instead of {meant}")));
+    }
+    Ok(purged.items)
+}
+
+/// Refuses a disk that cannot forget, and a server that does not answer, before anything is done to its file system.
+fn check_forgets(peer: &Peer) -> Result<()> {
+    let items = peer.status()?.items;
+    if items.iter().any(|item| item.name == "recoverable") {
+        return Ok(());
+    }
+    if items.is_empty() {
+        return Err(Error::new(Kind::TimedOut, "cannot purge now")
+            .found("a disk that waits for its medium and cannot be asked")
+            .remedy("try again"));
+    }
+    Err(Error::new(Kind::Usage, "the disk cannot be purged")
+        .found("a format that does not forget what was deleted")
+        .expected("a disk of the format flash"))
+}
+
+fn covered(mountpoint: &Path) -> Error {
+    Error::new(Kind::PurgeIncomplete, format!("cannot purge what is open at {}", mountpoint.display()))
+        .found("another file system mounted there, or none")
+        .expected("the file system of the disk, whose freed blocks are discarded first")
+        .remedy(
+            Advice::from("unmount what covers it; or ")
+                .action(Action("close"))
+                .text(" it, which purges as well"),
+        )
+}
+
+/// Makes the file system say which blocks it does not use any more.
+fn discard_freed(mountpoint: &Path) -> Result<()> {
+    let incomplete = |found: String| {
+        Error::new(
+            Kind::PurgeIncomplete,
+            format!("cannot discard what was deleted on {}", mountpoint.display()),
+        )
+        .found(found)
+        .expected("a file system that can be trimmed, and the right to do it")
+        .remedy("give the command as the user who mounted it, or run `fstrim` on it first")
+    };
+    // Blocks are free for fstrim once the transaction that freed them is committed.
+    let synced = tool::run("sync", &[OsStr::new("-f"), mountpoint.as_os_str()])?;
+    if !synced.success() {
+        return Err(incomplete(synced.words()));
+    }
+    let trimmed = tool::run("fstrim", &[OsStr::new("--"), mountpoint.as_os_str()])?;
+    if trimmed.success() { Ok(()) } else { Err(incomplete(trimmed.words())) }
+}

@@ -1,0 +1,348 @@
+//! The registry: all instances of this user, found by their disk or vault, or by its mount point.
+
+use crate::dead::{self, is_alive, is_dying};
+use crate::file::FileIdentity;
+use crate::other_users;
+use crate::peer::{self, Closed, PAUSE, Peer};
+use crate::run_base::run_bases;
+use crate::run_dir::RunPaths;
+use lacuna_contracts::{Error, Kind, Result, shell_word};
+use lacuna_mount::mount_table::Entry;
+use lacuna_mount::{RELEASE_LIMIT, mount_table};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Where the instances of this user are looked for.
+pub struct Registry {
+    bases: Vec<PathBuf>,
+}
+
+impl Registry {
+    /// All instances of this user, or those in `run_base` alone.
+    ///
+    /// Errors: [`Kind::Permission`] if others can change the directory of run directories.
+    pub fn open(run_base: Option<&Path>) -> Result<Registry> {
+        let bases = run_base.map_or_else(run_bases, |base| Ok(vec![base.to_owned()]))?;
+        Ok(Registry { bases })
+    }
+
+    /// All instances whose servers live, then those that left something mounted when they died. Errors: any failure to see one of
+    /// them.
+    pub fn all(&self) -> Result<Vec<Peer>> {
+        let (peers, errors) = self.seen();
+        errors.into_iter().next().map_or(Ok(peers), Err)
+    }
+
+    /// The same, and the errors that keep others from being seen: for a caller that works with the rest.
+    pub fn seen(&self) -> (Vec<Peer>, Vec<Error>) {
+        let (mut peers, mut errors) = (Vec::new(), Vec::new());
+        for base in &self.bases {
+            match RunPaths::all(base) {
+                Ok(all) => {
+                    for paths in all {
+                        match look(paths) {
+                            Ok(peer) => peers.extend(peer),
+                            Err(e) => errors.push(e),
+                        }
+                    }
+                }
+                Err(e) => errors.push(e),
+            }
+        }
+        peers.sort_by_key(|peer| !peer.alive);
+        (peers, errors)
+    }
+
+    /// The instances of the disk or vault at a location, where `file` is now: by the file, whatever its name was when it was opened, and by
+    /// the name where the file is unknown. A dead server is known by the name alone.
+    ///
+    /// Errors: those of [`Registry::all`].
+    pub fn by_location(&self, location: &str, file: FileIdentity) -> Result<Vec<Peer>> {
+        let mut peers = self.all()?;
+        peers.retain(|peer| {
+            let is_named = peer.record.location == location;
+            if !peer.alive {
+                return is_named;
+            }
+            file.is(peer.record.file) || (is_named && file.may_be(peer.record.file))
+        });
+        Ok(peers)
+    }
+
+    /// The instance at a mount point as a person writes it; its server may have died.
+    ///
+    /// Errors: [`Kind::NotFound`] if nothing of lacuna is open there, or if its server is still starting.
+    pub fn by_mountpoint(&self, given: &Path) -> Result<Peer> {
+        let (paths, mountpoint) = self.find(given)?;
+        let starting = || {
+            Error::new(Kind::NotFound, format!("no answer from the server of {}", mountpoint.display()))
+                .found("a server that is still starting")
+        };
+        look(paths)?.ok_or_else(starting)
+    }
+
+    /// The run directory for a mount point as a person writes it. The mount point itself is looked at last: if
+    /// its server died, every look at it fails.
+    fn find(&self, given: &Path) -> Result<(RunPaths, PathBuf)> {
+        let failed = |e: &io::Error| Error::io(format!("cannot find the mount point {}", given.display()), e);
+        let absolute = std::path::absolute(given).map_err(|e| failed(&e))?;
+        let beside = match absolute.parent().zip(absolute.file_name()) {
+            Some((parent, name)) => {
+                if_there(parent.canonicalize()).map_err(|e| failed(&e))?.map(|parent| parent.join(name))
+            }
+            None => None,
+        };
+        if let Some(at) = &beside
+            && let Some(paths) = self.of_mountpoint(at)?
+        {
+            return Ok((paths, at.clone()));
+        }
+        let itself = match (absolute.canonicalize(), beside) {
+            // A mount may have its name alone: its server died, or is another user's.
+            (Err(_), Some(at)) if mount_table::at(&at)?.is_some() => None,
+            (itself, _) => if_there(itself).map_err(|e| failed(&e))?,
+        };
+        if let Some(at) = itself
+            && let Some(paths) = self.of_mountpoint(&at)?
+        {
+            return Ok((paths, at));
+        }
+        Err(not_open(given))
+    }
+
+    /// The run directory for this canonical mount point. In one base there may be what a server left that died, and in another the
+    /// one that came after it: that comes first.
+    fn of_mountpoint(&self, mountpoint: &Path) -> Result<Option<RunPaths>> {
+        let mut found = None;
+        for paths in self.bases.iter().map(|base| RunPaths::of_mount(base, mountpoint)) {
+            match is_alive(&paths)? {
+                Some(true) => return Ok(Some(paths)),
+                Some(false) => found = found.or(Some(paths)),
+                None => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// The same, if there is one. Errors: what keeps it from being seen.
+    fn find_if_open(&self, given: &Path) -> Result<Option<(RunPaths, PathBuf)>> {
+        match self.find(given) {
+            Err(e) if e.kind() == Kind::NotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+}
+
+/// The instance of a run directory, if it has a record. The run directory of a dead server without a mount point is removed.
+fn look(paths: RunPaths) -> Result<Option<Peer>> {
+    let Some(alive) = is_alive(&paths)? else { return Ok(None) };
+    let Some(record) = paths.record()? else { return Ok(None) };
+    if !alive && record.mount().is_none() {
+        // A directory that stays is looked at again the next time, and is in no way of another server.
+        let _ = dead::remove_served(&paths);
+        return Ok(None);
+    }
+    Ok(Some(Peer { record, alive, paths }))
+}
+
+/// Closes the disk or vault that is open at `mountpoint`: unmounts, and waits until the server has flushed and gone.
+///
+/// `run_base` is the directory of the run directories, if not all that this user may have. Errors: [`Kind::NotFound`]
+/// if lacuna has nothing open there, and those of [`Peer::close`].
+pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
+    let (paths, at) = Registry::open(run_base)?.find(mountpoint)?;
+    peer::close(&paths, &at.display().to_string(), Some(&at))?.ok_or_else(|| not_open(&at))
+}
+
+/// Returns when no server of `mountpoint` is dying any more, or has been for [`RELEASE_LIMIT`]: one that was killed a moment ago still
+/// holds its lock and its mount, and is none that anything could be asked of.
+///
+/// Errors: what keeps it from being seen.
+pub fn await_dying(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
+    let Some((paths, _)) = Registry::open(run_base)?.find_if_open(mountpoint)? else { return Ok(()) };
+    let Some(record) = paths.record()? else { return Ok(()) };
+    let start = Instant::now();
+    while start.elapsed() < RELEASE_LIMIT && is_dying(record.pid)? && is_alive(&paths)? == Some(true) {
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Whether the mount at the path that a person gives was left there by a server that died. The path is not looked at: every
+/// look would fail.
+pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> Result<bool> {
+    let Some((_, mountpoint)) = Registry::open(run_base)?.find_if_open(given)? else { return Ok(false) };
+    match mount_table::at(&mountpoint)? {
+        Some(top) => left_by_dead(&mountpoint, &top, run_base),
+        None => Ok(false),
+    }
+}
+
+/// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
+pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> Result<bool> {
+    for base in Registry::open(run_base)?.bases {
+        if dead::left_in(&RunPaths::of_mount(&base, mountpoint), top)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// None if there is nothing at a path, or if a server died on the way there: nothing is open below what it left.
+fn if_there(path: io::Result<PathBuf>) -> io::Result<Option<PathBuf>> {
+    match path {
+        Ok(path) => Ok(Some(path)),
+        Err(e) => match e.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::NotConnected => Ok(None),
+            _ => Err(e),
+        },
+    }
+}
+
+fn not_open(mountpoint: &Path) -> Error {
+    let what = format!("cannot close {}", mountpoint.display());
+    let mounted = match mount_table::at(mountpoint) {
+        Ok(mounted) => mounted,
+        // It cannot be told that nothing is there.
+        Err(e) => return e.context(what).with_kind(Kind::Io),
+    };
+    let error = Error::new(Kind::NotFound, what);
+    let Some(entry) = mounted else { return error.found("nothing of lacuna open there") };
+    match other_users::owner(&entry) {
+        Some(owner) => error
+            .found(format!("what lacuna has open for {owner}"))
+            .expected("what this user opened")
+            .remedy("each user closes what is theirs"),
+        None => error
+            .found(format!("a mount of type {} that lacuna did not make", entry.fs_type))
+            .remedy(format!("unmount it with `umount {}`", shell_word(mountpoint))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instance::Instance;
+    use crate::record::{Front, Identity, MountRecord, Record};
+    use std::fs;
+
+    fn mount(at: &Path) -> Front {
+        let (mountpoint, loop_device, via) = (at.into(), None, None);
+        Front::Fuse(MountRecord { mountpoint, loop_device, raw: true, vault: false, via })
+    }
+
+    fn record(location: &str, front: Front, file: FileIdentity) -> Record {
+        let identity = Identity { location: location.into(), ..Identity::default() };
+        Record { file, ..Record::new(&identity, front, false) }
+    }
+
+    /// As a server leaves it that was killed.
+    fn kill(instance: Instance, base: &Path) {
+        let dir = instance.control().parent().unwrap().to_owned();
+        let kept = base.join("kept");
+        fs::create_dir(&kept).unwrap();
+        for name in ["lock", "record.json"] {
+            fs::copy(dir.join(name), kept.join(name)).unwrap();
+        }
+        instance.end().unwrap();
+        fs::rename(kept, dir).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_not_nothing() {
+        let base = tempfile::tempdir().unwrap();
+        let stray = base.path().join("stray");
+        fs::write(&stray, "").unwrap();
+        let registry = Registry::open(Some(base.path())).unwrap();
+        assert!(registry.all().unwrap().is_empty());
+        assert!(Registry::open(Some(&stray)).unwrap().all().is_err());
+        for at in ["mnt", "none/mnt", "stray/mnt"] {
+            let at = base.path().join(at);
+            assert_eq!(registry.by_mountpoint(&at).unwrap_err().kind(), Kind::NotFound, "{}", at.display());
+            assert!(!is_left_by_dead(&at, Some(base.path())).unwrap());
+        }
+        let at = base.path().canonicalize().unwrap().join("mnt");
+        let held = Instance::of_mount(base.path(), &at).unwrap();
+        // A server that is still starting has no record, and does not listen.
+        assert!(registry.all().unwrap().is_empty());
+        assert_eq!(registry.by_mountpoint(&at).unwrap_err().kind(), Kind::NotFound);
+        assert_eq!(close(&at, Some(base.path())).unwrap_err().kind(), Kind::Busy);
+        held.write(&record("a.img", mount(&at), FileIdentity::Unknown)).unwrap();
+        let peer = registry.by_mountpoint(&at).unwrap();
+        assert_eq!(peer.status().unwrap_err().kind(), Kind::NotFound);
+        fs::write(held.control().with_file_name("record.json"), "{").unwrap();
+        assert_eq!(registry.all().unwrap_err().kind(), Kind::Corrupt);
+        let (peers, errors) = registry.seen();
+        assert!(peers.is_empty() && errors.len() == 1);
+        held.end().unwrap();
+        assert!(registry.all().unwrap().is_empty());
+        assert_eq!(peer.close().unwrap(), Closed::Cleanly);
+    }
+
+    #[test]
+    fn a_location_is_its_file_and_a_name_where_that_is_unknown() {
+        let base = tempfile::tempdir().unwrap();
+        let (one, two, unknown) = (FileIdentity::File(1, 1), FileIdentity::File(1, 2), FileIdentity::Unknown);
+        let served = || Front::Nbd { uris: Vec::new() };
+        let instances: Vec<Instance> = [
+            ("/moved.img", served(), one),
+            ("/a.img", mount(Path::new("/mnt")), two),
+            ("rados:p/a", served(), unknown),
+        ]
+        .into_iter()
+        .map(|(location, front, file)| {
+            let instance = Instance::of_server(base.path(), location).unwrap();
+            instance.write(&record(location, front, file)).unwrap();
+            instance
+        })
+        .collect();
+        let registry = Registry::open(Some(base.path())).unwrap();
+        let found = |location: &str, file| {
+            let peers = registry.by_location(location, file).unwrap();
+            peers.into_iter().map(|peer| peer.record.location).collect::<Vec<_>>()
+        };
+        // The file of the first one is at this path now, and the second one is open under the name.
+        assert_eq!(found("/a.img", one), ["/moved.img"]);
+        assert_eq!(found("/a.img", two), ["/a.img"]);
+        assert_eq!(found("/a.img", unknown), ["/a.img"]);
+        assert_eq!(found("/moved.img", two), ["/a.img"]);
+        assert_eq!(found("/other.img", FileIdentity::File(7, 7)), [] as [&str; 0]);
+        assert_eq!(found("rados:p/a", unknown), ["rados:p/a"]);
+        drop(instances);
+    }
+
+    #[test]
+    fn of_dead_servers_those_stay_that_left_something_mounted() {
+        let base = tempfile::tempdir().unwrap();
+        let registry = Registry::open(Some(base.path())).unwrap();
+        let file = FileIdentity::File(1, 1);
+        let served = Instance::of_server(base.path(), "/a.img").unwrap();
+        served.write(&record("/a.img", Front::Nbd { uris: Vec::new() }, file)).unwrap();
+        let dead = registry.by_location("/a.img", file).unwrap().remove(0);
+        kill(served, base.path());
+        assert!(registry.all().unwrap().is_empty());
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+        assert_eq!(dead.close().unwrap(), Closed::Cleanly);
+
+        let at = base.path().canonicalize().unwrap().join("mnt");
+        let mounted = Instance::of_mount(base.path(), &at).unwrap();
+        mounted.write(&record("/a.img", mount(&at), file)).unwrap();
+        kill(mounted, base.path());
+        let found = registry.all().unwrap();
+        assert!(found.len() == 1 && !found[0].alive && found[0].status().unwrap().died);
+        // By its name, whatever is at that path now.
+        assert_eq!(registry.by_location("/a.img", FileIdentity::File(7, 7)).unwrap().len(), 1);
+        assert!(registry.by_location("/b.img", file).unwrap().is_empty());
+        assert_eq!(close(&at, Some(base.path())).unwrap(), Closed::AfterCrash);
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+        // One that comes after a dead one takes its place.
+        let served = Instance::of_server(base.path(), "/a.img").unwrap();
+        let dir = served.control();
+        served.write(&record("/a.img", Front::Nbd { uris: Vec::new() }, file)).unwrap();
+        kill(served, base.path());
+        let next = Instance::of_server(base.path(), "/a.img").unwrap();
+        assert_eq!(next.control(), dir);
+        assert!(!dir.with_file_name("record.json").exists());
+    }
+}

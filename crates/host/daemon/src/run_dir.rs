@@ -1,0 +1,253 @@
+//! The run directory of an instance: its lock, its record, its control socket, its FUSE mount point.
+
+use crate::record::Record;
+use crate::run_base::{create_dir, prepare_base};
+use lacuna_contracts::{Error, Kind, Result};
+use rustix::fs::OFlags;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LOCK: &str = "lock";
+const RECORD: &str = "record.json";
+const NEW_RECORD: &str = "record.new";
+const CONTROL: &str = "control";
+const FUSE: &str = "fuse";
+/// Longest record that is read.
+const RECORD_LIMIT: u64 = 64 << 10;
+/// How often a lock is tried again after its directory vanished under it.
+const LOCK_ATTEMPTS: usize = 16;
+/// How often, and how long after one another, a lock is tried that a probe may hold.
+const PROBE_TRIES: usize = 5;
+const PROBE_PAUSE: Duration = Duration::from_millis(2);
+
+/// Name of the file that is the disk.
+pub const DISK_NAME: &str = "disk";
+
+/// The paths of one run directory. Nothing of it need exist.
+#[derive(Clone, Debug)]
+pub(crate) struct RunPaths {
+    dir: PathBuf,
+}
+
+impl RunPaths {
+    /// The paths for a mount at `mountpoint`, which must be canonical.
+    pub(crate) fn of_mount(base: &Path, mountpoint: &Path) -> Self {
+        RunPaths::named(base, mountpoint.as_os_str().as_bytes())
+    }
+
+    /// The paths for a server of this location without a mount point. Several servers may have the location: `number` tells them
+    /// apart. No path has a zero byte in it, so it is the name of no mount point.
+    pub(crate) fn of_server(base: &Path, location: &str, number: u32) -> Self {
+        RunPaths::named(base, format!("{location}\0{number}").as_bytes())
+    }
+
+    /// Two instances with one name do no worse than that one of them is refused as busy.
+    fn named(base: &Path, name: &[u8]) -> Self {
+        RunPaths { dir: base.join(format!("{:016x}", fnv1a(name))) }
+    }
+
+    /// Everything in `base` that may be a run directory; nothing if there is no such base. Errors: a base that cannot be read.
+    pub(crate) fn all(base: &Path) -> Result<Vec<Self>> {
+        let failed =
+            |e: &io::Error| Error::io(format!("cannot look into the run directory {}", base.display()), e);
+        let entries = match fs::read_dir(base) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|e| failed(&e))?,
+        };
+        entries.map(|entry| Ok(RunPaths { dir: entry.map_err(|e| failed(&e))?.path() })).collect()
+    }
+
+    /// The control socket.
+    pub(crate) fn control(&self) -> PathBuf {
+        self.dir.join(CONTROL)
+    }
+
+    pub(crate) fn fuse(&self) -> PathBuf {
+        self.dir.join(FUSE)
+    }
+
+    /// The record, or `None` if the server had not got so far. Errors: one that cannot be read, and [`Kind::Corrupt`] for what no
+    /// server has written.
+    pub(crate) fn record(&self) -> Result<Option<Record>> {
+        let path = self.dir.join(RECORD);
+        let what = || format!("cannot read the record of what is open, {}", path.display());
+        let mut bytes = Vec::new();
+        // A link is followed nowhere, and a pipe keeps no reader waiting.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let file = File::options().read(true).custom_flags(flags).open(&path);
+        let read = file.and_then(|file| file.take(RECORD_LIMIT + 1).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io(what(), &e)),
+        }
+        let broken = |found: String| {
+            let (expected, dir) = ("the record that a server of lacuna writes", self.dir.display());
+            let error = Error::new(Kind::Corrupt, what()).found(found).expected(expected);
+            error.remedy(format!("if its server died, unmount what it left, and remove the directory {dir}"))
+        };
+        if bytes.len() as u64 > RECORD_LIMIT {
+            return Err(broken(format!("more than {RECORD_LIMIT} bytes")));
+        }
+        serde_json::from_slice(&bytes).map(Some).map_err(|e| broken(e.to_string()))
+    }
+
+    /// Writes the record, whole or not at all.
+    pub(crate) fn write_record(&self, record: &Record) -> Result<()> {
+        let failed = |e: io::Error| Error::io("cannot write the record of what is open", &e);
+        let text = serde_json::to_vec_pretty(record).map_err(|e| failed(e.into()))?;
+        let new = self.dir.join(NEW_RECORD);
+        fs::write(&new, text).and_then(|()| fs::rename(&new, self.dir.join(RECORD))).map_err(failed)
+    }
+
+    /// Makes the directory that FUSE is mounted on.
+    pub(crate) fn make_fuse(&self) -> Result<PathBuf> {
+        let dir = self.fuse();
+        create_dir(&dir)?;
+        Ok(dir)
+    }
+
+    /// Opens the lock without taking it. `None` if there is no such run directory.
+    pub(crate) fn lock_file(&self) -> Result<Option<File>> {
+        match File::options().read(true).write(true).open(self.dir.join(LOCK)) {
+            Ok(file) => Ok(Some(file)),
+            // A file in the base is no run directory.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(e) => Err(Error::io(format!("cannot open the lock in {}", self.dir.display()), &e)),
+        }
+    }
+
+    /// Removes what an instance says of itself. Errors: a file that stays.
+    pub(crate) fn remove_record(&self) -> Result<()> {
+        self.remove_files(&[RECORD, NEW_RECORD, CONTROL])
+    }
+
+    /// Removes the files by name. Never recursive: a mount below must not be walked into. Errors: a file that stays; by its
+    /// lock others would take the server for one that died.
+    pub(crate) fn remove(&self) -> Result<()> {
+        let removed = self.remove_files(&[RECORD, NEW_RECORD, CONTROL, LOCK]);
+        // They stay where something is still mounted in them. Without the lock they are no run directory.
+        for dir in [self.fuse(), self.dir.clone()] {
+            let _ = fs::remove_dir(dir);
+        }
+        removed
+    }
+
+    fn remove_files(&self, files: &[&str]) -> Result<()> {
+        let mut removed = Ok(());
+        for path in files.iter().map(|file| self.dir.join(file)) {
+            if let Err(e) = fs::remove_file(&path)
+                && e.kind() != ErrorKind::NotFound
+            {
+                removed = removed.and(Err(Error::io(format!("cannot remove {}", path.display()), &e)));
+            }
+        }
+        removed
+    }
+}
+
+/// Makes the directory and takes its lock; `shown` names it in errors. Files of a dead server stay for the caller to clear away.
+///
+/// Errors: [`Kind::Busy`] while another server has it.
+pub(crate) fn claim(base: &Path, paths: &RunPaths, shown: &str) -> Result<File> {
+    prepare_base(base)?;
+    for _ in 0..LOCK_ATTEMPTS {
+        if let Some(lock) = try_claim(paths, shown)? {
+            return Ok(lock);
+        }
+    }
+    Err(busy(shown))
+}
+
+/// The lock, or `None` if the directory was removed at the same moment.
+fn try_claim(paths: &RunPaths, shown: &str) -> Result<Option<File>> {
+    create_dir(&paths.dir)?;
+    let path = paths.dir.join(LOCK);
+    let lock = match File::options().read(true).write(true).create(true).truncate(false).open(&path) {
+        Ok(lock) => lock,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io(format!("cannot create {}", path.display()), &e)),
+    };
+    match lock_past_probes(&lock) {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(busy(shown)),
+        Err(TryLockError::Error(e)) => return Err(Error::io(format!("cannot lock {}", path.display()), &e)),
+    }
+    let failed = |e: io::Error| Error::io(format!("cannot look at {}", path.display()), &e);
+    let named = match fs::metadata(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        named => named.map_err(failed)?,
+    };
+    let held = lock.metadata().map_err(failed)?;
+    Ok(((held.dev(), held.ino()) == (named.dev(), named.ino())).then_some(lock))
+}
+
+/// Takes a lock that others may hold for the moment of a look whether the server lives.
+pub(crate) fn lock_past_probes(lock: &File) -> std::result::Result<(), TryLockError> {
+    for _ in 0..PROBE_TRIES {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PROBE_PAUSE),
+            other => return other,
+        }
+    }
+    lock.try_lock()
+}
+
+fn busy(shown: &str) -> Error {
+    Error::new(Kind::Busy, format!("cannot open at {shown}"))
+        .found("a lacuna server that has or is getting this mount point")
+        .remedy("close it first")
+}
+
+/// FNV-1a: a short name. The path of a socket has room for 107 bytes.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_cannot_be_read_is_not_what_is_not_there() {
+        let base = tempfile::tempdir().unwrap();
+        assert!(RunPaths::all(&base.path().join("none")).unwrap().is_empty());
+        let stray = base.path().join("stray");
+        fs::write(&stray, "").unwrap();
+        assert!(RunPaths::all(&stray).is_err());
+        let all = RunPaths::all(base.path()).unwrap();
+        assert!(all.len() == 1 && all[0].lock_file().unwrap().is_none());
+
+        let paths = RunPaths::of_mount(base.path(), Path::new("/mnt/x"));
+        let _lock = claim(base.path(), &paths, "/mnt/x").unwrap();
+        assert_eq!(claim(base.path(), &paths, "/mnt/x").unwrap_err().kind(), Kind::Busy);
+        assert_eq!(paths.record().unwrap(), None);
+        for broken in [&b""[..], b"{}", b"no JSON", &[b' '; RECORD_LIMIT as usize + 1]] {
+            fs::write(paths.dir.join(RECORD), broken).unwrap();
+            assert_eq!(paths.record().unwrap_err().kind(), Kind::Corrupt);
+        }
+        // Neither a link is followed nor a pipe waited for.
+        fs::remove_file(paths.dir.join(RECORD)).unwrap();
+        symlink("/etc/passwd", paths.dir.join(RECORD)).unwrap();
+        assert!(paths.record().is_err());
+        fs::remove_file(paths.dir.join(RECORD)).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, paths.dir.join(RECORD), kind, mode, 0).unwrap();
+        assert!(paths.record().is_err());
+    }
+
+    #[test]
+    fn a_server_has_no_name_of_a_mount_point() {
+        let base = Path::new("/run/lacuna");
+        let dir = |paths: RunPaths| paths.dir;
+        let mount = dir(RunPaths::of_mount(base, Path::new("/disk.img")));
+        let servers = [0, 1].map(|number| dir(RunPaths::of_server(base, "/disk.img", number)));
+        assert!(mount != servers[0] && mount != servers[1] && servers[0] != servers[1]);
+    }
+}

@@ -1,0 +1,256 @@
+//! The account that a server gives of itself, whatever its front end: its record, and the state that changes while it runs.
+
+use crate::file::FileState;
+use crate::record::{Front, Record};
+use lacuna_contracts::{ByteDisk, Error, Kind, Result, Status, StatusItem};
+use lacuna_mount::Watch;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What a server serves, as its control socket sees it: something that has counters, and may be able to forget.
+pub trait StatusSource: Send + Sync + 'static {
+    /// The counters now.
+    fn status(&self) -> Status;
+
+    /// Makes deleted data unrecoverable, and gives counters of the work.
+    ///
+    /// Errors: [`Kind::Usage`] from what cannot forget.
+    fn purge(&self) -> Result<Status> {
+        Err(Error::new(Kind::Usage, "it cannot be purged")
+            .found("something that does not forget what was deleted")
+            .expected("a disk of the format flash"))
+    }
+
+    /// How the file of this number is protected; none of a disk.
+    fn stat(&self, _ino: u64) -> Option<Result<Value>> {
+        None
+    }
+}
+
+impl StatusSource for ByteDisk {
+    fn status(&self) -> Status {
+        ByteDisk::status(self)
+    }
+
+    fn purge(&self) -> Result<Status> {
+        ByteDisk::purge(self)
+    }
+}
+
+/// What a front end knows of itself.
+pub trait ServerState: Send + Sync + 'static {
+    /// Whether it was told to end and has not refused to.
+    fn closing(&self) -> bool;
+
+    /// The last request that failed.
+    fn last_error(&self) -> Option<Error>;
+
+    /// The length of the disk in bytes, where clients see it.
+    fn size(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl ServerState for Watch {
+    fn closing(&self) -> bool {
+        Watch::closing(self)
+    }
+
+    fn last_error(&self) -> Option<Error> {
+        self.last_failure()
+    }
+}
+
+/// A counter that crossed from a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// Stable machine name, such as `journal_used`.
+    pub name: String,
+    /// Present value.
+    pub value: u64,
+    /// Unit, such as `bytes`, `blocks` or `writes`.
+    pub unit: String,
+}
+
+impl Counter {
+    /// The counters of these items.
+    pub fn all(items: &[StatusItem]) -> Vec<Counter> {
+        let counter = |item: &StatusItem| Counter {
+            name: item.name.to_owned(),
+            value: item.value,
+            unit: item.unit.to_owned(),
+        };
+        items.iter().map(counter).collect()
+    }
+}
+
+/// What a purge did, and to which disk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Purged {
+    pub uuid: Option<String>,
+    pub items: Vec<Counter>,
+}
+
+/// The account of one server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// The open disk or vault, and where it is served.
+    pub record: Record,
+    /// By which its owner knows the disk or vault again.
+    pub id: Option<String>,
+    /// The file of the disk, or the directory of the vault, as it is now.
+    pub file: Option<FileState>,
+    /// The counters; none while the disk waits for its medium and cannot be asked.
+    pub items: Vec<Counter>,
+    /// The length of the disk in bytes, where clients see it.
+    pub size: Option<u64>,
+    /// The last request that failed, in words.
+    pub last_error: Option<String>,
+    /// Whether it was told to end, and is at it.
+    pub closing: bool,
+    /// Whether it died without closing.
+    pub died: bool,
+    /// Whether it did not answer.
+    pub silent: bool,
+}
+
+impl ServerStatus {
+    /// Of a server that left this record when it died.
+    pub fn died(record: Record) -> ServerStatus {
+        ServerStatus { died: true, ..ServerStatus::of(record) }
+    }
+
+    /// Of a server that does not answer. It need not answer to be known by its file.
+    pub fn silent(record: Record) -> ServerStatus {
+        let file = FileState { place: record.file, now: None };
+        let file = Some(file).filter(|file| file.place.is(file.place));
+        ServerStatus { silent: true, file, ..ServerStatus::of(record) }
+    }
+
+    /// With nothing that changes while it runs.
+    pub(crate) fn of(record: Record) -> ServerStatus {
+        let (id, file, size, last_error) = (None, None, None, None);
+        let items = Vec::new();
+        ServerStatus { record, id, file, items, size, last_error, closing: false, died: false, silent: false }
+    }
+
+    /// Whether the file of the disk was deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.file.as_ref().and_then(|file| file.now.as_ref()).is_some_and(|now| now.deleted)
+    }
+
+    /// The counters, by their names.
+    pub fn counters(&self) -> impl Iterator<Item = (&str, u64)> + Clone {
+        self.items.iter().map(|item| (item.name.as_str(), item.value))
+    }
+
+    /// For programs: what `status --json` shows of a server (`docs/json.md`).
+    pub fn to_json(&self) -> Value {
+        let record = &self.record;
+        let mut out = json!({
+            "location": record.location,
+            "format": record.format,
+            "since": record.since,
+            "pid": record.pid,
+            "read_only": record.read_only,
+            "closing": self.closing,
+            "items": self.items,
+            "last_error": self.last_error,
+            "id": self.id,
+            "file": self.file,
+        });
+        match &record.front {
+            Front::Fuse(mount) => {
+                out["front"] = json!("fuse");
+                out["mountpoint"] = json!(mount.mountpoint.to_string_lossy());
+                out["raw"] = json!(mount.raw);
+                out["via"] = json!(mount.via);
+                out["vault"] = json!(mount.vault);
+                out["died"] = json!(self.died);
+                out["silent"] = json!(self.silent);
+            }
+            Front::Nbd { uris } => {
+                out["front"] = json!("nbd");
+                out["uri"] = json!(uris.first());
+                out["uris"] = json!(uris);
+                out["size"] = json!(self.size);
+                if self.silent {
+                    out["silent"] = json!(true);
+                }
+            }
+        }
+        let in_pool = record.in_pool.as_ref();
+        if let Some(namespace) = in_pool.and_then(|in_pool| in_pool.namespace.as_ref()) {
+            out["namespace"] = json!(namespace);
+        }
+        if let Some(conf) = in_pool.and_then(|in_pool| in_pool.ceph_conf.as_ref()) {
+            out["ceph_conf"] = json!(conf.to_string_lossy());
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::{FileIdentity, FileNow};
+    use crate::record::{Identity, InPool, MountRecord};
+
+    fn record(front: Front) -> Record {
+        let identity = Identity { location: "/a.img".into(), format: "sealed".into(), ..Identity::default() };
+        let (since, pid) = (1_714_570_620, 7);
+        Record { since, pid, file: FileIdentity::File(1, 2), ..Record::new(&identity, front, false) }
+    }
+
+    fn mount() -> Front {
+        let (mountpoint, via) = ("/mnt".into(), Some("loop".into()));
+        Front::Fuse(MountRecord { mountpoint, loop_device: None, raw: false, vault: false, via })
+    }
+
+    fn served() -> Front {
+        Front::Nbd { uris: vec!["nbd://h".into()] }
+    }
+
+    #[test]
+    fn both_fronts_have_the_documented_fields() {
+        let answered = |front| {
+            let now = FileNow { path: Some("/a.img".into()), deleted: false, removed: false };
+            let file = Some(FileState { place: FileIdentity::File(1, 2), now: Some(now) });
+            let items = vec![Counter { name: "dirty".into(), value: 1, unit: "bytes".into() }];
+            let (id, size) = (Some("ID".into()), Some(4096));
+            ServerStatus { id, file, items, size, ..ServerStatus::of(record(front)) }.to_json().to_string()
+        };
+        let file = r#""file":{"deleted":false,"path":"/a.img","place":"file:1:2","removed":false}"#;
+        let items = r#""items":[{"name":"dirty","unit":"bytes","value":1}],"last_error":null"#;
+        assert_eq!(
+            answered(mount()),
+            format!(
+                r#"{{"closing":false,"died":false,{file},"format":"sealed","front":"fuse","id":"ID",{items},"location":"/a.img","mountpoint":"/mnt","pid":7,"raw":false,"read_only":false,"silent":false,"since":1714570620,"vault":false,"via":"loop"}}"#
+            )
+        );
+        assert_eq!(
+            answered(served()),
+            format!(
+                r#"{{"closing":false,{file},"format":"sealed","front":"nbd","id":"ID",{items},"location":"/a.img","pid":7,"read_only":false,"since":1714570620,"size":4096,"uri":"nbd://h","uris":["nbd://h"]}}"#
+            )
+        );
+    }
+
+    #[test]
+    fn what_does_not_answer_is_known_by_its_record() {
+        for front in [mount(), served()] {
+            let silent = ServerStatus::silent(record(front.clone())).to_json();
+            assert!(silent["silent"] == true && silent["location"] == "/a.img", "{silent}");
+            assert_eq!(silent["file"], json!({ "place": "file:1:2" }));
+            let in_pool = InPool { namespace: Some("n".into()), ceph_conf: Some("/c".into()) };
+            let unknown =
+                Record { file: FileIdentity::Unknown, in_pool: Some(in_pool), ..record(front.clone()) };
+            let silent = ServerStatus::silent(unknown.clone()).to_json();
+            assert!(silent["file"].is_null() && silent["namespace"] == "n" && silent["ceph_conf"] == "/c");
+            let died = ServerStatus::died(unknown);
+            let text = serde_json::to_string(&died).unwrap();
+            assert_eq!(serde_json::from_str::<ServerStatus>(&text).unwrap(), died);
+        }
+        assert!(ServerStatus::died(record(mount())).to_json()["died"] == true);
+    }
+}

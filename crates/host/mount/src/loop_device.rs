@@ -1,0 +1,223 @@
+//! A loop device on the FUSE file.
+//!
+//! The kernel asks the server's own file system then: such requests are made by a thread apart (`system_call.rs`).
+
+use crate::system_call::{self, apart};
+use lacuna_contracts::{Error, Kind, Result};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// Where the kernel tells which loop device is free.
+pub(crate) const LOOP_CONTROL: &str = "/dev/loop-control";
+/// How many loop devices that were free other programs may take first.
+const TRIES: u32 = 64;
+
+/// An attached loop device. Dropping it detaches it, unless it already detaches by itself.
+pub(crate) struct LoopDevice {
+    node: PathBuf,
+    backing: PathBuf,
+    automatic: bool,
+}
+
+impl LoopDevice {
+    /// Attaches the next free loop device to `backing`. The kernel looks for no partitions on it.
+    ///
+    /// Direct I/O is asked for: the FUSE file has no page cache to go through, and only so does the loop
+    /// device keep several requests in flight at once.
+    pub(crate) fn attach(backing: &Path, read_only: bool) -> Result<Self> {
+        let attached = apart(|| attach_next(backing, read_only));
+        let node = attached.map_err(|e| failed("cannot attach a loop device", &e))?;
+        Ok(LoopDevice { node, backing: backing.to_owned(), automatic: false })
+    }
+
+    /// The device node, such as `/dev/loop0`.
+    pub(crate) fn node(&self) -> &Path {
+        &self.node
+    }
+
+    /// The file that it was put on.
+    pub(crate) fn backing(&self) -> &Path {
+        &self.backing
+    }
+
+    /// The device number as `major:minor`.
+    pub(crate) fn number(&self) -> Result<Option<String>> {
+        number(&self.node)
+    }
+
+    /// Lets the kernel detach the device when its last user (the mount) is gone, however it is unmounted.
+    pub(crate) fn detach_when_unused(&mut self) -> Result<()> {
+        clear(&self.node).map_err(|e| failed("cannot prepare the loop device for its end", &e))?;
+        self.automatic = attribute(&self.node, "loop/autoclear")?.as_deref() == Some("1");
+        Ok(())
+    }
+
+    /// Detaches the device if it still rests on our file.
+    pub(crate) fn detach(&mut self) -> Result<()> {
+        detach_from(&self.node, &self.backing)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if !self.automatic {
+            let _ = self.detach();
+        }
+    }
+}
+
+/// Puts the next free loop device on `backing`, and gives its node.
+fn attach_next(backing: &Path, read_only: bool) -> io::Result<PathBuf> {
+    let open = |path: &Path| File::options().read(true).write(!read_only).open(path);
+    let (file, control) = (open(backing)?, File::options().read(true).write(true).open(LOOP_CONTROL)?);
+    let mut tries = TRIES;
+    let (node, device) = loop {
+        let node = PathBuf::from(format!("/dev/loop{}", system_call::free_loop_device(&control)?));
+        let device = open(&node)?;
+        match system_call::set_backing_file(&device, &file) {
+            Ok(()) => break (node, device),
+            Err(Errno::BUSY) if tries > 0 => tries -= 1,
+            Err(e) => return Err(e.into()),
+        }
+    };
+    match system_call::set_direct_io(&device) {
+        Ok(()) | Err(Errno::INVAL) => Ok(node),
+        Err(e) => {
+            system_call::clear_backing_file(&device)?;
+            Err(e.into())
+        }
+    }
+}
+
+fn clear(node: &Path) -> io::Result<()> {
+    apart(|| Ok(system_call::clear_backing_file(&File::open(node)?)?))
+}
+
+fn failed(what: &str, e: &io::Error) -> Error {
+    let error = Error::io(what, e);
+    if error.kind() == Kind::Permission { error } else { error.with_kind(Kind::Other) }
+}
+
+/// Detaches the loop device `node`, unless it rests on another file by now or on none.
+pub fn detach_from(node: &Path, backing: &Path) -> Result<()> {
+    if !rests_on(node, backing)? {
+        return Ok(());
+    }
+    clear(node).map_err(|e| failed("cannot detach the loop device", &e))
+}
+
+/// Lets the loop device `node` know that its file may have another length, unless it rests on another file by now.
+pub(crate) fn follow(node: &Path, backing: &Path) -> Result<()> {
+    if !rests_on(node, backing)? {
+        return Ok(());
+    }
+    let follow = || -> io::Result<()> {
+        // The kernel asks the file system for the length now, and the loop device takes what the kernel knows.
+        fs::metadata(backing)?;
+        Ok(system_call::set_capacity(&File::open(node)?)?)
+    };
+    apart(follow).map_err(|e| failed("cannot make the loop device larger", &e))
+}
+
+/// Every loop device that rests on `backing`. Errors: what keeps one of them from being seen.
+pub fn resting_on(backing: &Path) -> Result<Vec<PathBuf>> {
+    resting(|file| file == backing)
+}
+
+/// Every loop device of which the file is `wanted`. Errors: what keeps one of them from being seen.
+pub(crate) fn resting(wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
+    let failed = |e: &io::Error| Error::io("cannot look for loop devices in /sys/block", e);
+    let devices = match fs::read_dir("/sys/block") {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        devices => devices.map_err(|e| failed(&e))?,
+    };
+    let mut found = Vec::new();
+    for device in devices {
+        let node = Path::new("/dev").join(device.map_err(|e| failed(&e))?.file_name());
+        if backing_file(&node)?.is_some_and(|file| wanted(&file)) {
+            found.push(node);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether this is a loop device that rests on `backing`.
+fn rests_on(node: &Path, backing: &Path) -> Result<bool> {
+    Ok(backing_file(node)?.is_some_and(|file| file == backing))
+}
+
+/// The file that a loop device rests on; none if it rests on none, or if `node` is no loop device.
+pub fn backing_file(node: &Path) -> Result<Option<PathBuf>> {
+    let file = attribute(node, "loop/backing_file")?;
+    Ok(file.map(|file| PathBuf::from(file.trim_end_matches(" (deleted)"))))
+}
+
+/// The number of a device as `major:minor`; none if there is no such device.
+pub fn number(node: &Path) -> Result<Option<String>> {
+    attribute(node, "dev")
+}
+
+/// None where there is no such device or attribute, as of a device that is removed at this moment.
+fn attribute(node: &Path, name: &str) -> Result<Option<String>> {
+    let Some(device) = node.file_name() else { return Ok(None) };
+    let path = Path::new("/sys/block").join(device).join(name);
+    match fs::read(&path) {
+        // The file of another program's device may have any name, and one that is too long for the kernel to tell.
+        Ok(text) => Ok(Some(String::from_utf8_lossy(&text).trim().to_owned())),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENAMETOOLONG)) => Ok(None),
+        Err(e) => Err(Error::io(format!("cannot read {}", path.display()), &e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn devices_are_told_by_their_files() {
+        assert_eq!(resting_on(Path::new("/no/such/file")).unwrap(), [] as [PathBuf; 0]);
+        assert_eq!(number(Path::new("/dev/no-such-device")).unwrap(), None);
+        assert!(!rests_on(Path::new("/dev/no-such-device"), Path::new("")).unwrap());
+    }
+
+    #[test]
+    fn a_device_has_the_bytes_and_the_length_of_its_file() {
+        if File::options().read(true).write(true).open(LOOP_CONTROL).is_err() {
+            return eprintln!("skipped: there are no loop devices for this user");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join("disk");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(b"mine", 4096).unwrap();
+        file.sync_all().unwrap();
+        let blocks = |node: &Path| attribute(node, "size").unwrap().unwrap();
+        let takes_no_writes = |node: &Path| attribute(node, "ro").unwrap().unwrap() == "1";
+
+        let mut device = LoopDevice::attach(&path, false).unwrap();
+        let node = device.node().to_owned();
+        assert_eq!(resting_on(&path).unwrap(), [node.as_path()]);
+        let mut read = [0; 4];
+        File::open(&node).unwrap().read_exact_at(&mut read, 4096).unwrap();
+        assert_eq!((&read, blocks(&node).as_str(), takes_no_writes(&node)), (b"mine", "2048", false));
+        file.set_len(2 << 20).unwrap();
+        follow(&node, &path).unwrap();
+        assert_eq!(blocks(&node), "4096");
+        device.detach().unwrap();
+        drop(device);
+
+        let mut device = LoopDevice::attach(&path, true).unwrap();
+        let node = device.node().to_owned();
+        assert!(takes_no_writes(&node));
+        let user = File::open(&node).unwrap();
+        device.detach_when_unused().unwrap();
+        assert!(device.automatic);
+        drop(device);
+        assert!(resting_on(&path).unwrap().contains(&node));
+        drop(user);
+    }
+}

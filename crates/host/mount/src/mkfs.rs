@@ -1,0 +1,183 @@
+//! What is on the disk, and making a file system where there is nothing.
+
+use crate::tool;
+use lacuna_contracts::{Advice, BLOCK_SIZE, ByteDisk, Error, Kind, Result, Setting};
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// Range of one question about what is written, which bounds its answer to 1 MiB.
+const WINDOW: u64 = 256 << 20;
+/// What is read at a time.
+const PIECE: usize = 1 << 20;
+
+/// Checks the name of a file system type before it becomes part of a program's name.
+pub fn check_type(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if !name.is_empty() && name.len() <= 16 && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "cannot make a file system")
+        .found(format!("type {name:?}"))
+        .expected("a type such as ext4, xfs or btrfs"))
+}
+
+/// A file system to make.
+#[derive(Clone, Copy)]
+pub(crate) struct Making<'m> {
+    /// Its type; none if none is wanted.
+    pub wanted: Option<&'m str>,
+    /// Make it over data of no known kind as well.
+    pub overwrite: bool,
+    /// The user and the group to whom its root directory belongs, where the type lets us say so.
+    pub owner: (u32, u32),
+}
+
+/// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes one if it is blank and one is
+/// wanted, and refuses to overwrite what is there. Whether it made one.
+pub(crate) fn prepare(
+    device: &Path,
+    disk: &ByteDisk,
+    found: Option<Content>,
+    making: Making<'_>,
+) -> Result<bool> {
+    match (found, making.wanted) {
+        (Some(found), None) if found.mountable => Ok(false),
+        (Some(found), None) => Err(Error::new(Kind::Usage, "cannot mount the disk")
+            .found(found.name)
+            .expected("a file system on the whole disk")
+            .remedy(
+                Advice::from("serve it to NBD clients, or open it with ")
+                    .setting(Setting("raw"))
+                    .text(", and mount its parts"),
+            )),
+        (Some(found), Some(wanted)) => {
+            let len = disk.len();
+            let punch = format!("fallocate --punch-hole --offset 0 --length {len} MOUNTPOINT/disk");
+            let advice = Advice::from("open it without ").setting(Setting("mkfs"));
+            let advice = advice.text("; or, to lose what is there, open it with ").setting(Setting("raw"));
+            Err(not_blank(wanted, format!("{} already on the disk", found.name))
+                .remedy(advice.text(format!(", run `{punch}`, and close it"))))
+        }
+        (None, None) => Err(Error::new(Kind::NotFound, "cannot mount the disk")
+            .found("no file system that is known here")
+            .remedy(Advice::from("on a new disk give ").setting(Setting("mkfs")).text(" ext4 to make one"))),
+        (None, Some(wanted)) => {
+            if !making.overwrite
+                && let Some(at) = first_data(disk)?
+            {
+                let found =
+                    format!("data of no known kind from byte {at} on, as an interrupted mkfs leaves it");
+                let advice = Advice::from("open it without ").setting(Setting("mkfs"));
+                let advice = advice.text(" if it is a file system; to lose what is there, give ");
+                let advice = advice.setting(Setting("overwrite")).text(" with ").setting(Setting("mkfs"));
+                return Err(not_blank(wanted, found).remedy(advice));
+            }
+            make(device, wanted, making.owner).map(|()| true)
+        }
+    }
+}
+
+fn not_blank(wanted: &str, found: String) -> Error {
+    Error::new(Kind::Usage, format!("refused to make {wanted}")).found(found).expected("a blank disk")
+}
+
+/// Where the first byte lies that is not zero.
+///
+/// What was never written is not read. What counts as written may still be zeros, since not every format keeps
+/// account of single blocks.
+fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
+    let mut piece = vec![0; PIECE];
+    let mut at = 0;
+    while at < disk.len() {
+        let end = disk.len().min(at + WINDOW);
+        for extent in disk.extents(at, end - at)? {
+            let until = end.min(at.saturating_add(extent.blocks.saturating_mul(BLOCK_SIZE as u64)));
+            while extent.written && at < until {
+                let part = &mut piece[..(until - at).min(PIECE as u64) as usize];
+                disk.read_at(at, part)?;
+                if let Some(offset) = part.iter().position(|byte| *byte != 0) {
+                    return Ok(Some(at + offset as u64));
+                }
+                at += part.len() as u64;
+            }
+            at = until;
+        }
+        at = end;
+    }
+    Ok(None)
+}
+
+/// Something recognizable on a disk.
+pub(crate) struct Content {
+    name: String,
+    pub(crate) mountable: bool,
+}
+
+impl Content {
+    /// The type of the file system, or what else it is.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The option of `mount` with which its journal is left as it is, if it has one.
+    pub(crate) fn without_journal(&self) -> Option<&'static str> {
+        match &*self.name {
+            "ext3" | "ext4" => Some("noload"),
+            "xfs" => Some("norecovery"),
+            "btrfs" => Some("rescue=nologreplay"),
+            _ => None,
+        }
+    }
+}
+
+/// What is on `device`; `None` if nothing that is known here.
+pub(crate) fn content(device: &Path) -> Result<Option<Content>> {
+    let what = "cannot look for a file system on the disk";
+    let args = [OsStr::new("-p"), OsStr::new("-o"), OsStr::new("export"), device.as_os_str()];
+    let probe = tool::run("blkid", &args).map_err(|e| e.context(what))?;
+    let value = |key: &str| {
+        probe.stdout.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('=')).map(str::to_owned)
+    };
+    match probe.code {
+        Some(0) => Ok(Some(match (value("TYPE"), value("PTTYPE")) {
+            (Some(fs), _) => Content { mountable: value("USAGE").as_deref() != Some("raid"), name: fs },
+            (None, Some(table)) => Content { name: format!("a partition table ({table})"), mountable: false },
+            (None, None) => Content { name: "data of a known kind".to_owned(), mountable: false },
+        })),
+        Some(2) if probe.stderr.is_empty() => Ok(None),
+        Some(8) => {
+            Ok(Some(Content { name: "signatures of more than one file system".to_owned(), mountable: false }))
+        }
+        _ => Err(Error::new(Kind::Io, what).found(format!("blkid: {}", probe.words()))),
+    }
+}
+
+/// Whole blocks of ours wherever the type lets us say so; the tools' own choice on small disks is 1024 bytes.
+fn make(device: &Path, wanted: &str, (user, group): (u32, u32)) -> Result<()> {
+    let owner = format!("root_owner={user}:{group}");
+    let mut args: Vec<&OsStr> = match wanted {
+        "ext2" | "ext3" | "ext4" => vec!["-q", "-b", "4096", "-E", &owner],
+        "xfs" => vec!["-q", "-s", "size=4096"],
+        _ => vec![],
+    }
+    .into_iter()
+    .map(OsStr::new)
+    .collect();
+    args.push(device.as_os_str());
+    tool::succeed(&format!("cannot make {wanted}"), &format!("mkfs.{wanted}"), &args).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_become_programs() {
+        for good in ["ext4", "xfs", "btrfs", "f2fs"] {
+            check_type(good).unwrap();
+        }
+        for bad in ["", "../sh", "ext4 -F", "EXT4", "a.b", "abcdefghijklmnopq"] {
+            assert_eq!(check_type(bad).unwrap_err().kind(), Kind::Usage);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What the kernel has mounted, read without touching any of it.
+
+use crate::proc;
+use lacuna_contracts::{Error, Result};
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// What mount tables show as the source of every FUSE mount of lacuna.
+pub const FUSE_SOURCE: &str = "lacuna";
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Device number as `major:minor`.
+    pub device: String,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Type of the file system.
+    pub fs_type: String,
+    /// What is mounted, as the one who mounted it named it.
+    pub source: String,
+    /// The user who mounted it, of a FUSE mount.
+    pub user: Option<u32>,
+    /// Whether an unmount at the place that it was copied from reaches it.
+    pub follows: bool,
+}
+
+impl Entry {
+    /// Whether this is a FUSE mount of lacuna's.
+    pub fn is_our_fuse(&self) -> bool {
+        self.fs_type.starts_with("fuse") && self.source == FUSE_SOURCE
+    }
+
+    /// Whether a program serves it through FUSE from the file of a disk.
+    pub fn is_served_from(&self, file: &Path) -> bool {
+        self.fs_type.starts_with("fuse") && Path::new(&self.source) == file
+    }
+
+    /// Whether it is where the kernel waits for someone to enter, and asks systemd then to mount something.
+    pub fn is_automount(&self) -> bool {
+        self.fs_type == "autofs"
+    }
+
+    /// Whether it was mounted from the block device `node`, which has this number. A file system with a device number of its
+    /// own, as btrfs has, is told by its source.
+    pub fn is_on(&self, node: &Path, number: &str) -> bool {
+        self.device == number || (self.device.starts_with("0:") && Path::new(&self.source) == node)
+    }
+}
+
+/// Every mount this process sees; a later one at the same place covers the earlier.
+pub(crate) fn entries() -> Result<Vec<Entry>> {
+    entries_of("self")
+}
+
+/// Every mount that a process sees, by its number, or `self`.
+pub(crate) fn entries_of(process: impl Display) -> Result<Vec<Entry>> {
+    let failed = |e| Error::io(format!("cannot read the mount table /proc/{process}/mountinfo"), &e);
+    let table = proc::mount_table(&process).map_err(failed)?;
+    Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// The mount that one sees at `path`, if `path` is a mount point.
+pub fn at(path: &Path) -> Result<Option<Entry>> {
+    Ok(entries()?.into_iter().rfind(|e| e.mountpoint == path))
+}
+
+/// Whether the kernel waits at `path` for someone to enter, to have something mounted there. Whatever mounts there must not
+/// enter itself: it would wait for ever.
+pub fn is_automount(path: &Path) -> Result<bool> {
+    Ok(at(path)?.is_some_and(|top| top.is_automount()))
+}
+
+/// Whether the kernel has something mounted at `path` when someone enters, whatever is mounted there now.
+pub fn has_automount(path: &Path) -> Result<bool> {
+    Ok(entries()?.iter().any(|e| e.mountpoint == path && e.is_automount()))
+}
+
+/// Whether something is mounted at `path`.
+pub fn is_mounted(path: &Path) -> bool {
+    at(path).is_ok_and(|top| top.is_some())
+}
+
+/// Whether what is mounted at `path` is mounted a second time where an unmount there does not reach it: at another place, or in
+/// a container. Only what this user may look at is known.
+pub fn is_mounted_elsewhere(path: &Path) -> bool {
+    let Ok(Some(top)) = at(path) else { return false };
+    let mut seen = vec![proc::mount_namespace("self")];
+    let mut others = proc::processes().filter(|process| {
+        let theirs = proc::mount_namespace(process);
+        let new = theirs.is_some() && !seen.contains(&theirs);
+        if new {
+            seen.push(theirs);
+        }
+        new
+    });
+    let is_here = |entry: &Entry| entry.device == top.device && entry.mountpoint != path;
+    let is_there = |entry: &Entry| entry.device == top.device && (entry.mountpoint != path || !entry.follows);
+    entries().is_ok_and(|all| all.iter().any(is_here))
+        || others.any(|process| entries_of(process).is_ok_and(|all| all.iter().any(is_there)))
+}
+
+/// Mount points strictly below `path`.
+pub(crate) fn below(path: &Path) -> Vec<PathBuf> {
+    let all = entries().unwrap_or_default();
+    all.into_iter().map(|e| e.mountpoint).filter(|m| m != path && m.starts_with(path)).collect()
+}
+
+fn parse(line: &[u8]) -> Option<Entry> {
+    let mut fields = line.split(|&b| b == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let mountpoint = unescape(fields.nth(1)?);
+    let mut follows = false;
+    fields.find(|f| {
+        follows |= f.starts_with(b"shared:") || f.starts_with(b"master:");
+        *f == b"-"
+    })?;
+    let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = unescape(fields.next()?).to_string_lossy().into_owned();
+    let options = std::str::from_utf8(fields.next().unwrap_or_default()).unwrap_or_default();
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.trim().parse().ok());
+    Some(Entry { device, mountpoint, fs_type, source, user, follows })
+}
+
+/// Undoes the octal escapes that the kernel uses for spaces and their like.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let escaped = (first == b'\\').then(|| tail.get(..3)).flatten().and_then(octal);
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { &tail[3..] } else { tail };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    let value = digits
+        .iter()
+        .try_fold(0u32, |sum, d| (b'0'..=b'7').contains(d).then(|| sum * 8 + u32::from(d - b'0')))?;
+    u8::try_from(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_lines_of_the_kernel() {
+        let line = b"36 35 7:3 /root /mnt/a\\040b\\134c rw,noatime shared:1 master:2 - ext4 /dev/loop3 rw";
+        assert_eq!(
+            parse(line).unwrap(),
+            Entry {
+                device: "7:3".into(),
+                mountpoint: "/mnt/a b\\c".into(),
+                fs_type: "ext4".into(),
+                source: "/dev/loop3".into(),
+                user: None,
+                follows: true,
+            }
+        );
+        let fuse =
+            parse(b"36 35 0:41 / /mnt/a rw - fuse.ext4 /run/a\\040b rw,user_id=1000,group_id=7").unwrap();
+        assert_eq!((fuse.user, &*fuse.source), (Some(1000), "/run/a b"));
+        let ext4 = parse(line).unwrap();
+        assert!(ext4.is_on(Path::new("/dev/loop9"), "7:3") && !ext4.is_on(Path::new("/dev/loop3"), "7:9"));
+        let btrfs = parse(b"36 35 0:53 / /mnt/a rw - btrfs /dev/loop3 rw").unwrap();
+        assert!(btrfs.is_on(Path::new("/dev/loop3"), "7:3") && !btrfs.is_on(Path::new("/dev/loop4"), "7:4"));
+        for broken in [&b""[..], b"1 2 3", b"1 2 7:3 / /x rw", b"1 2 7:3 / /x rw -"] {
+            assert_eq!(parse(broken), None);
+        }
+        assert_eq!(unescape(b"a\\9\\77"), PathBuf::from("a\\9\\77"));
+        assert!(at(Path::new("/proc")).unwrap().is_some());
+    }
+}

@@ -1,0 +1,465 @@
+//! A file system that a program serves from the file of a disk through FUSE: fuse2fs or lklfuse. The program is a child of the
+//! server. What it had not written when it ended is on the disk only after it has ended well.
+
+use crate::cover_retry::CoverRetry;
+use crate::tool::{self, Finished, Running, Talking};
+use crate::unmount::{busy_or_failed, start_unmounting, unmount_lazily};
+use crate::way::Way;
+use crate::{mount_table, proc};
+use lacuna_contracts::{Action, Advice, Disk, Error, Kind, Result};
+use parking_lot::{Condvar, Mutex};
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether the mount is there.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How long a program may ask nothing of its disk, before it has mounted and after its mount is gone, until it is taken for stuck.
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
+/// What to mount, and how.
+pub(crate) struct ProgramRequest<'r> {
+    /// Which program.
+    pub way: Way,
+    /// The disk.
+    pub disk: &'r Arc<CoverRetry>,
+    /// The file of the disk.
+    pub file: &'r Path,
+    /// Type of the file system on it.
+    pub kind: &'r str,
+    /// Where to mount it, canonical.
+    pub mountpoint: &'r Path,
+    /// More options.
+    pub options: Option<&'r str>,
+    /// Whether nothing may be written.
+    pub read_only: bool,
+}
+
+/// The mount and its program. Dropping it unmounts if nobody uses it.
+pub(crate) struct ProgramMount {
+    way: Way,
+    file: PathBuf,
+    mountpoint: PathBuf,
+    program: Program,
+    /// The unmounting that a close gave up, if it still waits for the program.
+    given_up: Mutex<Option<Running>>,
+}
+
+/// A running program, and the disk that it uses.
+struct Program {
+    name: &'static str,
+    process: u32,
+    disk: Arc<CoverRetry>,
+    life: Arc<Life>,
+}
+
+/// How far the program is.
+#[derive(Default)]
+struct Life {
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Default)]
+enum Stage {
+    #[default]
+    Running,
+    /// It has ended, and what it wrote is made durable.
+    Flushing,
+    Ended(Ending),
+}
+
+/// How a program ended.
+#[derive(Clone)]
+struct Ending {
+    /// Whether it says that all went well. Some say so of what they refuse to begin, and of what they could not write, too.
+    well: bool,
+    /// Its last words.
+    words: String,
+}
+
+impl Life {
+    fn change(&self, stage: Stage) {
+        *self.stage.lock() = stage;
+        self.changed.notify_all();
+    }
+
+    fn ending(&self) -> Option<Ending> {
+        match &*self.stage.lock() {
+            Stage::Ended(ending) => Some(ending.clone()),
+            Stage::Running | Stage::Flushing => None,
+        }
+    }
+
+    /// Waits at most so long for a change.
+    fn wait(&self, limit: Duration) -> Stage {
+        let mut stage = self.stage.lock();
+        if !matches!(*stage, Stage::Ended(_)) {
+            self.changed.wait_for(&mut stage, limit);
+        }
+        stage.clone()
+    }
+}
+
+impl Program {
+    /// Calls `ended` when it has ended, from a thread of its own.
+    fn start(
+        name: &'static str,
+        words: &[OsString],
+        disk: &Arc<CoverRetry>,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Result<Self> {
+        let talking = tool::start_talking(name, words)?;
+        let process = talking.id();
+        let (life, disk) = (Arc::new(Life::default()), Arc::clone(disk));
+        let (told, flushed) = (Arc::clone(&life), Arc::clone(&disk));
+        let wait = move |talking: Talking| {
+            let finished = talking.finish();
+            told.change(Stage::Flushing);
+            let ending = match finished {
+                Ok(finished) => Ending { well: finished.success(), words: finished.words() },
+                Err(words) => Ending { well: false, words },
+            };
+            if ending.well {
+                // It waits for cover here, as the program's writes did. What goes wrong, closing the disk tells.
+                let _ = flushed.flush();
+            }
+            told.change(Stage::Ended(ending));
+            ended();
+        };
+        std::thread::Builder::new()
+            .name(format!("lacuna-{name}"))
+            .spawn(move || wait(talking))
+            .map_err(|e| Error::io(format!("cannot wait for {name}"), &e))?;
+        Ok(Program { name, process, disk, life })
+    }
+
+    /// Waits until `done`, or until the program has ended. Errors: [`Kind::TimedOut`] if it asks nothing of its disk for `limit`;
+    /// what `done` says.
+    fn wait(&self, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
+        let mut last = Instant::now();
+        loop {
+            match self.life.wait(LOOK_AGAIN) {
+                Stage::Ended(ending) => return Ok(Some(ending)),
+                Stage::Running if !self.disk.is_working() => {}
+                Stage::Running | Stage::Flushing => last = Instant::now(),
+            }
+            if done()? {
+                return Ok(None);
+            }
+            if last.elapsed() >= limit {
+                return Err(Error::new(Kind::TimedOut, format!("cannot wait for {}", self.name)).found(
+                    format!("process {}, which asks nothing of its disk and does not end", self.process),
+                ));
+            }
+        }
+    }
+
+    fn kill(&self) {
+        // One that has ended may have left its number to another.
+        if matches!(*self.life.stage.lock(), Stage::Running)
+            && let Some(process) = i32::try_from(self.process).ok().and_then(Pid::from_raw)
+        {
+            let _ = kill_process(process, Signal::KILL);
+        }
+    }
+}
+
+impl ProgramMount {
+    /// Starts the program and waits until it has mounted. Calls `ended` when it has ended and what it wrote is durable, from a
+    /// thread of its own.
+    pub(crate) fn start(request: &ProgramRequest<'_>, ended: impl FnOnce() + Send + 'static) -> Result<Self> {
+        let program = Program::start(request.way.name(), &words(request), request.disk, ended)?;
+        let (file, mountpoint) = (request.file.to_owned(), request.mountpoint.to_owned());
+        let mount = ProgramMount { way: request.way, file, mountpoint, program, given_up: Mutex::default() };
+        let what = format!("cannot mount with {}", mount.program.name);
+        match mount.program.wait(IDLE_LIMIT, || mount.is_listed()) {
+            Ok(None) => Ok(mount),
+            Ok(Some(Ending { words: said, .. })) => {
+                let kind = if tool::denied(&said) { Kind::Permission } else { Kind::Other };
+                Err(Error::new(kind, what).found(said))
+            }
+            Err(e) => {
+                mount.program.kill();
+                // It may have mounted under another name than it was told.
+                let is_there = || Ok(mount_table::at(&mount.mountpoint)?.is_some());
+                if is_there()? {
+                    let _ = unmount_lazily(&mount.mountpoint, is_there);
+                }
+                Err(e.context(what))
+            }
+        }
+    }
+
+    pub(crate) fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Whether it is mounted, and nothing over it.
+    pub(crate) fn is_on_top(&self) -> Result<bool> {
+        Ok(mount_table::at(&self.mountpoint)?.is_some_and(|top| top.is_served_from(&self.file)))
+    }
+
+    fn is_listed(&self) -> Result<bool> {
+        let entries = mount_table::entries()?;
+        Ok(entries.iter().any(|e| e.mountpoint == self.mountpoint && e.is_served_from(&self.file)))
+    }
+
+    /// How the program ended; `None` while it runs. Errors: it ended before it had written everything.
+    pub(crate) fn ended(&self) -> Option<Result<()>> {
+        let ending = self.program.life.ending()?;
+        Some(if ending.well { Ok(()) } else { Err(self.failed(&ending.words)) })
+    }
+
+    fn failed(&self, words: &str) -> Error {
+        let program = self.way.name();
+        Error::new(Kind::Io, format!("{program} failed, which served {}", self.mountpoint.display()))
+            .found(words)
+            .expected("it to run until it is unmounted")
+            .remedy(Advice::from("end it with ").action(Action("close")).text(
+                " and open it again, which repairs the file system; what was written last and not fsynced may be lost",
+            ))
+    }
+
+    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]), and waits until the program has written
+    /// everything. Calls `detached` as soon as nobody can use it any more.
+    ///
+    /// Errors with which the program goes on, and tells when it has ended: [`Kind::Busy`] if it does nothing and does not end,
+    /// [`Kind::NoCover`] if what it has to write waits for cover in vain.
+    pub(crate) fn unmount(&self, detached: impl Fn()) -> Result<()> {
+        let begun = Instant::now();
+        if self.is_listed()? {
+            if !self.is_on_top()? {
+                return Err(Error::new(Kind::Busy, format!("cannot unmount {}", self.mountpoint.display()))
+                    .found("another file system mounted over it")
+                    .remedy("unmount that one first"));
+            }
+            if self.ended().is_some() {
+                unmount_lazily(&self.mountpoint, || self.is_listed())?;
+            } else {
+                let finished = self.unmount_gently(begun)?;
+                if self.is_listed()? {
+                    return Err(busy_or_failed(&self.mountpoint, &finished));
+                }
+            }
+        }
+        detached();
+        self.wait(|| self.check_cover(begun).map(|()| false)).map(drop)
+    }
+
+    /// Unmounts if nobody uses it. That waits for the program, which may have to write first.
+    fn unmount_gently(&self, begun: Instant) -> Result<Finished> {
+        let mut given_up = self.given_up.lock();
+        let mut earlier = given_up.take();
+        if let Some(unmounting) = &mut earlier
+            && unmounting.finished()?.is_some()
+        {
+            earlier = None;
+        }
+        let mut unmounting = earlier.map_or_else(|| start_unmounting(&self.mountpoint), Ok)?;
+        let mut finished = None;
+        let waited = self.wait(|| {
+            finished = unmounting.finished()?;
+            if finished.is_none() {
+                self.check_cover(begun)?;
+            }
+            Ok(finished.is_some())
+        });
+        if let Err(e) = waited {
+            *given_up = Some(unmounting);
+            return Err(e);
+        }
+        // If the program has ended, nothing keeps the unmounting any more.
+        loop {
+            match finished.take() {
+                Some(finished) => return Ok(finished),
+                None => std::thread::sleep(LOOK_AGAIN),
+            }
+            finished = unmounting.finished()?;
+        }
+    }
+
+    fn wait(&self, done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
+        self.program.wait(IDLE_LIMIT, done).map_err(|e| match e.kind() {
+            Kind::TimedOut => self.goes_on(),
+            _ => e,
+        })
+    }
+
+    /// Errors: what the program writes was refused for want of cover by a try that began after `begun`, and is tried again.
+    fn check_cover(&self, begun: Instant) -> Result<()> {
+        let disk = &self.program.disk;
+        match disk.refused_since(begun).filter(|_| disk.is_patient()) {
+            Some(e) => Err(e.context(format!("cannot close {}", self.mountpoint.display())).remedy(
+                "nothing is lost, and the server ends by itself when the rest is written: write to level 0",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Why the program does not end.
+    fn goes_on(&self) -> Error {
+        let error = Error::new(Kind::Busy, format!("cannot close {}", self.mountpoint.display()));
+        let elsewhere = || mounted_elsewhere(&self.file);
+        if let Some(process) = self.is_listed().is_ok_and(|here| !here).then(elsewhere).flatten() {
+            return error
+                .found(format!(
+                    "unmounted here, but still mounted in the mount namespace of process {process}"
+                ))
+                .remedy("unmount it there; the server then ends by itself");
+        }
+        let Program { name, process, .. } = &self.program;
+        error
+            .found(format!("{name} (process {process}), which does nothing and does not end"))
+            .expected("it to write what is left, and to end")
+            .remedy(format!(
+                "if it was stopped, `kill -CONT {process}` lets it go on; if it is still mounted in a container, unmount it there; \
+                 the server then ends by itself"
+            ))
+    }
+}
+
+impl Drop for ProgramMount {
+    fn drop(&mut self) {
+        if self.program.life.ending().is_none() {
+            let _ = self.unmount(|| {});
+        }
+    }
+}
+
+/// Refuses mount options that would keep the mount from being known again. Errors: [`Kind::Usage`].
+pub(crate) fn check_options(way: Way, options: Option<&str>) -> Result<()> {
+    let mut given = options.into_iter().flat_map(|list| list.split(','));
+    let unknown = |option: &&str| *option == "no_default_opts" || option.starts_with("fsname=");
+    let Some(refused) = given.find(unknown) else { return Ok(()) };
+    Err(Error::new(Kind::Usage, format!("cannot mount with {}", way.name()))
+        .found(format!("the mount option {refused}"))
+        .expected("no option that gives the mount another name: the mount is known by its name")
+        .remedy("leave it out"))
+}
+
+/// What the kernel obeys on every mount, and no file system knows. mount(8) gives the first three for the option `user`.
+const OF_MOUNTS: [&str; 6] = ["noexec", "nosuid", "nodev", "exec", "suid", "dev"];
+
+/// The arguments of the program.
+fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
+    // `helper=` is for mount(8), which has no part in this. The others say what is so anyway, in words that libfuse does not know.
+    let given = request.options.into_iter().flat_map(|list| list.split(','));
+    let given = given.filter(|option| !option.is_empty() && !option.starts_with("helper="));
+    let given = given.filter(|option| !["relatime", "symfollow"].contains(option));
+    let mut options: Vec<String> = request.read_only.then(|| "ro".to_owned()).into_iter().collect();
+    let name = format!("fsname={}", request.file.display());
+    if request.way == Way::Lklfuse {
+        options.push(format!("type={}", request.kind));
+        options.push(name);
+        let (outer, inner): (Vec<&str>, Vec<&str>) = given.partition(|option| OF_MOUNTS.contains(option));
+        options.extend(outer.into_iter().map(str::to_owned));
+        if !inner.is_empty() {
+            options.push(format!("opts={}", inner.join("\\,").replace('=', "\\=")));
+        }
+    } else {
+        // The kernel's ext4 has other names for one thing.
+        let known = |option: &str| if option == "noload" { "norecovery" } else { option }.to_owned();
+        options.push(name);
+        options.extend(given.map(known));
+    }
+    let mut words: Vec<OsString> = vec![request.file.into(), request.mountpoint.into(), "-f".into()];
+    words.extend(["-o".into(), options.join(",").into()]);
+    words
+}
+
+/// A process in whose mount namespace the file system that rests on `file` is mounted, as far as this user may look.
+fn mounted_elsewhere(file: &Path) -> Option<u32> {
+    let is_there = |process: &u32| {
+        let entries = mount_table::entries_of(process);
+        entries.is_ok_and(|entries| entries.iter().any(|entry| entry.is_served_from(file)))
+    };
+    proc::processes().find(is_there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cover_retry::Cover;
+    use lacuna_contracts::{BlockAddr, Extent, Status};
+
+    /// A disk that nobody asks for anything.
+    struct Idle;
+
+    impl Disk for Idle {
+        fn blocks(&self) -> u64 {
+            1
+        }
+        fn read(&self, _: BlockAddr, _: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+        fn write(&self, _: BlockAddr, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+        fn discard(&self, _: BlockAddr, _: u64) -> Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+        fn extents(&self, _: BlockAddr, _: u64) -> Result<Vec<Extent>> {
+            Ok(Vec::new())
+        }
+        fn status(&self) -> Status {
+            Status::default()
+        }
+        fn close(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn idle() -> Arc<CoverRetry> {
+        Arc::new(CoverRetry::new(Arc::new(Idle), Cover::Unneeded))
+    }
+
+    fn asked<'r>(
+        disk: &'r Arc<CoverRetry>,
+        way: Way,
+        options: Option<&'r str>,
+        read_only: bool,
+    ) -> ProgramRequest<'r> {
+        let (file, mountpoint) = (Path::new("/run/x/disk"), Path::new("/mnt/a b"));
+        ProgramRequest { way, disk, file, kind: "ext4", mountpoint, options, read_only }
+    }
+
+    fn told(way: Way, options: Option<&str>, read_only: bool) -> String {
+        let disk = idle();
+        let words = words(&asked(&disk, way, options, read_only));
+        let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
+        words.join("|")
+    }
+
+    #[test]
+    fn programs_are_told_in_their_own_words() {
+        let plain = "/run/x/disk|/mnt/a b|-f|-o|fsname=/run/x/disk";
+        assert_eq!(told(Way::Fuse2fs, None, false), plain);
+        let read = "/run/x/disk|/mnt/a b|-f|-o|ro,fsname=/run/x/disk,norecovery,noatime";
+        assert_eq!(told(Way::Fuse2fs, Some("noload,noatime"), true), read);
+        let lkl = r"/run/x/disk|/mnt/a b|-f|-o|ro,type=ext4,fsname=/run/x/disk,opts=noload\,commit\=9";
+        assert_eq!(told(Way::Lklfuse, Some("noload,commit=9"), true), lkl);
+        let of_user = "/run/x/disk|/mnt/a b|-f|-o|type=ext4,fsname=/run/x/disk,noexec,nosuid";
+        assert_eq!(told(Way::Lklfuse, Some("noexec,nosuid,symfollow"), false), of_user);
+        for option in ["noatime,no_default_opts", "fsname=other"] {
+            assert_eq!(check_options(Way::Fuse2fs, Some(option)).unwrap_err().kind(), Kind::Usage);
+        }
+    }
+
+    #[test]
+    fn a_program_that_does_nothing_is_not_waited_for() {
+        let disk = idle();
+        let program = Program::start("sleep", &["1000".into()], &disk, || {}).unwrap();
+        let limit = Duration::from_millis(50);
+        let stuck = program.wait(limit, || Ok(false)).err().unwrap();
+        assert_eq!(stuck.kind(), Kind::TimedOut);
+        assert!(stuck.to_string().contains(&program.process.to_string()), "{stuck}");
+        program.kill();
+        let ending = program.wait(Duration::from_secs(60), || Ok(false)).unwrap().unwrap();
+        assert!(!ending.well && ending.words.contains("signal 9"), "{}", ending.words);
+    }
+}

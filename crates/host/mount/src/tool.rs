@@ -1,0 +1,271 @@
+//! Running the system's own programs: arguments as a list, never through a shell; their words in our errors.
+
+use lacuna_contracts::{Error, Kind, Result};
+use parking_lot::Mutex;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, PipeReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+/// Letters of a program's words that are quoted.
+const MOST_WORDS: usize = 400;
+
+/// What a program left behind.
+pub struct Finished {
+    /// Exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error on one line.
+    pub stderr: String,
+}
+
+impl Finished {
+    fn new(output: &Output) -> Finished {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        Finished {
+            code: output.status.code(),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr).lines().map(str::trim).collect::<Vec<_>>().join(" / "),
+        }
+    }
+
+    /// Whether it ended with exit code 0.
+    pub fn success(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// What to quote: the program's words, or at least how it ended.
+    pub fn words(&self) -> String {
+        match (self.stderr.is_empty(), self.code) {
+            // Some programs say all they know of when they refuse one thing.
+            (false, _) if self.stderr.chars().count() > MOST_WORDS => {
+                let start: String = self.stderr.chars().take(MOST_WORDS).collect();
+                format!("{start}...")
+            }
+            (false, _) => self.stderr.clone(),
+            (true, Some(code)) => format!("exit code {code} without a message"),
+            (true, None) => "ended by a signal".to_owned(),
+        }
+    }
+}
+
+/// [`succeed`] for a program that must stay in the process group of this one.
+pub(crate) fn succeed_in_our_group<S: AsRef<OsStr>>(
+    what: &str,
+    program: &str,
+    args: &[S],
+) -> Result<Finished> {
+    let output = in_our_group(program, args).output().map_err(|e| not_started(program, &e).context(what))?;
+    succeeded(what, program, Finished::new(&output))
+}
+
+/// Runs `program` to its end. Only failing to start it is an error here.
+pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Finished> {
+    let output = command(program, args).output().map_err(|e| not_started(program, &e))?;
+    Ok(Finished::new(&output))
+}
+
+/// Starts `program` and does not wait for it. Its words should be few: nobody reads them before it has ended.
+pub(crate) fn start<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Running> {
+    let mut command = command(program, args);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    Ok(Running(Some(command.spawn().map_err(|e| not_started(program, &e))?)))
+}
+
+/// A program that was started; none once it has ended. If it is dropped before, it goes on. The next one that is left so clears it
+/// away when it has ended: no thread waits for it, since a server that goes to the background must have none.
+pub(crate) struct Running(Option<Child>);
+
+/// Programs that may go on after those who started them need them no more.
+static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+impl Running {
+    /// What it left behind, if it has ended.
+    pub(crate) fn finished(&mut self) -> Result<Option<Finished>> {
+        let failed = |e: io::Error| Error::io("cannot wait for a program", &e);
+        let Some(child) = &mut self.0 else { return Ok(None) };
+        let Some(status) = child.try_wait().map_err(failed)? else { return Ok(None) };
+        let (pipe, mut stderr) = (child.stderr.take(), Vec::new());
+        self.0 = None;
+        if let Some(mut pipe) = pipe {
+            pipe.read_to_end(&mut stderr).map_err(failed)?;
+        }
+        Ok(Some(Finished::new(&Output { status, stdout: Vec::new(), stderr })))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = self.0.take() {
+            let mut left = LEFT.lock();
+            left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+            left.push(child);
+        }
+    }
+}
+
+/// Starts `program`, which stays and serves, and whose words are read while it runs. It works in the root directory, so that it
+/// keeps no other busy.
+pub(crate) fn start_talking<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Talking> {
+    let failed = |e: &io::Error| Error::io(format!("cannot listen to {program}"), e);
+    let (words, theirs) = io::pipe().map_err(|e| failed(&e))?;
+    let mut command = command(program, args);
+    command.current_dir("/").stdout(theirs.try_clone().map_err(|e| failed(&e))?).stderr(theirs);
+    let child = command.spawn().map_err(|e| not_started(program, &e))?;
+    Ok(Talking { child, words })
+}
+
+/// A program that serves.
+pub(crate) struct Talking {
+    child: Child,
+    words: PipeReader,
+}
+
+impl Talking {
+    /// Its process number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Reads its words until it ends, and gives the last of them. Errors: it cannot be waited for.
+    pub(crate) fn finish(mut self) -> std::result::Result<Finished, String> {
+        let (mut last, mut piece) = (Vec::new(), [0; 4096]);
+        loop {
+            match self.words.read(&mut piece) {
+                Ok(0) => break,
+                Ok(read) => {
+                    last.extend_from_slice(&piece[..read]);
+                    last.drain(..last.len().saturating_sub(MOST_WORDS));
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        let status = self.child.wait().map_err(|e| e.to_string())?;
+        let mut finished = Finished::new(&Output { status, stdout: Vec::new(), stderr: last });
+        if let Some(signal) = status.signal() {
+            finished.stderr = format!("ended by signal {signal}");
+        }
+        Ok(finished)
+    }
+}
+
+/// Whether there is a program of this name where programs are looked for.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let executable = |path: PathBuf| {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&search_path()).any(|dir| executable(dir.join(program)))
+}
+
+fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
+    let mut command = in_our_group(program, args);
+    // A group of its own keeps the terminal's interrupt key from stopping an unmount half way.
+    command.process_group(0);
+    command
+}
+
+fn in_our_group<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).env("LC_ALL", "C").env("PATH", search_path()).stdin(Stdio::null());
+    // fuse2fs would write its words there, and nobody here would read them.
+    command.env_remove("FUSE2FS_LOGFILE");
+    command
+}
+
+fn not_started(program: &str, e: &io::Error) -> Error {
+    let error = Error::io(format!("cannot run {program}"), e);
+    if e.kind() == io::ErrorKind::NotFound {
+        error.remedy(format!("install the package that has {program} ({})", package(program)))
+    } else {
+        error
+    }
+}
+
+/// Runs `program` and takes anything but success as an error of `what`.
+pub fn succeed<S: AsRef<OsStr>>(what: &str, program: &str, args: &[S]) -> Result<Finished> {
+    succeeded(what, program, run(program, args).map_err(|e| e.context(what))?)
+}
+
+fn succeeded(what: &str, program: &str, finished: Finished) -> Result<Finished> {
+    if finished.success() {
+        return Ok(finished);
+    }
+    let kind = if denied(&finished.stderr) { Kind::Permission } else { Kind::Other };
+    Err(Error::new(kind, what).found(format!("{program}: {}", finished.words())))
+}
+
+/// Whether a program's words mean a lack of privileges.
+pub(crate) fn denied(stderr: &str) -> bool {
+    let stderr = stderr.to_lowercase();
+    ["permission denied", "not permitted", "must be superuser", "only root"]
+        .iter()
+        .any(|w| stderr.contains(w))
+}
+
+/// Where the system keeps its programs.
+const SYSTEM: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where programs of the system are looked for. The path of root may name directories that others can write to: for root the
+/// system's own programs come first, and of the path only what does not depend on the present directory.
+pub fn search_path() -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if rustix::process::geteuid().is_root() { for_root(&path) } else { for_others(&path) }
+}
+
+fn for_root(path: &OsStr) -> OsString {
+    let absolute = std::env::split_paths(path).filter(|dir| dir.is_absolute());
+    joined(std::env::split_paths(SYSTEM).chain(absolute))
+}
+
+/// The person's search path, and the directories of the system's programs, which theirs may lack.
+fn for_others(path: &OsStr) -> OsString {
+    // An empty part would be the present directory.
+    let own = std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty());
+    joined(own.chain(std::env::split_paths(SYSTEM)))
+}
+
+fn joined(dirs: impl Iterator<Item = PathBuf>) -> OsString {
+    // Only a directory with a colon in its name could not be joined, and none comes out of a split at colons.
+    std::env::join_paths(dirs.chain(["/usr/local/sbin".into()])).unwrap_or_else(|_| SYSTEM.into())
+}
+
+fn package(program: &str) -> &'static str {
+    match program {
+        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" | "e2fsck" => "e2fsprogs",
+        "mkfs.xfs" => "xfsprogs",
+        "mkfs.btrfs" => "btrfs-progs",
+        "mkfs.f2fs" => "f2fs-tools",
+        "mkfs.vfat" => "dosfstools",
+        "fusermount3" => "fuse3",
+        _ => "often util-linux",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_runs_the_programs_of_the_system() {
+        let path = OsStr::new("/home/me/bin::.:bin:/opt/bin");
+        assert_eq!(
+            for_root(path).to_str(),
+            Some("/usr/sbin:/usr/bin:/sbin:/bin:/home/me/bin:/opt/bin:/usr/local/sbin")
+        );
+        assert!(for_others(path).to_str().unwrap().starts_with("/home/me/bin:.:bin:/opt/bin:/usr/sbin:"));
+        assert_eq!(for_root(OsStr::new("")).to_str(), Some("/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin"));
+    }
+
+    #[test]
+    fn quotes_what_the_program_says() {
+        let e = succeed("cannot list", "ls", &["--no-such-option"]).err().unwrap();
+        assert!(e.to_string().starts_with("cannot list; found: ls: "), "{e}");
+        let e = succeed("cannot list", "no-such-program-here", &["x"]).err().unwrap();
+        assert!(e.to_string().contains("install the package"), "{e}");
+        assert_eq!(e.kind(), Kind::NotFound);
+    }
+}

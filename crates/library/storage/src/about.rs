@@ -1,0 +1,80 @@
+//! What a disk says about itself without a passphrase. It takes no lock, so that a disk can be looked at while it is served.
+
+use crate::backing::rados::{data_prefix, snapshot, snapshots};
+use crate::backing::{Backing, Site};
+use crate::format::Params;
+use crate::formats::table;
+use crate::rados::ClusterOptions;
+use lacuna_contracts::{Error, Result};
+use lacuna_header::{Location, PublicHeader};
+use lacuna_nand::FlashGeometry;
+
+/// What is known of a disk.
+pub struct About {
+    /// The header, as anybody can read it.
+    pub header: PublicHeader,
+    /// The parameters of the disk; of a snapshot, those of the disk as it was then.
+    pub parameters: Box<dyn Params>,
+    /// What a person should know about the copies of the header: sentences.
+    pub notes: Vec<String>,
+    /// Where the disk rests.
+    pub medium: AboutMedium,
+}
+
+/// What is known of where a disk rests.
+pub enum AboutMedium {
+    /// A file or block device, as the system sees it.
+    File {
+        /// Length in bytes.
+        len: u64,
+        /// Bytes that a file takes on its file system.
+        used: Option<u64>,
+        /// Whether another process holds it.
+        in_use: bool,
+    },
+    /// Flash.
+    Flash {
+        /// How it is divided.
+        geometry: FlashGeometry,
+        /// Bytes that the file of a simulated chip takes on its file system.
+        used: Option<u64>,
+        /// Whether another process writes to it.
+        in_use: bool,
+    },
+    /// A pool.
+    Pool {
+        /// The namespace in the pool, if any.
+        namespace: Option<String>,
+        /// The prefix of the objects of its data.
+        objects: String,
+        /// The names of its snapshots, from the oldest on.
+        snapshots: Vec<String>,
+    },
+}
+
+/// What a disk, or a snapshot of one, says without a passphrase. Nothing of it is authenticated.
+pub fn about(location: &Location, cluster: &ClusterOptions) -> Result<About> {
+    let seen = Site::of(location, cluster).look()?;
+    let naming = |e: Error| e.context(location);
+    let (header, notes) = lacuna_header::read_public(&*seen.backing.header()?).map_err(naming)?;
+    let mut parameters = table::parse(&header, location).map_err(naming)?;
+    let (used, in_use) = (seen.used, seen.in_use);
+    let medium = match &seen.backing {
+        Backing::File(medium) => AboutMedium::File { len: medium.len(), used, in_use },
+        Backing::Flash(flash) => AboutMedium::Flash { geometry: flash.geometry(), used, in_use },
+        Backing::Pool(connection) => {
+            let target = connection.target();
+            if let Some(name) = target.snapshot() {
+                let then = snapshot(connection, header.uuid, name).map_err(naming)?;
+                parameters = parameters.as_of(then.blocks);
+            }
+            let snapshots = snapshots(connection, header.uuid).map_err(naming)?;
+            AboutMedium::Pool {
+                namespace: target.namespace().map(str::to_owned),
+                objects: data_prefix(header.uuid),
+                snapshots: snapshots.into_iter().map(|snapshot| snapshot.name).collect(),
+            }
+        }
+    };
+    Ok(About { header, parameters, notes, medium })
+}

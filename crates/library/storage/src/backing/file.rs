@@ -1,0 +1,114 @@
+//! A file or block device as it is reached: that of a disk, or the header of a vault in its directory. It is held, or looked at
+//! without a hold: its header has copies of which one is whole at any moment, so that a disk can be looked at while it is served.
+
+use crate::vault_place::{HEADER_FILE, is_vault};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_medium::{Access, FileMedium, Links, Medium, ReadExtent, WriteExtent, open_to_look};
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::num::NonZeroU64;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// Where the file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilePlace<'l> {
+    /// At a path that the user names.
+    Named(&'l Path),
+    /// In the directory of a vault, where others may have put it: it is no symbolic link.
+    HeaderIn(&'l Path),
+}
+
+impl<'l> FilePlace<'l> {
+    /// The file with the header of what lies at a path.
+    pub(crate) fn of(path: &'l Path) -> Self {
+        if is_vault(path) { FilePlace::HeaderIn(path) } else { FilePlace::Named(path) }
+    }
+
+    /// Takes hold of it. Errors: those of [`FileMedium::open`].
+    pub(crate) fn open(self, access: Access) -> Result<FileMedium> {
+        self.reach(|path, links| FileMedium::open_linked(path, access, links))
+    }
+
+    /// Looks at it without taking hold of it.
+    pub(crate) fn look(self) -> Result<Look> {
+        self.reach(Look::at)
+    }
+
+    fn reach<R>(self, by: impl FnOnce(&Path, Links) -> R) -> R {
+        match self {
+            FilePlace::Named(path) => by(path, Links::Followed),
+            FilePlace::HeaderIn(dir) => by(&dir.join(HEADER_FILE), Links::Refused),
+        }
+    }
+}
+
+/// A file or block device that is looked at without taking hold of it.
+pub(crate) struct Look {
+    file: File,
+    path: String,
+    len: u64,
+    /// Bytes that a file takes on its file system.
+    pub(crate) used: Option<u64>,
+    /// Whether another process holds it.
+    pub(crate) in_use: bool,
+}
+
+impl Look {
+    /// Opens it. Errors: those of all verbs for what is no medium.
+    pub(crate) fn at(path: &Path, links: Links) -> Result<Look> {
+        // Refuses directories and the like in the words that all verbs use.
+        let in_use = match FileMedium::open_linked(path, Access::Read, links) {
+            Ok(_) => false,
+            Err(e) if e.kind() == Kind::Busy => true,
+            Err(e) => return Err(e),
+        };
+        let failed = |e: std::io::Error| Error::io(format!("cannot read {}", path.display()), &e);
+        let mut file = open_to_look(path, links).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        let used = meta.is_file().then(|| meta.blocks() * 512);
+        Ok(Look { file, path: path.display().to_string(), len, used, in_use })
+    }
+
+    fn refused(&self) -> Error {
+        Error::new(Kind::ReadOnly, format!("cannot write to {}: it is looked at alone", self.path))
+    }
+}
+
+/// For what reads media and nothing else.
+impl Medium for Look {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        batch.iter_mut().try_for_each(|extent| {
+            let read = self.file.read_exact_at(extent.buf, extent.offset);
+            read.map_err(|e| Error::io(format!("cannot read {}", self.path), &e))
+        })
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        let Some(len) = NonZeroU64::new(len) else { return };
+        // A system that does not take the advice fetches it when it is read.
+        let _advised = fadvise(&self.file, offset, Some(len), Advice::WillNeed);
+    }
+
+    fn write(&self, _batch: &[WriteExtent<'_>]) -> Result<()> {
+        Err(self.refused())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(self.refused())
+    }
+
+    fn set_len(&self, _len: u64) -> Result<()> {
+        Err(self.refused())
+    }
+}

@@ -1,0 +1,177 @@
+//! Flash: a simulated chip in a file, which is reached or made, or a UBI volume of Linux, which is reached.
+
+use crate::backing::file::Look;
+use crate::backing::held::{Backing, BackingKind, Held, Seen};
+use crate::remains::Remains;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_crypto::{RandomSource, SystemRandom};
+use lacuna_header::Location;
+use lacuna_medium::{Access, FileMedium, Links, Medium};
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, UbiVolume, Wearing};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where flash is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlashPlace<'l> {
+    /// A simulated chip in a file.
+    Nand(&'l Path),
+    /// A UBI volume, by its character device.
+    Ubi(&'l Path),
+}
+
+impl FlashPlace<'_> {
+    /// Takes hold of the flash. Errors: [`Kind::Busy`] while another process has it, [`Kind::NotFound`] if there is none.
+    pub(crate) fn open(self, access: Access) -> Result<Held> {
+        match self {
+            FlashPlace::Nand(path) => {
+                let medium = FileMedium::open(path, access)?;
+                medium.forget_cached()?;
+                let file = medium.path_only()?;
+                Ok(Held::on_flash(attach(path, Arc::new(medium))?, file))
+            }
+            FlashPlace::Ubi(path) => {
+                let volume = UbiVolume::open(path, access == Access::Read)?;
+                let file = volume.path_only()?;
+                Ok(Held::on_flash(Arc::new(volume), file))
+            }
+        }
+    }
+
+    /// Takes hold, for reading, of flash of which not all may be left. Errors: the same.
+    pub(crate) fn open_to_rescue(self) -> Result<Held> {
+        match self {
+            FlashPlace::Nand(path) => {
+                let medium = FileMedium::open(path, Access::Read)?;
+                medium.forget_cached()?;
+                let (file, medium) = (medium.path_only()?, Arc::new(medium));
+                // Where that cannot be told, `attach` says why.
+                let whole = SimulatedChip::whole_len(&*medium)?.unwrap_or(0);
+                // To the engine it is flash with rubbish on it, as a power cut leaves it.
+                Ok(Held::on_flash(attach(path, Arc::new(Remains::of(medium, whole, true)))?, file))
+            }
+            FlashPlace::Ubi(_) => self.open(Access::Read),
+        }
+    }
+
+    /// Looks at the flash without taking hold of it: a process that has it open goes on.
+    pub(crate) fn look(self) -> Result<Seen> {
+        match self {
+            FlashPlace::Nand(path) => {
+                let look = Look::at(path, Links::Followed)?;
+                let (in_use, used) = (look.in_use, look.used);
+                Ok(Seen { backing: Backing::Flash(attach(path, Arc::new(look))?), used, in_use })
+            }
+            FlashPlace::Ubi(path) => {
+                let backing = Backing::Flash(Arc::new(UbiVolume::open(path, true)?));
+                // The system lets one process write at a time.
+                let in_use = UbiVolume::open(path, false).is_err_and(|e| e.kind() == Kind::Busy);
+                Ok(Seen { backing, used: None, in_use })
+            }
+        }
+    }
+}
+
+/// Refuses a location at which no disk can be that forgets what was deleted. Errors: [`Kind::Usage`].
+pub fn check_forgets(location: &Location) -> Result<()> {
+    if BackingKind::Flash.is_at(location) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("cannot purge {location}"))
+        .found("a place that is not flash, and no disk of this user on flash mounted there")
+        .expected("a location ubi: or nand:, or the mount point of such a disk")
+        .remedy("give the location, or be the user who opened it; a disk on other media cannot forget"))
+}
+
+/// The logical erase blocks of a chip in a file.
+pub(crate) fn attach(path: &Path, medium: Arc<dyn Medium>) -> Result<Arc<dyn Flash>> {
+    let naming = |e: Error| e.context(format!("cannot use nand:{}", path.display()));
+    // What fails by chance fails differently each time.
+    let chance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+    let chip = SimulatedChip::open(medium, chance.into()).map_err(naming)?;
+    Ok(Arc::new(Mapping::open(Arc::new(chip)).map_err(naming)?))
+}
+
+/// The most erase blocks of a simulated chip that are tried.
+const MOST_BLOCKS: u32 = 1 << 24;
+
+/// What a simulated chip is to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChipShape {
+    /// Bytes of a page, a power of two from 512 to 65536.
+    pub page: u32,
+    /// Pages of an erase block, 4 to 4096.
+    pub pages: u32,
+    /// How it wears out, and what fails.
+    pub wearing: Wearing,
+}
+
+impl Default for ChipShape {
+    /// Pages of 4 KiB, 64 to an erase block; nothing fails.
+    fn default() -> ChipShape {
+        ChipShape { page: 4096, pages: 64, wearing: Wearing::default() }
+    }
+}
+
+/// A chip that is to be made.
+pub struct NewChip {
+    geometry: ChipGeometry,
+    wearing: Wearing,
+    /// Says which blocks are bad from the factory.
+    seed: u64,
+}
+
+impl NewChip {
+    /// The smallest chip of this shape that a disk fits, as `fits` tells by its logical erase blocks; none if even the largest is too small.
+    ///
+    /// Errors: those of `fits`, and of a system without random bytes.
+    pub fn smallest(
+        shape: ChipShape,
+        fits: impl Fn(FlashGeometry) -> Result<bool>,
+    ) -> Result<Option<NewChip>> {
+        let ChipShape { page, pages, wearing } = shape;
+        let seed = random_number()?;
+        let chip = |blocks: u32| NewChip { geometry: ChipGeometry { page, pages, blocks }, wearing, seed };
+        let fits = |blocks: u32| fits(chip(blocks).flash());
+        // From below: what fits a chip does not fit one whose blocks cannot all be numbered.
+        let mut most = 8;
+        while !fits(most)? {
+            if most >= MOST_BLOCKS {
+                return Ok(None);
+            }
+            most *= 2;
+        }
+        let mut least = (most / 2).max(8);
+        while least < most {
+            let middle = least + (most - least) / 2;
+            if fits(middle)? { most = middle } else { least = middle + 1 }
+        }
+        Ok(Some(chip(most)))
+    }
+
+    /// The logical erase blocks that come out.
+    pub fn flash(&self) -> FlashGeometry {
+        // Counting those of a large chip for each guess would take long, and where none is bad there is nothing to count.
+        let bad = match self.wearing.factory_bad {
+            0 => 0,
+            _ => SimulatedChip::factory_bad(self.geometry, self.wearing, self.seed),
+        };
+        Mapping::geometry_on(self.geometry, bad)
+    }
+
+    /// Makes the chip in an empty file, or in one whose content goes, and divides it.
+    pub(crate) fn make(&self, medium: &Arc<FileMedium>) -> Result<()> {
+        medium.forget_space();
+        medium.set_len(0)?;
+        medium.set_len(SimulatedChip::medium_len(self.geometry))?;
+        SimulatedChip::create(&**medium, self.geometry, self.wearing, self.seed)?;
+        Mapping::create(&SimulatedChip::open(medium.clone(), self.seed)?, random_number()?)
+    }
+}
+
+fn random_number() -> Result<u64> {
+    let mut bytes = [0; 8];
+    SystemRandom::new()?.fill(&mut bytes);
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,129 @@
+//! What a disk rests on, held by this process or looked at.
+
+use crate::backing::flash_header::HeaderMedium;
+use crate::backing::rados::Connection;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_header::Location;
+use lacuna_medium::Medium;
+use lacuna_nand::Flash;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The kinds of what disks and vaults rest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackingKind {
+    /// A file or block device, with the header at its beginning and end.
+    File,
+    /// A directory, with the header in a file of its own.
+    Directory,
+    /// Flash, with the header in erase blocks of its own.
+    Flash,
+    /// A pool of Ceph RADOS, with the header in objects of its own.
+    Pool,
+}
+
+impl BackingKind {
+    /// Whether a location may lead to it. Which of a file and a directory it is a path does not tell.
+    pub fn is_at(self, location: &Location) -> bool {
+        match location {
+            Location::Path(_) => matches!(self, BackingKind::File | BackingKind::Directory),
+            Location::Nand(_) | Location::Ubi(_) => self == BackingKind::Flash,
+            Location::Rados { .. } => self == BackingKind::Pool,
+        }
+    }
+}
+
+/// What a disk rests on.
+#[derive(Clone)]
+pub enum Backing {
+    /// A file or block device.
+    File(Arc<dyn Medium>),
+    /// Flash.
+    Flash(Arc<dyn Flash>),
+    /// Objects of a pool.
+    Pool(Arc<Connection>),
+}
+
+impl Backing {
+    /// The file or block device. Errors: [`Kind::Usage`] if it is none.
+    pub fn medium(&self) -> Result<&Arc<dyn Medium>> {
+        let Backing::File(medium) = self else { return Err(misplaced("a file or block device")) };
+        Ok(medium)
+    }
+
+    /// The flash. Errors: [`Kind::Usage`] if it is none.
+    pub fn flash(&self) -> Result<&Arc<dyn Flash>> {
+        let Backing::Flash(flash) = self else { return Err(misplaced("flash")) };
+        Ok(flash)
+    }
+
+    /// The connection to the pool. Errors: [`Kind::Usage`] if it is none.
+    pub fn pool(&self) -> Result<&Arc<Connection>> {
+        let Backing::Pool(connection) = self else { return Err(misplaced("a pool")) };
+        Ok(connection)
+    }
+
+    /// The medium of the header.
+    pub(crate) fn header(&self) -> Result<Arc<dyn Medium>> {
+        match self {
+            Backing::File(medium) => Ok(Arc::clone(medium)),
+            Backing::Flash(flash) => Ok(Arc::new(HeaderMedium::new(Arc::clone(flash)))),
+            Backing::Pool(connection) => connection.header(),
+        }
+    }
+
+    /// Whether it is a snapshot, which never changes.
+    pub(crate) fn is_snapshot(&self) -> bool {
+        matches!(self, Backing::Pool(connection) if connection.target().snapshot().is_some())
+    }
+}
+
+/// The error of a format that was given what none of its disks rests on.
+fn misplaced(expected: &str) -> Error {
+    Error::new(Kind::Usage, "cannot use what the disk rests on")
+        .found("another kind than the format of the disk says")
+        .expected(expected)
+}
+
+/// What is seen of a disk without taking hold of it.
+pub(crate) struct Seen {
+    /// For reading alone.
+    pub(crate) backing: Backing,
+    /// Bytes that a file takes on its file system.
+    pub(crate) used: Option<u64>,
+    /// Whether another process holds the disk. Of one in a pool that is not known.
+    pub(crate) in_use: bool,
+}
+
+/// A disk that is held, by whatever means, before its header is opened.
+pub(crate) struct Held {
+    /// The medium of the header.
+    pub(crate) header: Arc<dyn Medium>,
+    /// None of a disk that another process has open, which reads and writes the header for this one.
+    pub(crate) backing: Option<Backing>,
+    /// The file or device that is held.
+    pub(crate) file: Option<OwnedFd>,
+    /// Whether reading it leaves a trace.
+    pub(crate) touches: bool,
+}
+
+impl Held {
+    /// The header of a disk that another process has open.
+    pub(crate) fn of_open_disk(header: Arc<dyn Medium>) -> Held {
+        Held { header, backing: None, file: None, touches: false }
+    }
+
+    /// What is on flash; `file` is what is held.
+    pub(crate) fn on_flash(flash: Arc<dyn Flash>, file: OwnedFd) -> Held {
+        let header = Arc::new(HeaderMedium::new(Arc::clone(&flash)));
+        Held { header, backing: Some(Backing::Flash(flash)), file: Some(file), touches: false }
+    }
+
+    /// The connection of a disk in a pool.
+    pub(crate) fn connection(&self) -> Option<&Arc<Connection>> {
+        match &self.backing {
+            Some(Backing::Pool(connection)) => Some(connection),
+            _ => None,
+        }
+    }
+}

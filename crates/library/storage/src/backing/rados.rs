@@ -1,0 +1,377 @@
+//! A disk in Ceph RADOS as it is reached: the connection, the lock that makes this client the only one that writes, and
+//! which objects are the disk's.
+//!
+//! | what | prefix of its objects |
+//! |---|---|
+//! | header | `lacuna.NAME` |
+//! | lock | `lacuna.NAME.lock` |
+//! | data | `lacuna.UUID.data` |
+//! | bookkeeping | `lacuna.UUID.book` |
+//!
+//! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
+
+use crate::observer::{Observer, Silent};
+use crate::rados::{ClusterOptions, RadosPool, WriterLock};
+use data_encoding::HEXLOWER;
+use lacuna_contracts::{Error, Kind, Result, shell_word};
+use lacuna_header::{Location, PublicHeader, TAIL_AREA, Uuid};
+use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
+use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Objects removed side by side.
+const REMOVED_AT_ONCE: usize = 64;
+
+/// Which disk in which cluster. May cross a fork.
+#[derive(Clone)]
+pub struct Target {
+    pub(crate) pool: String,
+    pub(crate) name: String,
+    pub(crate) snapshot: Option<String>,
+    pub(crate) options: ClusterOptions,
+    /// The location, for errors.
+    pub(crate) shown: String,
+}
+
+impl Target {
+    /// The snapshot that is meant, if any.
+    pub fn snapshot(&self) -> Option<&str> {
+        self.snapshot.as_deref()
+    }
+
+    /// The namespace in the pool, if any.
+    pub fn namespace(&self) -> Option<&str> {
+        self.options.namespace.as_deref()
+    }
+
+    /// What tells this target from others, for names of files on this machine.
+    pub fn identity(&self) -> String {
+        format!("{}\0{:?}\0{:?}", self.shown, self.options.namespace, other_conf(&self.options))
+    }
+}
+
+/// The configuration file by which a cluster is called: none for the usual one, which is read if nothing says where it is.
+pub fn other_conf(options: &ClusterOptions) -> Option<&Path> {
+    options.conf.as_deref().filter(|conf| *conf != Path::new("/etc/ceph/ceph.conf"))
+}
+
+/// Refuses a location that names a snapshot, for what changes a disk: `verb` says what.
+pub fn refuse_snapshot(location: &Location, verb: &str) -> Result<()> {
+    let Some(snapshot) = location.snapshot() else { return Ok(()) };
+    let disk = location.to_string();
+    let disk = disk.strip_suffix(&format!("@{snapshot}")).unwrap_or(&disk);
+    Err(Error::new(Kind::Usage, format!("cannot {verb} {location}"))
+        .found("a snapshot, which never changes")
+        .expected("a disk")
+        .remedy(format!("give {disk}")))
+}
+
+/// What anyone may know of the snapshots of the disk with this UUID.
+pub(crate) fn snapshots(connection: &Connection, uuid: Uuid) -> Result<Vec<SnapshotRecord>> {
+    list_snapshots(&*connection.stores(uuid)?.book)
+}
+
+/// What anyone may know of the snapshot `name` of the disk with this UUID, if there is one.
+pub(crate) fn snapshot(connection: &Connection, uuid: Uuid, name: &str) -> Result<SnapshotRecord> {
+    snapshots(connection, uuid)?.into_iter().find(|snapshot| snapshot.name == name).ok_or_else(|| {
+        Error::new(Kind::NotFound, "no such snapshot")
+            .expected("the name of one that the disk has")
+            .remedy("list the snapshots of the disk")
+    })
+}
+
+fn header_prefix(name: &str) -> String {
+    format!("lacuna.{name}")
+}
+
+/// The name of the disk of whose header an object is a part by its own name.
+fn disk_of(object: &str) -> Option<&str> {
+    let (name, number) = object.strip_prefix("lacuna.")?.split_once('.')?;
+    let is_number = number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    (is_number && is_name).then_some(name)
+}
+
+/// The prefix of the objects of a disk's data.
+pub(crate) fn data_prefix(uuid: Uuid) -> String {
+    format!("lacuna.{}.data", hex(uuid))
+}
+
+fn book_prefix(uuid: Uuid) -> String {
+    format!("lacuna.{}.book", hex(uuid))
+}
+
+fn hex(uuid: Uuid) -> String {
+    HEXLOWER.encode(&uuid.0)
+}
+
+/// The object of a header in which its last copy lies.
+const LAST_COPY: u64 = 1;
+/// Length of the medium of a header, of which an object holds 4 MiB.
+const HEADER_LEN: u64 = LAST_COPY * (4 << 20) + TAIL_AREA;
+
+/// A connection to the cluster, and perhaps the lock on the disk. Never crosses a fork.
+pub struct Connection {
+    // First, so that it goes first: it is released over the connection.
+    lock: Mutex<Option<WriterLock>>,
+    pool: Arc<RadosPool>,
+    target: Target,
+}
+
+impl Connection {
+    /// Connects. Says nothing yet of whether the disk is there.
+    pub(crate) fn open(target: &Target) -> Result<Self> {
+        let pool = RadosPool::connect(&target.pool, &target.options)
+            .map_err(|e| e.context(format!("cannot reach {}", target.shown)))?;
+        Ok(Connection { lock: Mutex::new(None), pool, target: target.clone() })
+    }
+
+    /// What it is a connection to.
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Takes the lock on the disk, until this is dropped; a snapshot, which nothing writes, needs none. A client that died is shut out
+    /// first, and with `steal` one that lives; the observer is told. Errors: [`Kind::Busy`] while another client holds it.
+    pub(crate) fn hold(&self, steal: bool, observer: &dyn Observer) -> Result<()> {
+        if self.target.snapshot.is_some() {
+            return Ok(());
+        }
+        let shown = &self.target.shown;
+        let object = format!("lacuna.{}.lock.{:016x}", self.target.name, 0);
+        let lock = self.pool.lock_writer(&object, steal).map_err(|e| e.context(shown))?;
+        if let Some(client) = lock.taken_from() {
+            let why = if steal { "held it" } else { "held it and did not answer" };
+            observer.note(&format!(
+                "{shown}: {client} {why}; it is shut out of the cluster, and what it had not flushed is lost"
+            ));
+        }
+        *self.lock.lock() = Some(lock);
+        Ok(())
+    }
+
+    /// Whether objects of the pool have keys.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.pool.has_keys()
+    }
+
+    /// Whether there is anything at the place of the header.
+    pub(crate) fn exists(&self) -> Result<bool> {
+        let objects = self.header_objects()?;
+        for object in [0, LAST_COPY] {
+            let found = objects.query_one(Query { object, extents: vec![], keys: Keys::None })?;
+            if found.version.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The medium that holds the header of a disk which is there.
+    pub(crate) fn header(&self) -> Result<Arc<dyn Medium>> {
+        let medium = self.header_of(&self.target.name).map_err(|e| match e.kind() {
+            Kind::NotFound => Error::new(Kind::NotFound, format!("cannot open {}", self.target.shown))
+                .found(match &self.target.options.namespace {
+                    Some(namespace) => {
+                        format!("no disk of this name in the namespace {namespace} of the pool")
+                    }
+                    None => "no disk of this name in the pool".to_owned(),
+                })
+                .expected("one that was created there, and the namespace that it is in"),
+            _ => e.context(&self.target.shown),
+        })?;
+        Ok(Arc::new(medium))
+    }
+
+    /// The medium of the header of the disk of this name.
+    fn header_of(&self, name: &str) -> Result<StripedMedium> {
+        let objects = self.objects(&header_prefix(name))?;
+        StripedMedium::open(objects.clone()).or_else(|e| {
+            if e.kind() != Kind::NotFound {
+                return Err(e);
+            }
+            let left = StripedMedium::with_len(objects, HEADER_LEN);
+            match lacuna_header::read_public(&left) {
+                Ok(_) => Ok(left),
+                Err(why) if why.kind() == Kind::NotFound => Err(e),
+                Err(why) => Err(why),
+            }
+        })
+    }
+
+    /// Refuses what removes the objects of the disk with this UUID if another name leads to them as well, by a copy of its
+    /// header. `what` could not be done. Errors: [`Kind::Usage`] then; what the cluster reports.
+    pub(crate) fn refuse_copied(&self, uuid: Uuid, what: &str) -> Result<()> {
+        let objects = self.pool.object_names("lacuna.")?;
+        let mut names: Vec<&str> = objects.iter().filter_map(|object| disk_of(object)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| *name != self.target.name);
+        let mut others = Vec::new();
+        for name in names {
+            match self.header_of(name).and_then(|header| lacuna_header::read_public(&header)) {
+                Ok((header, _)) if header.uuid == uuid => others.push(name),
+                Ok(_) => {}
+                // None that can be read, so no copy of one that was.
+                Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Other) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let Some(other) = others.first() else { return Ok(()) };
+        let Target { pool, name, .. } = &self.target;
+        let namespace =
+            self.target.namespace().map_or_else(String::new, |n| format!(" -N {}", shell_word(n)));
+        Err(Error::new(Kind::Usage, what)
+            .found(format!(
+                "a copy of its header under the name {}: both lead to the same data",
+                others.join(", ")
+            ))
+            .expected("one name that leads to the data")
+            .remedy(format!(
+                "remove the header that is not wanted, that of {name} or of {other}, and leave the data: \
+                 `rados -p {}{namespace} rm lacuna.{name}.{:016x} lacuna.{name}.{LAST_COPY:016x}`",
+                shell_word(pool),
+                0
+            )))
+    }
+
+    /// The medium of a header of which nothing may be left.
+    pub(crate) fn header_to_mend(&self) -> Result<Arc<dyn Medium>> {
+        let objects = self.header_objects()?;
+        match StripedMedium::open(objects.clone()) {
+            Err(e) if e.kind() == Kind::NotFound => {
+                Ok(Arc::new(StripedMedium::with_len(objects, HEADER_LEN)))
+            }
+            opened => Ok(Arc::new(opened.map_err(|e| e.context(&self.target.shown))?)),
+        }
+    }
+
+    /// An empty medium for the header of a new disk.
+    pub(crate) fn new_header(&self) -> Result<Arc<dyn Medium>> {
+        let objects = self.header_objects()?;
+        Ok(Arc::new(StripedMedium::create(objects, HEADER_LEN)?))
+    }
+
+    /// Where the disk with this UUID keeps its data and its books.
+    pub(crate) fn stores(&self, uuid: Uuid) -> Result<Stores> {
+        Ok(Stores { data: self.objects(&data_prefix(uuid))?, book: self.objects(&book_prefix(uuid))? })
+    }
+
+    /// Removes the header: from here on there is no disk of this name.
+    pub(crate) fn remove_header(&self) -> Result<()> {
+        remove_all(&*self.header_objects()?, |_, _| {})
+    }
+
+    /// Releases the lock and leaves nothing of it.
+    pub(crate) fn forget_lock(&self) -> Result<()> {
+        let lock = self.lock.lock().take();
+        lock.map_or(Ok(()), WriterLock::remove)
+    }
+
+    /// An error if another client has taken the lock over that this one held.
+    pub(crate) fn check_taken_over(&self) -> Result<()> {
+        self.pool.check_taken_over().map_err(|e| e.context(&self.target.shown))
+    }
+
+    /// Leaves the lock to the next client, which takes it over as from the dead: then the cluster refuses what of ours
+    /// may still be on its way.
+    pub(crate) fn abandon_lock(&self) {
+        if let Some(lock) = self.lock.lock().take() {
+            lock.abandon();
+        }
+    }
+
+    /// The objects of the header.
+    fn header_objects(&self) -> Result<Arc<dyn ObjectStore>> {
+        self.objects(&header_prefix(&self.target.name))
+    }
+
+    fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {
+        let objects = self.pool.objects(prefix)?;
+        Ok(objects)
+    }
+
+    /// Connects to a disk that is there. The second value is the medium of its header.
+    pub(crate) fn find(target: &Target, location: &Location) -> Result<(Arc<Connection>, Arc<dyn Medium>)> {
+        let connection = Connection::open(target)?;
+        let header = connection.header()?;
+        if let Some(name) = target.snapshot() {
+            let found = lacuna_header::read_public(&*header)
+                .and_then(|(public, _)| snapshot(&connection, public.uuid, name));
+            found.map(drop).map_err(|e| e.context(location))?;
+        }
+        Ok((Arc::new(connection), header))
+    }
+}
+
+/// A disk that was unlocked, and to which the process that goes on after a fork connects anew.
+pub(crate) struct Reconnect {
+    pub(crate) target: Target,
+    pub(crate) location: Location,
+    /// Take the disk over from the client that holds it.
+    pub(crate) steal: bool,
+    /// As it was unlocked.
+    pub(crate) header: PublicHeader,
+}
+
+impl Reconnect {
+    /// Connects to the disk, which must not have changed.
+    pub(crate) fn connect(&self) -> Result<Arc<Connection>> {
+        let (connection, header) = Connection::find(&self.target, &self.location)?;
+        // The process that unlocked the disk took it over, and has told.
+        connection.hold(self.steal, &Silent)?;
+        check_unchanged(&*header, &self.header, &self.location)?;
+        Ok(connection)
+    }
+}
+
+/// Refuses a header that is no longer what was unlocked.
+pub(crate) fn check_unchanged(
+    header: &dyn Medium,
+    unlocked: &PublicHeader,
+    location: &Location,
+) -> Result<()> {
+    let (public, _) = lacuna_header::read_public(header).map_err(|e| e.context(location))?;
+    if public == *unlocked {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Changed, format!("cannot open {location}"))
+        .found("a header that another client has rewritten since it was unlocked")
+        .remedy("try again"))
+}
+
+/// Removes every object of a store, calling `progress` with how many of how many are gone.
+pub(crate) fn remove_all(store: &dyn ObjectStore, mut progress: impl FnMut(usize, usize)) -> Result<()> {
+    let objects = store.list()?;
+    for (batch, part) in objects.chunks(REMOVED_AT_ONCE).enumerate() {
+        let removals: Vec<Transaction<'_>> =
+            part.iter().map(|object| Transaction { object: *object, steps: vec![Step::Remove] }).collect();
+        store.apply(&removals).into_iter().try_for_each(|removed| removed.map(|_| ()))?;
+        progress(batch * REMOVED_AT_ONCE + part.len(), objects.len());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_of_a_header_names_its_disk() {
+        assert_eq!(disk_of("lacuna.vm-1.0000000000000000"), Some("vm-1"));
+        assert_eq!(disk_of("lacuna.vm_1.0000000000000001"), Some("vm_1"));
+        let hex = "0123456789abcdef0123456789abcdef";
+        for other in [
+            "lacuna.vm.lock.0000000000000000".to_owned(),
+            format!("lacuna.{hex}.data.0000000000000000"),
+            "lacuna.vm.000000000000000".to_owned(),
+            "lacuna.v m.0000000000000000".to_owned(),
+            "rbd.vm.0000000000000000".to_owned(),
+            "lacuna.".to_owned(),
+        ] {
+            assert_eq!(disk_of(&other), None, "{other}");
+        }
+    }
+}

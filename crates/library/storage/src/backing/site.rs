@@ -1,0 +1,142 @@
+//! Where a location leads: what lies there is held, or seen without a hold.
+
+use crate::backing::file::FilePlace;
+use crate::backing::flash::FlashPlace;
+use crate::backing::held::{Backing, Held, Seen};
+use crate::backing::rados::{Connection, Target};
+use crate::observer::Observer;
+use crate::partition_table;
+use crate::rados::ClusterOptions;
+use lacuna_contracts::Result;
+use lacuna_header::Location;
+use lacuna_medium::{Access, Medium};
+use std::sync::Arc;
+
+/// Where the cluster of a disk in RADOS is, and what becomes of another client that holds the disk. Means nothing for a path.
+#[derive(Clone, Debug, Default)]
+pub struct Holder {
+    /// How the cluster is reached.
+    pub cluster: ClusterOptions,
+    /// Take the disk over from the client that holds it, which is shut out from the cluster and loses what it had not flushed.
+    pub steal: bool,
+}
+
+/// Where a location leads.
+pub enum Site<'l> {
+    /// To a file or block device; to a vault by the file of its header.
+    File(FilePlace<'l>),
+    /// To flash.
+    Flash(FlashPlace<'l>),
+    /// To a disk in RADOS.
+    Pool(Target),
+}
+
+/// The medium of a header, and in a pool the connection that holds it.
+type HeaderAlone = (Arc<dyn Medium>, Option<Arc<Connection>>);
+
+impl<'l> Site<'l> {
+    /// Where a location leads.
+    pub fn of(location: &'l Location, cluster: &ClusterOptions) -> Self {
+        match location {
+            Location::Path(path) => Site::File(FilePlace::of(path)),
+            Location::Nand(path) => Site::Flash(FlashPlace::Nand(path)),
+            Location::Ubi(path) => Site::Flash(FlashPlace::Ubi(path)),
+            Location::Rados { pool, name, snapshot } => Site::Pool(Target {
+                pool: pool.clone(),
+                name: name.clone(),
+                snapshot: snapshot.clone(),
+                options: cluster.clone(),
+                shown: location.to_string(),
+            }),
+        }
+    }
+
+    /// The disk in RADOS, if it leads to one.
+    pub fn target(&self) -> Option<&Target> {
+        match self {
+            Site::File(_) | Site::Flash(_) => None,
+            Site::Pool(target) => Some(target),
+        }
+    }
+
+    /// Looks at the disk without taking hold of it.
+    pub(crate) fn look(&self) -> Result<Seen> {
+        match self {
+            Site::File(place) => {
+                let look = place.look()?;
+                Ok(Seen { used: look.used, in_use: look.in_use, backing: Backing::File(Arc::new(look)) })
+            }
+            Site::Flash(place) => place.look(),
+            Site::Pool(target) => {
+                let backing = Backing::Pool(Arc::new(Connection::open(target)?));
+                Ok(Seen { backing, used: None, in_use: false })
+            }
+        }
+    }
+}
+
+/// A disk that is closed, by where it lies.
+#[derive(Clone, Copy)]
+pub struct DiskRef<'d> {
+    /// Where it lies.
+    pub location: &'d Location,
+    /// How it is reached and held there.
+    pub holder: &'d Holder,
+}
+
+impl<'d> DiskRef<'d> {
+    fn site(self) -> Site<'d> {
+        Site::of(self.location, &self.holder.cluster)
+    }
+
+    /// Takes hold of the disk.
+    pub(crate) fn hold(self, access: Access, observer: &dyn Observer) -> Result<Held> {
+        match self.site() {
+            Site::File(place) => {
+                let medium = place.open(access)?;
+                // After a failed sync the system's cache may hold a header that the medium does not.
+                medium.forget_cached()?;
+                if access == Access::Write {
+                    partition_table::refuse(&medium).map_err(|e| e.context(self.location))?;
+                }
+                let (touches, file) = (medium.touches_access_times(), Some(medium.path_only()?));
+                let header: Arc<dyn Medium> = Arc::new(medium);
+                Ok(Held { backing: Some(Backing::File(Arc::clone(&header))), header, file, touches })
+            }
+            Site::Flash(place) => place.open(access),
+            Site::Pool(target) => {
+                // Nothing is taken from another client before the passphrase has opened the header.
+                let (connection, header) = Connection::find(&target, self.location)?;
+                if !self.holder.steal {
+                    connection.hold(false, observer)?;
+                }
+                Ok(Held { header, backing: Some(Backing::Pool(connection)), file: None, touches: false })
+            }
+        }
+    }
+
+    /// Takes hold of whatever is left of the disk, for reading.
+    pub(crate) fn hold_to_rescue(self, observer: &dyn Observer) -> Result<Held> {
+        match self.site() {
+            Site::Flash(place) => place.open_to_rescue(),
+            Site::File(_) | Site::Pool(_) => self.hold(Access::Read, observer),
+        }
+    }
+
+    /// Takes hold of the medium of the header for writing, of whatever is left of it.
+    pub(crate) fn hold_header(self, observer: &dyn Observer) -> Result<HeaderAlone> {
+        match self.site() {
+            Site::File(place) => {
+                let medium = place.open(Access::Write)?;
+                medium.forget_cached()?;
+                Ok((Arc::new(medium), None))
+            }
+            Site::Flash(place) => Ok((place.open(Access::Write)?.header, None)),
+            Site::Pool(target) => {
+                let connection = Arc::new(Connection::open(&target)?);
+                connection.hold(self.holder.steal, observer)?;
+                Ok((connection.header_to_mend()?, Some(connection)))
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What trying one passphrase is to cost.
+
+use crate::human;
+use crate::observer::{Observer, during};
+use lacuna_contracts::Result;
+use lacuna_crypto::{Argon2Cost, measure_cost};
+use std::time::Duration;
+
+/// How long trying one passphrase should take where it is measured.
+const TARGET: Duration = Duration::from_secs(1);
+
+/// The cost of a new disk, checked and not yet measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// As given. A low cost makes passphrases easy to guess.
+    Fixed(Argon2Cost),
+    /// Measured, so that one try takes a second on this machine, with at most so many KiB of memory.
+    Measured(u32),
+}
+
+impl Cost {
+    /// Exactly this: memory in KiB, and passes over it. Errors: numbers out of their bounds.
+    pub fn fixed(memory_kib: u32, passes: u32) -> Result<Cost> {
+        let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) as u32;
+        Argon2Cost::new(memory_kib, passes, lanes).map(Cost::Fixed)
+    }
+
+    /// The cost itself. Measuring takes some seconds.
+    pub fn settle(&self, observer: &dyn Observer) -> Argon2Cost {
+        let (cost, chosen) = match self {
+            Cost::Fixed(cost) => (*cost, true),
+            Cost::Measured(kib) => {
+                let what = "measuring what a guess at the passphrase can cost here";
+                let cost = during(observer, what, || measure_cost(*kib, TARGET));
+                (cost, *kib < Argon2Cost::FLOOR_KIB)
+            }
+        };
+        if cost.memory_kib < Argon2Cost::FLOOR_KIB && !chosen {
+            observer.note(&format!(
+                "guessing the passphrase is cheaper than it should be: this machine has too little memory for {}",
+                human(u64::from(Argon2Cost::FLOOR_KIB) << 10)
+            ));
+        }
+        cost
+    }
+}
+
+impl Default for Cost {
+    /// Measured, with at most 1 GiB of memory.
+    fn default() -> Self {
+        Cost::Measured(Argon2Cost::DEFAULT_MEMORY_KIB)
+    }
+}

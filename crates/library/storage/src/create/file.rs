@@ -1,0 +1,221 @@
+//! Makes a disk on a file or block device.
+
+use crate::backing::Backing;
+use crate::create::making::{Created, Making, Passphrases, disk_on, lacuna_disk, lay, overwrite};
+use crate::format::{Params, Room};
+use crate::human;
+use crate::observer::during;
+use crate::sync_directory::sync_directory;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_header::{HEADER_AREA, NewHeader, PublicHeader, copy_c, medium_len};
+use lacuna_medium::{Access, FileMedium, Medium};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is said of a device that is not blank.
+const DATA: &str = "a device that holds data";
+
+/// Makes the disk.
+pub(crate) fn run(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>) -> Result<Created> {
+    let Making { options, observer } = making;
+    let place = Place::look(path, options.force)?;
+    // Only what may be overwritten comes this far.
+    let _claim = making.claim(place.disk())?;
+    if options.preallocate && matches!(place, Place::Device(_)) {
+        return Err(options
+            .refused()
+            .found("preallocation of a block device, whose space is not for lacuna to take")
+            .expected("preallocation of a file")
+            .remedy("leave it out; on a thin volume, see to its space with the tools that made it"));
+    }
+    let params = options.shape.format.plan(options, Room::File(place.room()))?;
+    if let Some(there) = place.content() {
+        observer.replaces(&there)?;
+    }
+    let header = making.draft(&*params, passphrases)?;
+    // A log that is written round and round needs its whole length sooner or later, and a disk with levels cannot be
+    // written at all when the host has no space for the next write.
+    let space = Space {
+        len: medium_len(params.end()),
+        must_be_taken: options.preallocate,
+        is_taken: options.preallocate || params.has_levels(),
+    };
+    let laying = format!("laying out {}", path.display());
+    let is_file = !matches!(place, Place::Device(_));
+    let created = Created::with(params, &header);
+    during(*observer, &laying, || place.write(path, &*created.parameters, space, header))?;
+    let taken = std::fs::metadata(path).map_or(space.len, |about| about.blocks() * 512);
+    if is_file && space.is_taken && taken < space.len {
+        observer.note(&format!(
+            "the host did not give {} all of its space: it will want {} more as it is written",
+            path.display(),
+            human(space.len - taken)
+        ));
+    }
+    Ok(created)
+}
+
+/// The space of the medium.
+#[derive(Clone, Copy)]
+struct Space {
+    /// Length of the medium in bytes.
+    len: u64,
+    /// Whether all of it must be taken ahead.
+    must_be_taken: bool,
+    /// Whether it is taken ahead where the file system can, and has it.
+    is_taken: bool,
+}
+
+impl Space {
+    fn take(self, medium: &FileMedium) -> Result<()> {
+        if !self.is_taken {
+            return Ok(());
+        }
+        let taken = match medium.allocate(0, self.len) {
+            // It is taken as it is written, until there is none left.
+            Err(e) if e.kind() == Kind::NoSpace && !self.must_be_taken => return Ok(()),
+            taken => taken?,
+        };
+        if taken || !self.must_be_taken {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Usage, "cannot take the space of the disk ahead")
+            .found("a file system that does not do this")
+            .expected("one that has fallocate, such as ext4, xfs, btrfs or tmpfs")
+            .remedy("do not preallocate it, or put the disk on another file system"))
+    }
+}
+
+/// What is at the path before anything is written.
+enum Place {
+    Nothing,
+    File(Arc<FileMedium>),
+    Device(Arc<FileMedium>),
+}
+
+impl Place {
+    fn look(path: &Path, force: bool) -> Result<Place> {
+        let refused = || Error::new(Kind::Usage, format!("cannot create {}", path.display()));
+        let kind = match std::fs::metadata(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                if parent.is_dir() {
+                    return Ok(Place::Nothing);
+                }
+                let missing = format!("no directory {}", parent.display());
+                return Err(refused().with_kind(Kind::NotFound).found(missing).remedy("make it first"));
+            }
+            other => {
+                other.map_err(|e| Error::io(format!("cannot look at {}", path.display()), &e))?.file_type()
+            }
+        };
+        if kind.is_block_device() {
+            return Self::device(path, force).map(|medium| Place::Device(Arc::new(medium)));
+        }
+        if !kind.is_file() {
+            return Err(refused()
+                .found(if kind.is_dir() { "a directory" } else { "neither a file nor a block device" })
+                .expected("a path where nothing exists, or a block device"));
+        }
+        if force {
+            return FileMedium::open(path, Access::Write).map(|medium| Place::File(Arc::new(medium)));
+        }
+        // For the words alone: it is refused whatever it is.
+        let there = FileMedium::open(path, Access::Read).and_then(|medium| disk_on(&medium)).ok().flatten();
+        let found =
+            there.map_or_else(|| "a file that exists already".to_owned(), |there| lacuna_disk(&there));
+        let refused = refused().with_kind(Kind::Exists).found(found).expected("a path where nothing exists");
+        Err(refused.remedy(overwrite()))
+    }
+
+    /// The bytes of a device that are there for the disk, before the last copy of the header.
+    fn room(&self) -> Option<u64> {
+        match self {
+            Place::Device(medium) => Some(copy_c(medium.len()).unwrap_or(0)),
+            Place::Nothing | Place::File(_) => None,
+        }
+    }
+
+    /// The disk that is there already: it may be open under another name.
+    fn disk(&self) -> Result<Option<PublicHeader>> {
+        let (Place::File(medium) | Place::Device(medium)) = self else { return Ok(None) };
+        disk_on(&**medium)
+    }
+
+    /// What is there already, in words. None for what is empty.
+    fn content(&self) -> Option<String> {
+        match (self, self.disk()) {
+            (_, Ok(Some(there))) => Some(lacuna_disk(&there)),
+            (Place::File(medium), _) => {
+                (medium.len() > 0).then(|| format!("a file of {}", human(medium.len())))
+            }
+            (Place::Device(_), Err(e)) => {
+                Some(format!("a device whose header cannot be read ({})", e.finding()))
+            }
+            (Place::Device(medium), Ok(None)) => match starts_with_data(medium) {
+                Ok(false) => None,
+                Ok(true) => Some(DATA.to_owned()),
+                Err(_) => Some("a device that cannot be read".to_owned()),
+            },
+            (Place::Nothing, _) => None,
+        }
+    }
+
+    fn device(path: &Path, force: bool) -> Result<FileMedium> {
+        let medium = FileMedium::open(path, Access::Write)?;
+        // A disk may have nothing left at its beginning and still open by the copy of its header at the end.
+        let there = disk_on(&medium);
+        if force || matches!(there, Ok(None)) && !starts_with_data(&medium)? {
+            return Ok(medium);
+        }
+        let found = match there {
+            Ok(Some(there)) => lacuna_disk(&there),
+            Ok(None) => DATA.to_owned(),
+            Err(e) => {
+                format!("a device that holds data, or a disk whose header cannot be read ({})", e.finding())
+            }
+        };
+        Err(Error::new(Kind::Exists, format!("cannot create a disk on {}", path.display()))
+            .found(found)
+            .expected("zeros in its first MiB, and no lacuna disk")
+            .remedy(overwrite()))
+    }
+
+    /// Lays the disk down on a medium of this length. A file that was made here goes again if that fails.
+    fn write(self, path: &Path, params: &dyn Params, space: Space, header: NewHeader) -> Result<()> {
+        let lay = |medium: &Arc<FileMedium>| lay(&Backing::File(medium.clone()), params, header);
+        match self {
+            Place::Device(medium) => lay(&medium),
+            Place::File(medium) => {
+                // If the file system refuses the length or the space, what is there stays.
+                let before = medium.len();
+                medium.forget_space();
+                let possible = medium.set_len(before.max(space.len)).and_then(|()| space.take(&medium));
+                let possible = possible.inspect_err(|_| drop(medium.set_len(before)));
+                let emptied = possible.and_then(|()| medium.set_len(0));
+                let made =
+                    emptied.and_then(|()| medium.set_len(space.len)).and_then(|()| space.take(&medium));
+                made.and_then(|()| lay(&medium))
+            }
+            Place::Nothing => FileMedium::create(path, 0).map(Arc::new).and_then(|medium| {
+                // From here on there is a file to remove.
+                let made = medium.set_len(space.len).and_then(|()| space.take(&medium));
+                let laid = made.and_then(|()| lay(&medium));
+                laid.and_then(|()| sync_directory(path)).inspect_err(|_| {
+                    // That it was ours is sure: it was created by this process.
+                    let _ = std::fs::remove_file(path);
+                })
+            }),
+        }
+        .map_err(|e| e.context(format!("cannot create {}", path.display())))
+    }
+}
+
+/// Whether anything but zeros stands in the first MiB.
+fn starts_with_data(medium: &FileMedium) -> Result<bool> {
+    let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
+    medium.read_at(0, &mut start)?;
+    Ok(start.iter().any(|byte| *byte != 0))
+}

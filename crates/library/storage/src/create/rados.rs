@@ -1,0 +1,173 @@
+//! Makes a disk in RADOS, and removes one.
+//!
+//! A disk is there when its header is. The header is made last, and of a disk that goes it is removed last, so
+//! that a removal that was cut short can be finished by saying it again. Only a process that is killed while it
+//! creates a disk leaves objects that nothing leads to: those of an empty disk.
+
+use crate::backing::rados::remove_all;
+use crate::backing::{Backing, BackingKind, Connection, Holder, Site, Target, refuse_snapshot};
+use crate::create::making::{Created, Making, Passphrases, keys, lacuna_disk, overwrite};
+use crate::format::{Params, Room};
+use crate::observer::{Observer, during};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_header::{Location, NewHeader, Uuid};
+use lacuna_medium::{ObjectStore, SnapshotId};
+use lacuna_sealed_objects::list_snapshots;
+use std::sync::Arc;
+
+/// Makes the disk.
+pub(crate) fn run(making: &Making<'_>, target: &Target, passphrases: Passphrases<'_>) -> Result<Created> {
+    let Making { options, observer } = making;
+    refuse_snapshot(&options.location, "create")?;
+    making.check_format(BackingKind::Pool)?;
+    let plan = |has_keys| options.shape.format.plan(options, Room::Pool { has_keys });
+    // What can be refused without a cluster is.
+    plan(true)?;
+    let connection = Arc::new(Connection::open(target)?);
+    let params = plan(connection.has_keys())?;
+    if connection.exists()? && !options.force {
+        return Err(exists(making));
+    }
+    connection.hold(options.holder.steal, *observer)?;
+    // Between that look and the lock another client may have made one.
+    let there = connection.exists()?;
+    if there && !options.force {
+        return Err(exists(making));
+    }
+    if there {
+        let found = connection.header().and_then(|header| lacuna_header::read_public(&*header));
+        let what = format!("cannot create {}", options.location);
+        found.as_ref().map_or(Ok(()), |(there, _)| connection.refuse_copied(there.uuid, &what))?;
+        let words =
+            found.map_or("a disk whose header cannot be read".to_owned(), |(there, _)| lacuna_disk(&there));
+        observer.replaces(&words)?;
+    }
+    let made = making.draft(&*params, passphrases).and_then(|header| {
+        let created = Created::with(params, &header);
+        let uuid = created.header.uuid;
+        if there {
+            clear(&connection, making)?;
+        }
+        let laying = format!("laying out {}", options.location);
+        during(*observer, &laying, || lay(&connection, &*created.parameters, header))
+            .map_err(|e| e.context(format!("cannot create {}", options.location)))
+            .inspect_err(|_| take_back(&connection, uuid, *observer))?;
+        Ok(created)
+    });
+    if made.is_err() && !there {
+        // Nothing was there before, so nothing stays.
+        let _ = connection.forget_lock();
+    }
+    made
+}
+
+fn exists(making: &Making<'_>) -> Error {
+    making
+        .options
+        .refused()
+        .with_kind(Kind::Exists)
+        .found("a disk that exists already")
+        .expected("a name that no disk of the pool and namespace has")
+        .remedy(overwrite())
+}
+
+/// Removes what is at the place of the new disk.
+fn clear(connection: &Connection, Making { options, observer }: &Making<'_>) -> Result<()> {
+    match uuid_of(connection) {
+        Ok(uuid) => remove_objects(connection, uuid, *observer)?,
+        Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => observer.note(&format!(
+            "{}: what was there does not say which objects are its own; they stay in the pool ({})",
+            options.location,
+            e.finding()
+        )),
+        Err(e) => return Err(e),
+    }
+    connection.remove_header()
+}
+
+fn uuid_of(connection: &Connection) -> Result<Uuid> {
+    Ok(lacuna_header::read_public(&*connection.header()?)?.0.uuid)
+}
+
+/// Lays the disk down, the header last.
+fn lay(connection: &Arc<Connection>, params: &dyn Params, header: NewHeader) -> Result<()> {
+    params.create(&Backing::Pool(connection.clone()), keys(header.unlocked()))?;
+    header.write(&*connection.new_header()?, |_| Ok(())).map(drop)
+}
+
+/// Removes a disk that could not be made whole, and tells what stays. That it was ours is sure: its UUID was made by this process.
+fn take_back(connection: &Connection, uuid: Uuid, observer: &dyn Observer) {
+    // The header was written last, if at all.
+    let header = connection.remove_header().err().filter(|e| e.kind() != Kind::NotFound);
+    let objects = remove_objects(connection, uuid, observer).err();
+    for (what, e) in [("the header", header), ("objects", objects)] {
+        if let Some(e) = e {
+            observer.note(&format!(
+                "{what} of the disk {uuid} that could not be made may stay in the pool: {}",
+                e.finding()
+            ));
+        }
+    }
+}
+
+/// Removes the snapshots, the data and the books of the disk with this UUID.
+pub(crate) fn remove_objects(connection: &Connection, uuid: Uuid, observer: &dyn Observer) -> Result<()> {
+    let stores = connection.stores(uuid)?;
+    // A removal that was cut short may have taken the table with it, and then all snapshots before.
+    let snapshots = list_snapshots(&*stores.book).or_else(|e| match e.kind() {
+        Kind::Corrupt => {
+            observer.note(&format!("{}; snapshots that it may have named stay in the pool", e.finding()));
+            Ok(Vec::new())
+        }
+        _ => Err(e),
+    })?;
+    for snapshot in snapshots {
+        forget(&*stores.data, snapshot.data_id)?;
+        forget(&*stores.book, snapshot.book_id)?;
+    }
+    remove_all(&*stores.data, |done, of| observer.progress(done, of))?;
+    remove_all(&*stores.book, |_, _| {})
+}
+
+/// Lets a store forget a snapshot, which it may have done already.
+fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
+    match store.remove_snapshot(id) {
+        Err(e) if e.kind() == Kind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes a disk in RADOS with its snapshots and all its data. `agree` is called with its UUID once it is known that the disk
+/// is there and nobody else holds it; an error of it ends everything before anything is removed.
+///
+/// Errors: [`Kind::Usage`] for a path or a snapshot, or if another name leads to the same data, [`Kind::NotFound`], [`Kind::Busy`] while another client holds it,
+/// and what the cluster reports; a removal that was cut short is finished by another one.
+pub fn delete(
+    location: &Location,
+    holder: &Holder,
+    observer: &dyn Observer,
+    agree: impl FnOnce(Uuid) -> Result<()>,
+) -> Result<()> {
+    let what = format!("cannot delete {location}");
+    let Site::Pool(target) = Site::of(location, &holder.cluster) else {
+        return Err(Error::new(Kind::Usage, what)
+            .found("the path of a file or block device")
+            .expected("a location rados:POOL/NAME")
+            .remedy("remove a file with rm"));
+    };
+    refuse_snapshot(location, "delete")?;
+    let connection = Connection::open(&target)?;
+    let uuid = uuid_of(&connection).map_err(|e| e.context(&what))?;
+    connection.refuse_copied(uuid, &what)?;
+    connection.hold(holder.steal, observer)?;
+    agree(uuid)?;
+    // Again, under the lock: another client may have put a new disk there.
+    if uuid_of(&connection)? != uuid {
+        return Err(Error::new(Kind::Changed, what)
+            .found("another disk of this name, made meanwhile")
+            .remedy("look at what it says of itself first"));
+    }
+    remove_objects(&connection, uuid, observer)?;
+    connection.remove_header()?;
+    connection.forget_lock()
+}

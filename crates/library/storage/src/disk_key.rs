@@ -1,0 +1,94 @@
+//! Opening a disk with what was unlocked: the second step, in the process that goes on after a fork.
+
+use crate::backing::Backing;
+use crate::backing::rados::Reconnect;
+use crate::claim::Claim;
+use crate::format::{OpenWith, Params};
+use crate::held_header::HeldHeader;
+use crate::open_disk::OpenDisk;
+use crate::opening::{Opening, no_write_through};
+use lacuna_contracts::{Error, Kind, Result, Secret};
+use lacuna_header::{DiskId, FormatId, Location, Uuid};
+use lacuna_levels::Masters;
+use std::sync::Arc;
+
+/// What it takes to open the disk. May cross a fork; the lock on a file crosses with it.
+pub struct Key {
+    pub(crate) reach: Reach,
+    pub(crate) parameters: Box<dyn Params>,
+    pub(crate) claim: Option<Arc<Claim>>,
+    /// The keys of the opened levels, from 0 up; formats without levels have one.
+    pub(crate) masters: Vec<Secret<32>>,
+    pub(crate) id: DiskId,
+    pub(crate) uuid: Uuid,
+    /// What is left of the disk is to be read.
+    pub(crate) rescue: bool,
+    /// For errors.
+    pub(crate) location: Location,
+}
+
+/// How the disk is reached.
+pub(crate) enum Reach {
+    /// It is held.
+    Held(Backing),
+    /// A fork is to come, which no connection survives.
+    Anew(Box<Reconnect>),
+}
+
+impl Key {
+    /// Whether the disk is of a format with levels, however many are open.
+    pub fn has_levels(&self) -> bool {
+        self.parameters.has_levels()
+    }
+
+    /// The format of the disk.
+    pub fn format(&self) -> FormatId {
+        self.parameters.format().info().id
+    }
+
+    /// Whether the disk keeps large blocks of memory for as long as it is open: one with levels, for its stripes and batches,
+    /// and one in RADOS, whose client library copies all that is written.
+    pub fn keeps_large_memory(&self) -> bool {
+        self.parameters.format().info().large_memory
+    }
+
+    /// How many levels are going to be open; 1 where there are none.
+    pub fn levels(&self) -> usize {
+        self.masters.len()
+    }
+
+    /// By which its owner knows the disk again.
+    pub fn id(&self) -> DiskId {
+        self.id
+    }
+
+    /// Opens the disk, and first finishes what a crash interrupted.
+    ///
+    /// Errors: [`Kind::Corrupt`], also for another disk than the expected one, before anything is written; and what the medium reports.
+    pub fn open(self, opening: Opening) -> Result<OpenDisk> {
+        let Key { reach, parameters, claim, masters, id, uuid, rescue, location } = self;
+        id.check(opening.expect).map_err(|e| e.context(&location))?;
+        claim.iter().for_each(|claim| claim.renew());
+        // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
+        let masters: Vec<Secret<32>> = masters.clone();
+        if masters.is_empty() {
+            return Err(Error::new(Kind::Other, "the header gave no key"));
+        }
+        if opening.write_through && parameters.has_levels() {
+            return Err(no_write_through());
+        }
+        let backing = match reach {
+            Reach::Held(backing) => backing,
+            Reach::Anew(disk) => Backing::Pool(disk.connect()?),
+        };
+        let read_only = opening.read_only || rescue || backing.is_snapshot();
+        let header = HeldHeader::new(backing.header()?, read_only);
+        if let (Backing::File(medium), false) = (&backing, rescue) {
+            parameters.check_length(medium.len(), &location)?;
+        }
+        let keys = Masters { keys: &masters, uuid: &uuid.0 };
+        let with = OpenWith { keys, opening: Opening { read_only, ..opening }, rescue };
+        let format = parameters.open(&backing, &with).map_err(|e| e.context(&location))?;
+        Ok(OpenDisk { uuid, id, info: parameters.format().info(), format, header, claim })
+    }
+}

@@ -1,0 +1,227 @@
+//! The end of a disk: all copies of its header are overwritten, and with them everything that a passphrase opens.
+//!
+//! Nothing of the data is touched. Without the header it is noise to everybody, also to those who know every passphrase; what a
+//! copy of the header elsewhere opens, it still opens.
+
+use crate::backing::{DiskRef, Holder, refuse_snapshot};
+use crate::claim::Claim;
+use crate::create::remove_objects;
+use crate::formats::table::check_place;
+use crate::former_copies::{self, Found};
+use crate::observer::{Observer, during};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_crypto::{RandomSource, SystemRandom};
+use lacuna_header::{
+    COPY_A, COPY_B, CopyState, Diagnosis, HEADER_AREA, HEADER_LEN, Location, PublicHeader, TAIL_AREA, copy_c,
+};
+use lacuna_medium::Medium;
+use std::iter::once;
+use std::ops::Range;
+
+/// The longest medium of which every place is looked at where a copy may lie: beyond, only the first and the last part of this length.
+const SEARCHED: u64 = 64 << 30;
+/// What is written at once.
+const STEP: usize = 1 << 16;
+
+/// What is about to be erased.
+#[derive(Debug)]
+pub struct Doomed<'a> {
+    /// What the header says, if a copy of it is whole.
+    pub header: Option<&'a PublicHeader>,
+    /// Whether only the last copy is there, and the first MiB holds something else. So it is where the disk is the last partition of what was
+    /// named, or where something else was written over a disk. The first MiB is then left as it is.
+    pub last_copy_alone: bool,
+}
+
+/// What was erased.
+#[derive(Debug)]
+pub struct Erased {
+    /// What the header said, if a copy of it was whole.
+    pub header: Option<PublicHeader>,
+    /// Copies that lay where the medium once ended.
+    pub former_copies: usize,
+    /// Whether all of the medium was searched for such copies, which takes a header and a medium that can be read.
+    pub searched_all: bool,
+    /// Whether the medium was told that it need not keep what was overwritten, and did not refuse.
+    pub discarded: bool,
+}
+
+/// Overwrites all copies of the header of a disk or vault, and tells the medium that it need not keep them. A disk in RADOS goes
+/// with all its objects. `agree` is told what is about to go; an error of it ends everything before anything is written.
+///
+/// Errors: [`Kind::NotFound`] where there is no header, not even a damaged one; [`Kind::Io`] where that cannot be read; [`Kind::Busy`] while the disk is open;
+/// [`Kind::PurgeIncomplete`] on flash that keeps an older header; what the medium reports.
+pub fn erase(
+    location: &Location,
+    holder: &Holder,
+    observer: &dyn Observer,
+    agree: impl FnOnce(&Doomed<'_>) -> Result<()>,
+) -> Result<Erased> {
+    let what = format!("cannot erase {location}");
+    refuse_snapshot(location, "erase")?;
+    let disk = DiskRef { location, holder };
+    let (medium, connection) = disk.hold_header(observer).map_err(|e| e.context(&what))?;
+    let diagnosis = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
+    let unreadable = diagnosis.copies.iter().find(|copy| matches!(copy.state, CopyState::Unreadable(_)));
+    if let (false, Some(copy)) = (diagnosis.is_of_ours(), unreadable) {
+        return Err(Error::new(Kind::Io, what)
+            .found(format!(
+                "nothing that can be read where a copy of the header lies, at byte {}",
+                copy.offset.unwrap_or(0)
+            ))
+            .expected("a disk or a vault of lacuna")
+            .remedy("if it is one, overwrite all of it, or destroy the medium"));
+    }
+    if !diagnosis.is_of_ours() {
+        return Err(Error::new(Kind::NotFound, what)
+            .found("no header, not even a damaged one")
+            .expected("a disk or a vault of lacuna")
+            .remedy("make sure that it is the right place: what has no header is erased already"));
+    }
+    diagnosis.header.as_ref().map_or(Ok(()), |header| check_place(header, location))?;
+    let flat = matches!(location, Location::Path(_));
+    if let (Some(connection), Some(header)) = (&connection, &diagnosis.header) {
+        connection.refuse_copied(header.uuid, &what)?;
+    }
+    let last_copy_alone = flat && diagnosis.has_last_copy_alone();
+    let header = diagnosis.header;
+    let _claim = header.as_ref().map(|header| Claim::take(header.uuid, &what, observer)).transpose()?;
+    agree(&Doomed { header: header.as_ref(), last_copy_alone })?;
+    if let (Some(connection), Some(header)) = (&connection, &header) {
+        // Before the header, which says which objects they are: what is cut short can be done again.
+        remove_objects(connection, header.uuid, observer).map_err(|e| e.context(&what))?;
+    }
+    let mut ranges = places(medium.len(), flat);
+    if last_copy_alone {
+        ranges.retain(|range| range.start >= HEADER_AREA);
+    }
+    let former = during(observer, &format!("looking for former copies in {location}"), || {
+        header.as_ref().filter(|_| flat && !last_copy_alone).map(|header| find_former(&*medium, header))
+    });
+    // Without a header it is not known what to look for. What lies within another medium may be a partition's.
+    let former = former.unwrap_or_else(|| Found { places: Vec::new(), complete: !flat });
+    ranges.extend(former.places.iter().map(|at| *at..at + HEADER_LEN as u64));
+    let discarded = overwrite_all(&*medium, &ranges, flat).map_err(|e| e.context(&what))?;
+    if let Some(connection) = connection {
+        connection.remove_header().and_then(|()| connection.forget_lock()).map_err(|e| e.context(&what))?;
+    }
+    Ok(Erased { header, former_copies: former.places.len(), searched_all: former.complete, discarded })
+}
+
+/// The copies that lie where the medium once ended, of a header that is there.
+fn find_former(medium: &dyn Medium, header: &PublicHeader) -> Found {
+    let len = medium.len();
+    let last = (len > SEARCHED).then(|| len - SEARCHED..len);
+    let mut all = Found { places: Vec::new(), complete: len <= SEARCHED };
+    for part in once(0..len.min(SEARCHED)).chain(last) {
+        let found = former_copies::find(medium, header.uuid, part, copy_c(len));
+        all.complete &= found.complete;
+        all.places.extend(found.places);
+    }
+    all
+}
+
+/// Overwrites all `ranges`, and says whether the medium was then told that it need not keep them. `flat`: the medium is a file or block device, and
+/// not one that holds headers alone.
+fn overwrite_all(medium: &dyn Medium, ranges: &[Range<u64>], flat: bool) -> Result<bool> {
+    // The last copies first: those that are found first are the ones that everybody knows.
+    // A place that cannot be written keeps no other from being overwritten.
+    let mut overwritten = Ok(());
+    for range in ranges.iter().rev() {
+        overwritten = overwritten.and(overwrite(medium, range));
+    }
+    medium.sync()?;
+    overwritten.map_err(|e| e.context("not every copy of the header is overwritten"))?;
+    // What is discarded too early might never be overwritten.
+    let discarded =
+        flat && ranges.iter().all(|range| medium.discard(range.start, range.end - range.start).is_ok());
+    medium.sync()?;
+    Ok(discarded)
+}
+
+/// Where copies lie, whole areas where they are nobody else's.
+fn places(len: u64, flat: bool) -> Vec<Range<u64>> {
+    let last = copy_c(len);
+    if flat {
+        let tail = last.map(|at| at..(at + TAIL_AREA).min(len));
+        return once(0..HEADER_AREA.min(len)).chain(tail).collect();
+    }
+    let copies = [Some(COPY_A), Some(COPY_B), last];
+    copies.into_iter().flatten().map(|at| at..at + HEADER_LEN as u64).collect()
+}
+
+/// Goes on past what cannot be written.
+fn overwrite(medium: &dyn Medium, range: &Range<u64>) -> Result<()> {
+    let random = SystemRandom::new()?;
+    let mut result = Ok(());
+    let mut at = range.start;
+    while at < range.end {
+        let mut bytes = vec![0; STEP.min((range.end - at) as usize)];
+        random.fill(&mut bytes);
+        result = result.and(medium.write_at(at, &bytes));
+        at += bytes.len() as u64;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_medium::MemoryMedium;
+    use lacuna_sim::{Fault, FaultMedium, OpKind};
+    use std::sync::Arc;
+
+    const OLD: u8 = 0x11;
+
+    /// How much of what `medium` held is still there.
+    fn left(medium: &MemoryMedium) -> u64 {
+        left_in(medium, 0..medium.len())
+    }
+
+    fn left_in(medium: &MemoryMedium, range: Range<u64>) -> u64 {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        medium.read_at(range.start, &mut bytes).unwrap();
+        bytes.retain(|byte| *byte == OLD);
+        bytes.len() as u64
+    }
+
+    fn of_old_bytes(len: u64) -> FaultMedium<MemoryMedium> {
+        FaultMedium::new(Arc::new(MemoryMedium::from_bytes(vec![OLD; len as usize])))
+    }
+
+    #[test]
+    fn whole_areas_go_and_nothing_between() {
+        for len in [0, 100, HEADER_AREA, HEADER_AREA + TAIL_AREA, 10 << 20, (10 << 20) + 5000] {
+            let medium = of_old_bytes(len);
+            let ranges = places(len, true);
+            assert!(overwrite_all(&medium, &ranges, true).unwrap());
+            // Discarded places read as zeros.
+            let gone: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+            assert_eq!(left(medium.inner()), len - gone, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_medium_that_discards_nothing_keeps_nothing() {
+        let len = 10 << 20;
+        let medium = of_old_bytes(len);
+        medium.add(Fault::FailFrom { op: OpKind::Discard, nth: 1, error: Kind::Io });
+        assert!(!overwrite_all(&medium, &places(len, true), true).unwrap());
+        let untouched = len - HEADER_AREA - TAIL_AREA;
+        // Of random bytes one in 256 is as it was.
+        let kept = left(medium.inner()) - untouched;
+        assert!(kept < (HEADER_AREA + TAIL_AREA) / 200, "{kept} bytes");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_keeps_no_other() {
+        let len = 10 << 20;
+        for (bad, other) in [(0..512, COPY_B), (0..512, len - 512), (len - TAIL_AREA..len, 0)] {
+            let medium = of_old_bytes(len);
+            medium.add(Fault::FailRange { op: OpKind::Write, range: bad.clone(), error: Kind::Io });
+            let error = overwrite_all(&medium, &places(len, true), true).unwrap_err();
+            assert!(error.to_string().contains("not every copy"), "{error}");
+            assert!(left_in(medium.inner(), other..other + 512) < 64, "{bad:?}");
+        }
+    }
+}

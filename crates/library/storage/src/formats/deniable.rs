@@ -1,0 +1,90 @@
+//! `deniable`: a public level and hidden ones (PD-DM).
+
+use crate::backing::Backing;
+use crate::format::{
+    CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
+};
+use crate::formats::levels::{self, COVER_MILLIS};
+use lacuna_contracts::Result;
+use lacuna_deniable::{Geometry, Params as DeniableParams, VERSION};
+use lacuna_header::FormatId;
+use lacuna_levels::Masters;
+
+/// The spare factor, in thousandths, unless one is given: the paper's choice (PD-DM, section 6).
+const SPARE: u16 = 200;
+
+#[derive(Debug)]
+pub(crate) struct DeniableFormat;
+
+impl Shape {
+    /// A deniable disk with so many levels, and defaults for everything else.
+    pub fn deniable(levels: u8) -> Shape {
+        Shape { levels: Some(levels), ..Shape::of(&DeniableFormat) }
+    }
+}
+
+impl Format for DeniableFormat {
+    fn info(&self) -> FormatInfo {
+        FormatInfo {
+            summary: "A public level and hidden ones, which nobody can tell are there, however often the medium is imaged",
+            settings: &["levels", "cover", "geometry", "spare"],
+            one_layout: Some("its one layout, stripes"),
+            ..levels::info(FormatId::DENIABLE, "deniable")
+        }
+    }
+
+    fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
+        Ok(Box::new(DeniableParams::parse(params)?))
+    }
+
+    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
+        let Shape { geometry, spare_permille, cover_millis, .. } = options.shape;
+        let (geometry, spare) = (geometry.unwrap_or(Geometry::DEFAULT), spare_permille.unwrap_or(SPARE));
+        let cover = cover_millis.unwrap_or(COVER_MILLIS);
+        levels::plan(options, room, |bytes| DeniableParams::plan(bytes, geometry, spare, cover))
+    }
+}
+
+impl Params for DeniableParams {
+    fn format(&self) -> &'static dyn Format {
+        &DeniableFormat
+    }
+
+    fn describe(&self) -> Description {
+        let spare = f64::from(self.spare_permille) / 1000.0;
+        let cover = levels::cover_words("refresh stripe", self.cover_millis);
+        let hidden = (1..=self.hidden_levels()).map(|level| self.most_blocks(level));
+        Description {
+            version: Some(VERSION.into()),
+            limit: "its log has room for that",
+            layout: Some(format!("stripes of {}+{} blocks", self.geometry.public, self.geometry.hidden)),
+            hidden_sizes: Some(levels::sizes(hidden)),
+            details: vec![
+                Detail::of("spare", Value::Part(spare)).shown("spare", format!("{spare} of the log")),
+                Detail::of("cover_ms", Value::Number(self.cover_millis.into())).shown("cover", cover),
+                Detail::of("stripes", Value::Number(self.stripes)),
+            ],
+            ..Description::of(self.blocks, self.blocks)
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        DeniableParams::encode(self).to_vec()
+    }
+
+    fn end(&self) -> u64 {
+        self.medium_len()
+    }
+
+    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+        Box::new(DeniableParams { blocks, ..*self })
+    }
+
+    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+        levels::create(self, backing, keys)
+    }
+
+    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+        levels::open(self, backing, with)
+    }
+}

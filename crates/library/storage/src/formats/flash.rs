@@ -1,0 +1,186 @@
+//! `flash`: one encrypted disk on flash that forgets what was deleted (DNEFS).
+
+use crate::backing::{Backing, BackingKind, NewChip};
+use crate::format::{
+    CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
+};
+use crate::size::{blocks, human};
+use lacuna_contracts::{BLOCK_SIZE, Disk, Error, Kind, Result, SystemClock};
+use lacuna_crypto::{RandomSource, SystemRandom};
+use lacuna_flash::{FlashDisk, OpenOptions, Params as FlashParams, VERSION};
+use lacuna_header::FormatId;
+use lacuna_levels::Masters;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Of a thousand nodes for which the log has room, how many stay free unless given: with fewer, random overwrites of a full disk
+/// cost much more (docs/flash.md, Spare).
+const SPARE: u16 = 150;
+
+#[derive(Debug)]
+pub(crate) struct FlashFormat;
+
+impl Shape {
+    /// A disk on flash, with keys of 256 bits.
+    pub fn flash() -> Shape {
+        Shape::of(&FlashFormat)
+    }
+}
+
+impl Format for FlashFormat {
+    fn info(&self) -> FormatInfo {
+        FormatInfo {
+            forgets: true,
+            summary: "One encrypted disk on flash that forgets: what was deleted is gone for good after a purge",
+            made_on: &[BackingKind::Flash],
+            settings: &["spare", "key-bits", "chip"],
+            one_cipher: Some("the one cipher of a disk on flash, gcm"),
+            one_layout: Some("its one layout"),
+            ..FormatInfo::of(FormatId::FLASH, "flash", BackingKind::Flash)
+        }
+    }
+
+    fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
+        Ok(Box::new(FlashParams::parse(params)?))
+    }
+
+    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
+        let Room::Flash(flash) = room else { return Err(options.misplaced(room.kind())) };
+        let largest = FlashParams::fitting(flash, key_len(options)?, spare(options))?;
+        let Some(size) = options.size else { return Ok(Box::new(largest)) };
+        let params = FlashParams { blocks: blocks(size)?, ..largest };
+        if params.blocks > largest.blocks {
+            return Err(options
+                .refused()
+                .with_kind(Kind::NoSpace)
+                .found(format!("{} bytes on this flash", params.blocks * BLOCK_SIZE as u64))
+                .expected(format!(
+                    "at most {} bytes, with what it has to keep spare",
+                    largest.blocks * BLOCK_SIZE as u64
+                ))
+                .remedy("choose a smaller size, or none for all of it"));
+        }
+        params.layout()?;
+        Ok(Box::new(params))
+    }
+
+    fn chip(&self, options: &CreateOptions, blocks: u64) -> Result<NewChip> {
+        let (shape, key_len, spare) =
+            (options.shape.chip.unwrap_or_default(), key_len(options)?, spare(options));
+        let chip = NewChip::smallest(shape, |flash| {
+            FlashParams::check_leb(flash)?;
+            let params = FlashParams { blocks, most_blocks: blocks, key_len, flash };
+            Ok(params.spare().is_some_and(|left| left >= spare))
+        })?;
+        chip.ok_or_else(|| {
+            let size = human(blocks * BLOCK_SIZE as u64);
+            options
+                .refused()
+                .found(format!("{size} on a chip with pages of {} bytes, {} to a block", shape.page, shape.pages))
+                .expected("a disk that fits a chip of 16 million erase blocks, pages of 512 bytes to 64 KiB, 4 to 4096 to a block")
+                .remedy("choose a smaller disk, or another chip")
+        })
+    }
+}
+
+/// Bytes of the key of each block.
+fn key_len(options: &CreateOptions) -> Result<u8> {
+    match options.shape.key_bits {
+        Some(128) => Ok(16),
+        None | Some(256) => Ok(32),
+        Some(bits) => {
+            Err(options.refused().found(format!("keys of {bits} bits")).expected("keys of 128 or 256 bits"))
+        }
+    }
+}
+
+/// The part of the log that stays free, in thousandths.
+fn spare(options: &CreateOptions) -> u32 {
+    options.shape.spare_permille.unwrap_or(SPARE).into()
+}
+
+impl Params for FlashParams {
+    fn format(&self) -> &'static dyn Format {
+        &FlashFormat
+    }
+
+    fn describe(&self) -> Description {
+        let key_bits = u32::from(self.key_len) * 8;
+        let keys = human(u64::from(self.key_blocks()) * u64::from(self.flash.leb_len));
+        let spare = f64::from(self.spare().unwrap_or(0)) / 1000.0;
+        Description {
+            version: Some(VERSION),
+            limit: "its keys and its log are laid out for that",
+            layout: Some(format!(
+                "{} erase blocks of {}, keys of {key_bits} bits",
+                self.flash.lebs,
+                human(self.flash.leb_len.into())
+            )),
+            details: vec![
+                Detail::of("key_bits", Value::Number(key_bits.into())),
+                Detail::of("key_blocks", Value::Number(self.key_blocks().into()))
+                    .shown("keys", format!("{keys} of them, in {} erase blocks", self.key_blocks())),
+                Detail::of("spare", Value::Part(spare)),
+            ],
+            ..Description::of(self.blocks, self.most_blocks)
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        FlashParams::encode(self).to_vec()
+    }
+
+    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+        Box::new(FlashParams { blocks, ..*self })
+    }
+
+    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+        let random: Arc<dyn RandomSource> = Arc::new(SystemRandom::new()?);
+        FlashDisk::create(backing.flash()?, self, &keys.keys[0], &random)
+    }
+
+    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+        let options = OpenOptions {
+            budget: with.opening.budget,
+            read_only: with.opening.read_only,
+            policy: with.opening.purging,
+            clock: Arc::new(SystemClock),
+            random: Arc::new(SystemRandom::new()?),
+        };
+        let disk = FlashDisk::open(Arc::clone(backing.flash()?), self, &with.keys.keys[0], &options)?;
+        Ok(Box::new(OnFlash { disk, write_through: with.opening.write_through }))
+    }
+}
+
+/// An open disk on flash.
+struct OnFlash {
+    disk: FlashDisk,
+    /// Acknowledge writes when they are durable.
+    write_through: bool,
+}
+
+impl OpenFormat for OnFlash {
+    fn disk(&self) -> &dyn Disk {
+        &self.disk
+    }
+
+    fn flushes_writes(&self) -> bool {
+        self.write_through
+    }
+
+    /// Refuses a disk of which a key is not what the index says (paper 003, section 3.2).
+    fn check_unused(&self) -> Result<()> {
+        let wrong = self.disk.check_keys()?;
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Corrupt, "the key state map is not what the disk holds")
+            .found(format!("{} keys whose state is wrong", wrong.len()))
+            .expected("a used key for each block that was written, and for nothing else")
+            .remedy("copy what is on the disk to another one, and destroy this one: what was deleted may be recoverable"))
+    }
+
+    fn mark_sensitive(&self, blocks: Range<u64>) {
+        self.disk.mark_sensitive(blocks);
+    }
+}

@@ -1,0 +1,160 @@
+//! A sealed disk on a flat medium that can become larger while it is open.
+//!
+//! It grows as a closed one does: requests wait while the engine is closed, the medium and the header grow in the order that
+//! `enlarge.rs` keeps, and the engine is opened again. A power cut at any moment thus finds what it may find when a
+//! closed disk is resized, and nothing that clients were promised depends on the engine that went.
+
+use crate::enlarge;
+use crate::format::{OpenFormat, OpenWith, Params};
+use crate::held_header::HeldHeader;
+use crate::opening::Opening;
+use crate::remains::Remains;
+use lacuna_contracts::{BlockAddr, Disk, Extent, Kind, Result, Secret, Status};
+use lacuna_crypto::SystemRandom;
+use lacuna_header::{Uuid, open_by_key};
+use lacuna_medium::Medium;
+use lacuna_sealed::{OpenOptions, Params as SealedParams, Sealed};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the disk is opened with, and opened with again.
+struct Opener {
+    master: Secret<32>,
+    uuid: [u8; 16],
+    opening: Opening,
+    random: Arc<SystemRandom>,
+}
+
+impl Opener {
+    fn options(&self) -> OpenOptions {
+        OpenOptions {
+            budget: self.opening.budget,
+            read_only: self.opening.read_only,
+            write_through: self.opening.write_through,
+            background: true,
+            random: self.random.clone(),
+        }
+    }
+
+    fn open(&self, medium: &Arc<dyn Medium>, params: &SealedParams) -> Result<Sealed> {
+        Sealed::open(Arc::clone(medium), params, &self.master, &self.uuid, self.options())
+    }
+}
+
+/// See the head of this file.
+pub(crate) struct Growing {
+    /// Shared by requests; alone while it is replaced.
+    engine: RwLock<Sealed>,
+    /// Of the engine, for those who ask while it is replaced.
+    blocks: AtomicU64,
+    opener: Opener,
+}
+
+impl Growing {
+    pub(crate) fn open(medium: &Arc<dyn Medium>, params: &SealedParams, with: &OpenWith<'_>) -> Result<Self> {
+        let opener = Opener {
+            master: with.keys.keys[0].clone(),
+            uuid: *with.keys.uuid,
+            opening: with.opening,
+            random: Arc::new(SystemRandom::new()?),
+        };
+        let engine = if with.rescue {
+            // The engine gives up where it cannot read the journal or the map, and verifies what it reads of them.
+            let left = Arc::new(Remains::of(Arc::clone(medium), params.geometry().medium_len(), true));
+            let (master, uuid, options) = (&opener.master, &opener.uuid, opener.options());
+            let engine = Sealed::open_to_rescue(left.clone(), params, master, uuid, options)?;
+            // A block of a cipher that does not notice it must not be made of rubbish.
+            left.be_strict();
+            engine
+        } else {
+            opener.open(medium, params)?
+        };
+        Ok(Growing { engine: RwLock::new(engine), blocks: AtomicU64::new(params.blocks), opener })
+    }
+}
+
+impl Disk for Growing {
+    fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::SeqCst)
+    }
+
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        self.engine.read().read(first, buf)
+    }
+
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.engine.read().write(first, data)
+    }
+
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.engine.read().discard(first, count)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.engine.read().flush()
+    }
+
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        self.engine.read().extents(first, count)
+    }
+
+    fn status(&self) -> Status {
+        self.engine.read().status()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.engine.read().close()
+    }
+
+    fn read_only(&self) -> bool {
+        self.opener.opening.read_only
+    }
+}
+
+impl OpenFormat for Growing {
+    fn disk(&self) -> &dyn Disk {
+        self
+    }
+
+    /// Requests wait meanwhile. After an error that came when the engine was closed already, the disk refuses everything until it is
+    /// opened anew, which it says.
+    fn grow(&self, header: &HeldHeader, size: Option<u64>) -> Result<Box<dyn Params>> {
+        let lease = header.lease()?;
+        let medium = lease.medium();
+        let mut unlocked = open_by_key(&**medium, Uuid(self.opener.uuid), &self.opener.master)?;
+        let before = *self.engine.read().params();
+        let wanted = SealedParams::parse(&enlarge::wanted(&before, size, medium.len())?.encode())?;
+        if wanted == before {
+            return Ok(Box::new(before));
+        }
+        let former = enlarge::find_former(&**medium, &unlocked, &wanted)?;
+        // What is flushed now need not be flushed while requests wait.
+        self.engine.read().flush()?;
+        let mut engine = self.engine.write();
+        engine.close()?;
+        let grown = enlarge::grow(&**medium, &mut unlocked, &wanted, &former);
+        let now = if grown.is_ok() { wanted } else { before };
+        *engine = self.opener.open(medium, &now).map_err(|e| {
+            e.context("the disk is closed, and could not be opened again after its size was changed")
+                .with_kind(Kind::FailStop)
+                .remedy("close it and open it again: all that was written before is on the medium")
+        })?;
+        self.blocks.store(now.blocks, Ordering::SeqCst);
+        grown.map(|()| Box::new(now) as Box<dyn Params>)
+    }
+
+    fn is_journal_damaged(&self) -> bool {
+        self.engine.read().is_journal_damaged()
+    }
+
+    fn note(&self) -> Option<&'static str> {
+        self.engine.read().is_medium_full().then_some(
+            "the host has no space left for this disk: what was written last stays in its reserve, and little more fits \
+             there. Free space on the host, or delete something on the disk and trim it (fstrim)",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

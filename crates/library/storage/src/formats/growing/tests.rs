@@ -1,0 +1,126 @@
+//! The power goes at any operation of a growth, with writes going on: the old disk or the new one is there, with all that was
+//! flushed.
+
+use super::*;
+use lacuna_contracts::{BLOCK_SIZE, Budget, SecretVec};
+use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
+use lacuna_header::{CreateHeader, FormatId, NewHeader, medium_len};
+use lacuna_levels::Masters;
+use lacuna_sim::{CrashMedium, Image, Rng};
+use std::sync::atomic::AtomicBool;
+
+const OLD: u64 = 2048;
+const NEW: u64 = 5000;
+
+struct Made {
+    image: Image,
+    params: SealedParams,
+    uuid: Uuid,
+    master: Secret<32>,
+}
+
+impl Made {
+    fn new() -> Made {
+        let params = SealedParams::plan(Cipher::Gcm, OLD, None).unwrap();
+        let end = params.geometry().medium_len();
+        let medium = CrashMedium::new(medium_len(end));
+        let levels = [vec![SecretVec::new(b"key".to_vec())]];
+        let new = CreateHeader {
+            format: FormatId::SEALED,
+            params: params.encode().to_vec(),
+            end,
+            cost: Argon2Cost::new(8, 1, 1).unwrap(),
+            levels: &levels,
+            uuid: None,
+        };
+        let header = NewHeader::build(new, &SeededRandom::new(1)).unwrap();
+        let contents =
+            |made: &lacuna_header::Unlocked| Sealed::create(&medium, &params, &made.master_keys[0]);
+        let made = header.write(&medium, contents).unwrap();
+        let (uuid, master) = (made.header.uuid, made.master_keys[0].clone());
+        Made { image: medium.durable_image(), params, uuid, master }
+    }
+
+    fn open(&self, medium: &Arc<CrashMedium>, params: &SealedParams) -> Growing {
+        let keys = Masters { keys: std::slice::from_ref(&self.master), uuid: &self.uuid.0 };
+        let opening = Opening { budget: Budget::bytes(4 << 20), ..Opening::default() };
+        let medium: Arc<dyn Medium> = medium.clone();
+        Growing::open(&medium, params, &OpenWith { keys, opening, rescue: false }).unwrap()
+    }
+
+    /// Grows a disk that is written to, without power after `cut` operations. Whether it grew before, and what is left.
+    fn grow(&self, cut: u64) -> (bool, Image) {
+        let medium = Arc::new(CrashMedium::from_image(self.image.clone()));
+        let held = HeldHeader::new(medium.clone(), false);
+        let disk = self.open(&medium, &self.params);
+        disk.write(BlockAddr(0), &block(1)).unwrap();
+        disk.write(BlockAddr(OLD - 1), &block(2)).unwrap();
+        disk.flush().unwrap();
+        medium.cut_after(cut);
+        let done = AtomicBool::new(false);
+        let grown = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut at = 1;
+                while !done.load(Ordering::Relaxed) && disk.write(BlockAddr(at), &block(3)).is_ok() {
+                    at = at % 100 + 1;
+                    std::thread::yield_now();
+                }
+            });
+            let grown = disk.grow(&held, Some(NEW * BLOCK_SIZE as u64));
+            done.store(true, Ordering::Relaxed);
+            grown
+        });
+        if let Ok(params) = &grown {
+            assert_eq!((params.describe().size, disk.blocks()), (NEW * BLOCK_SIZE as u64, NEW));
+        }
+        drop(disk);
+        (grown.is_ok(), medium.after_cut(&mut Rng::new(cut)))
+    }
+}
+
+fn block(seed: u8) -> Vec<u8> {
+    vec![seed; BLOCK_SIZE]
+}
+
+#[test]
+fn every_cut_of_a_growth_leaves_the_old_size_or_the_new() {
+    let made = Made::new();
+    let (mut olds, mut news) = (0, 0);
+    for cut in 0..600 {
+        let (grew, left) = made.grow(cut);
+        let medium = Arc::new(CrashMedium::from_image(left));
+        let header = open_by_key(&*medium, made.uuid, &made.master).unwrap().header;
+        let params = SealedParams::parse(&header.params).unwrap();
+        match params.blocks {
+            OLD if !grew => olds += 1,
+            NEW => news += 1,
+            other => panic!("cut {cut}: {other} blocks, grew: {grew}"),
+        }
+        let disk = made.open(&medium, &params);
+        let mut read = block(0);
+        for (at, seed) in [(0, 1), (OLD - 1, 2)] {
+            disk.read(BlockAddr(at), &mut read).unwrap();
+            assert!(read == block(seed), "cut {cut}: block {at}");
+        }
+        for at in 1..=100 {
+            disk.read(BlockAddr(at), &mut read).unwrap();
+            assert!(read == block(0) || read == block(3), "cut {cut}: block {at}");
+        }
+        disk.write(BlockAddr(params.blocks - 1), &block(4)).unwrap();
+        Disk::close(&disk).unwrap();
+        if grew {
+            break;
+        }
+    }
+    assert!(olds > 5 && news > 1, "both outcomes were reached: {olds}, {news}");
+}
+
+#[test]
+fn a_header_of_another_disk_is_not_touched() {
+    let made = Made::new();
+    let medium = Arc::new(CrashMedium::from_image(made.image.clone()));
+    let other = Secret::copy_from(&[9; 32]);
+    for (uuid, master) in [(Uuid([1; 16]), &made.master), (made.uuid, &other)] {
+        assert_eq!(open_by_key(&*medium, uuid, master).err().unwrap().kind(), Kind::Corrupt);
+    }
+}

@@ -1,0 +1,174 @@
+//! What formats with levels have in common here: how they are planned, laid and opened, and the disk that comes of it.
+
+use crate::backing::{Backing, BackingKind};
+use crate::format::{CreateOptions, FormatInfo, OpenFormat, OpenWith, Params, Room};
+use crate::held_header::HeldHeader;
+use crate::remains::Remains;
+use crate::size::blocks;
+use lacuna_contracts::{
+    Advice, BLOCK_SIZE, BadBlock, CheckReport, Disk, Error, Kind, Result, Setting, check,
+};
+use lacuna_crypto::SystemRandom;
+use lacuna_header::FormatId;
+use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Pace, Randomness, level_disks};
+use std::sync::Arc;
+
+/// Why a hidden level has bad blocks, most likely.
+pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was written to while that level was not open: \
+    give the passphrase of the deepest level whenever it is opened for writing";
+
+/// The milliseconds between two stripes, or batches, of cover unless given.
+pub(crate) const COVER_MILLIS: u32 = 1000;
+
+/// MiB within which a disk with levels fits, whatever its shape.
+const MOST_LEAST: u64 = 4096;
+
+/// The constants that formats with levels have in common.
+pub(crate) fn info(id: FormatId, name: &'static str) -> FormatInfo {
+    FormatInfo {
+        has_levels: true,
+        large_memory: true,
+        made_on: &[BackingKind::File],
+        one_cipher: Some("the one cipher of a disk with levels, gcm"),
+        ..FormatInfo::of(id, name, BackingKind::File)
+    }
+}
+
+/// Lays out a disk with levels by `plan`, which is given the bytes that they share.
+pub(crate) fn plan<P: Params + 'static>(
+    options: &CreateOptions,
+    room: Room,
+    plan: impl Fn(u64) -> Result<P>,
+) -> Result<Box<dyn Params>> {
+    let Room::File(held) = room else { return Err(options.misplaced(room.kind())) };
+    let planned = shared(options, held).and_then(&plan).map_err(|e| {
+        // The least that can be had depends on the other options.
+        let least = (1..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok()).unwrap_or(0);
+        let too_small = options.size.is_some_and(|size| size < least << 20);
+        let advice = Advice::from("give at least ").setting(Setting("size")).text(format!(" {least}M"));
+        if too_small { e.remedy(advice) } else { e }
+    })?;
+    Ok(Box::new(planned))
+}
+
+/// The bytes that the levels of a disk share; a device has `held` bytes.
+fn shared(options: &CreateOptions, held: Option<u64>) -> Result<u64> {
+    match (options.size, held) {
+        (Some(size), Some(held)) if size > held => {
+            Err(Error::new(Kind::Usage, "the disk does not fit its medium")
+                .found(format!("a medium of {held} bytes"))
+                .expected(format!("at least the {size} bytes that were asked for"))
+                .remedy("choose a smaller size, or none"))
+        }
+        (Some(size), _) => Ok(blocks(size)? * BLOCK_SIZE as u64),
+        (None, Some(held)) => Ok(held),
+        (None, None) => Err(options.no_size("a file")),
+    }
+}
+
+/// The lengths in bytes of hidden levels of so many blocks.
+pub(crate) fn sizes(blocks: impl Iterator<Item = u64>) -> Vec<u64> {
+    blocks.map(|blocks| blocks.saturating_mul(BLOCK_SIZE as u64)).collect()
+}
+
+/// What stands beside `cover`: how often there is such a `write`.
+pub(crate) fn cover_words(write: &str, millis: u32) -> String {
+    match millis {
+        0 => "none of its own".to_owned(),
+        millis => format!("a {write} every {} s while open", f64::from(millis) / 1000.0),
+    }
+}
+
+/// Lays a new disk.
+pub(crate) fn create(params: &impl LevelFormat, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+    params.create(backing.medium()?, keys, Randomness::of(Arc::new(SystemRandom::new()?)))
+}
+
+/// Opens a disk. Its errors are private.
+pub(crate) fn open(
+    params: &impl LevelFormat,
+    backing: &Backing,
+    with: &OpenWith<'_>,
+) -> Result<Box<dyn OpenFormat>> {
+    let mut medium = Arc::clone(backing.medium()?);
+    if with.rescue {
+        // The engine knows of places that cannot be read.
+        medium = Arc::new(Remains::of(medium, params.medium_len(), false));
+    }
+    let options = OpenOptions {
+        budget: with.opening.budget,
+        read_only: with.opening.read_only,
+        // Nothing is waited for as on a medium that may recover.
+        background: !with.rescue,
+        cover_timeout: with.opening.cover_timeout,
+        random: Randomness::of(Arc::new(SystemRandom::new()?)),
+    };
+    let disk = Arc::new(params.open(medium, with.keys, options).map_err(Error::private)?);
+    let levels = level_disks(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect();
+    Ok(Box::new(WithLevels { disk, levels }))
+}
+
+/// An open disk with levels, in whatever format. Its errors are private.
+struct WithLevels {
+    disk: Arc<dyn Levels>,
+    /// Those that are open, from 0 up.
+    levels: Vec<Arc<dyn Disk>>,
+}
+
+impl OpenFormat for WithLevels {
+    fn disk(&self) -> &dyn Disk {
+        &*self.levels[0]
+    }
+
+    fn close(&self) -> Result<()> {
+        self.disk.close().map_err(Error::private)
+    }
+
+    fn noting(&self, e: Error) -> Error {
+        e.private()
+    }
+
+    fn check(
+        &self,
+        progress: &mut dyn FnMut(u64) -> Result<()>,
+        bad: &mut dyn FnMut(Option<u8>, BadBlock),
+    ) -> Result<CheckReport> {
+        let (mut total, mut before) = (CheckReport::default(), 0);
+        for (level, disk) in (0..).zip(&self.levels) {
+            let report = check(&**disk, |done| progress(before + done), |found| bad(Some(level), found))
+                .map_err(|e| level_error(level, e).private())?;
+            before += disk.blocks();
+            total.add(report);
+        }
+        Ok(total)
+    }
+
+    fn levels(&self) -> &[Arc<dyn Disk>] {
+        &self.levels
+    }
+
+    fn cover_closing(&self) -> Result<()> {
+        self.disk.cover_closing(Pace::Even).map_err(Error::private)
+    }
+
+    fn give_up(&self, level: u64, gives_up: bool) {
+        // Level 0 never waits.
+        if (1..self.levels.len() as u64).contains(&level) {
+            self.disk.give_up(level as u8, gives_up);
+        }
+    }
+
+    fn grow(&self, _header: &HeldHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
+        Err(Error::new(Kind::Usage, "cannot resize the disk")
+            .found("a disk with levels, which keeps its size")
+            .expected("a disk of the format sealed")
+            .remedy("create a larger one and copy what you need"))
+    }
+}
+
+/// The error of a check that ended within a level.
+fn level_error(level: u8, e: Error) -> Error {
+    let corrupt = e.kind() == Kind::Corrupt;
+    let e = e.context(format!("cannot check level {level}"));
+    if corrupt && level > 0 { e.remedy(OVERWRITTEN) } else { e }
+}

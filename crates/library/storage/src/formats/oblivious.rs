@@ -1,0 +1,98 @@
+//! `oblivious`: a public level and hidden ones, and images do not show which blocks were written (HIVE).
+
+use crate::backing::Backing;
+use crate::format::{
+    CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
+};
+use crate::formats::levels::{self, COVER_MILLIS};
+use lacuna_contracts::Result;
+use lacuna_header::FormatId;
+use lacuna_levels::Masters;
+use lacuna_oblivious::{Hiding, Params as ObliviousParams, Plan, VERSION};
+
+#[derive(Debug)]
+pub(crate) struct ObliviousFormat;
+
+impl Shape {
+    /// An oblivious disk with so many levels, and defaults for everything else. Hidden flushes wait for batches, so
+    /// that there are some even where nobody writes.
+    pub fn oblivious(levels: u8) -> Shape {
+        Shape { levels: Some(levels), ..Shape::of(&ObliviousFormat) }
+    }
+}
+
+impl Format for ObliviousFormat {
+    fn info(&self) -> FormatInfo {
+        FormatInfo {
+            summary: "The same, and nobody can tell which blocks are written: a write-only ORAM, much slower",
+            settings: &["levels", "cover", "hiding", "cells-per-write"],
+            one_layout: Some("its one layout, cells"),
+            ..levels::info(FormatId::OBLIVIOUS, "oblivious")
+        }
+    }
+
+    fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
+        Ok(Box::new(ObliviousParams::parse(params)?))
+    }
+
+    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
+        let Shape { hiding, cells_per_write, cover_millis, .. } = options.shape;
+        let usual = Plan::DEFAULT;
+        let plan = Plan {
+            hiding: hiding.unwrap_or(usual.hiding),
+            per_write: cells_per_write.unwrap_or(usual.per_write),
+            cover_millis: cover_millis.unwrap_or(COVER_MILLIS),
+            ..usual
+        };
+        levels::plan(options, room, |bytes| ObliviousParams::plan(bytes, plan))
+    }
+}
+
+impl Params for ObliviousParams {
+    fn format(&self) -> &'static dyn Format {
+        &ObliviousFormat
+    }
+
+    fn describe(&self) -> Description {
+        let Plan { per_write, cover_millis, .. } = self.plan;
+        let hiding = match self.plan.hiding {
+            Hiding::Plausible => "plausible",
+            Hiding::Opportunistic => "opportunistic",
+        };
+        let hidden = (1..=ObliviousParams::HIDDEN_LEVELS).map(|level| self.most_blocks(level));
+        Description {
+            version: Some(VERSION.into()),
+            limit: "its cells have room for that",
+            layout: Some(format!("{} cells, {per_write} for each write, {hiding}", self.cells)),
+            hidden_sizes: Some(levels::sizes(hidden)),
+            details: vec![
+                Detail::of("cover_ms", Value::Number(cover_millis.into()))
+                    .shown("cover", levels::cover_words("batch", cover_millis)),
+                Detail::of("cells", Value::Number(self.cells)),
+                Detail::of("cells_per_write", Value::Number(per_write.into())),
+                Detail::of("hiding", Value::Word(hiding)),
+            ],
+            ..Description::of(self.blocks, self.blocks)
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        ObliviousParams::encode(self).to_vec()
+    }
+
+    fn end(&self) -> u64 {
+        self.medium_len()
+    }
+
+    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+        Box::new(ObliviousParams { blocks, ..*self })
+    }
+
+    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+        levels::create(self, backing, keys)
+    }
+
+    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+        levels::open(self, backing, with)
+    }
+}

@@ -1,0 +1,110 @@
+//! `sealed`: one encrypted disk with unlinkable overwrites (paper 004), on a flat medium. In a pool a disk of this shape is one of
+//! `sealed_objects`.
+
+use crate::backing::{Backing, BackingKind};
+use crate::format::{
+    CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
+};
+use crate::formats::growing::Growing;
+use crate::formats::sealed_objects;
+use crate::size::{blocks, human};
+use lacuna_contracts::{Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_header::FormatId;
+use lacuna_levels::Masters;
+use lacuna_medium::Medium;
+use lacuna_sealed::{Params as SealedParams, Sealed};
+
+#[derive(Debug)]
+pub(crate) struct SealedFormat;
+
+impl Shape {
+    /// The default: AES-256-GCM, metadata where it suits the medium.
+    pub fn sealed() -> Shape {
+        Shape::of(&SealedFormat)
+    }
+}
+
+impl Format for SealedFormat {
+    fn info(&self) -> FormatInfo {
+        FormatInfo {
+            summary: "One encrypted disk with unlinkable overwrites",
+            made_on: &[BackingKind::File, BackingKind::Pool],
+            ..FormatInfo::of(FormatId::SEALED, "sealed", BackingKind::File)
+        }
+    }
+
+    fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
+        Ok(Box::new(SealedParams::parse(params)?))
+    }
+
+    fn plan(&self, options: &CreateOptions, room: Room) -> Result<Box<dyn Params>> {
+        let room = match room {
+            Room::File(room) => room,
+            Room::Pool { has_keys } => return sealed_objects::plan(options, has_keys),
+            Room::Flash(_) => return Err(options.misplaced(room.kind())),
+        };
+        if let Some(layout) = options.shape.layout {
+            return Err(Error::new(Kind::Usage, "cannot use this layout")
+                .found(format!("the layout {} for {}", layout.name(), options.location))
+                .expected("no choice of a layout: layouts are a choice of rados: locations")
+                .remedy("leave it out"));
+        }
+        let cipher = options.shape.cipher.unwrap_or(Cipher::Gcm);
+        Ok(Box::new(match (options.size, room) {
+            (Some(size), _) => SealedParams::plan(cipher, blocks(size)?, room)?,
+            (None, Some(room)) => SealedParams::largest(cipher, room)?,
+            (None, None) => return Err(options.no_size("a file")),
+        }))
+    }
+}
+
+impl Params for SealedParams {
+    fn format(&self) -> &'static dyn Format {
+        &SealedFormat
+    }
+
+    fn describe(&self) -> Description {
+        let most = u64::from(self.map_capacity) * SEGMENT_BLOCKS;
+        let limit =
+            if most == self.blocks { "its map has no room for more" } else { "its map has room for that" };
+        Description {
+            limit,
+            cipher: self.cipher.name(),
+            verifies: self.cipher.authenticates(),
+            details: vec![
+                Detail::of("ring", Value::Number(self.journal_len)).shown("journal", human(self.journal_len)),
+                Detail::of("data_offset", Value::Number(self.geometry().data)),
+            ],
+            ..Description::of(self.blocks, most)
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        SealedParams::encode(self).to_vec()
+    }
+
+    fn end(&self) -> u64 {
+        self.geometry().medium_len()
+    }
+
+    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+        Box::new(SealedParams { blocks, ..*self })
+    }
+
+    fn grown_into(&self, room: u64) -> Option<Box<dyn Params>> {
+        Some(Box::new(SealedParams::grown_into(self, room)))
+    }
+
+    fn reserve(&self, medium: &dyn Medium) -> Result<()> {
+        Sealed::reserve_map(medium, self)
+    }
+
+    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+        Sealed::create(&**backing.medium()?, self, &keys.keys[0])
+    }
+
+    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+        Ok(Box::new(Growing::open(backing.medium()?, self, with)?))
+    }
+}

@@ -1,0 +1,172 @@
+//! `sealed` on the objects of a pool: an engine of its own, which can keep snapshots.
+
+use crate::backing::rados::data_prefix;
+use crate::backing::{Backing, BackingKind, Connection};
+use crate::format::{CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params};
+use crate::size::blocks;
+use crate::snapshots::Snapshots;
+use lacuna_contracts::{
+    Advice, BadBlock, BlockAddr, CheckReport, Disk, Error, Kind, Result, SEGMENT_BLOCKS, Setting,
+};
+use lacuna_crypto::{Cipher, SystemRandom};
+use lacuna_header::{FormatId, Uuid};
+use lacuna_levels::Masters;
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, VERSION};
+use std::sync::{Arc, OnceLock};
+
+/// The most blocks of a disk: 16 TiB.
+const MOST_BLOCKS: u64 = 1 << 32;
+
+#[derive(Debug)]
+pub(crate) struct SealedObjectsFormat;
+
+impl Format for SealedObjectsFormat {
+    fn info(&self) -> FormatInfo {
+        // The client library copies all that is written.
+        FormatInfo {
+            large_memory: true,
+            ..FormatInfo::of(FormatId::SEALED_OBJECTS, "sealed on objects", BackingKind::Pool)
+        }
+    }
+
+    fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
+        Ok(Box::new(ObjectParams::parse(params)?))
+    }
+}
+
+/// The parameters of a new disk, in a pool whose objects have keys or have none.
+pub(crate) fn plan(options: &CreateOptions, has_keys: bool) -> Result<Box<dyn Params>> {
+    let (cipher, layout) = (options.shape.cipher.unwrap_or(Cipher::Gcm), options.shape.layout);
+    // A layout would mean nothing for a cipher that keeps no metadata.
+    if let Some(layout) = layout.filter(|l| cipher.meta_size() == 0 && *l != ObjectLayout::SegmentEnd) {
+        return Err(Error::new(Kind::Usage, "cannot use this layout")
+            .found(format!("the layout {} with the cipher {}", layout.name(), cipher.name()))
+            .expected("a cipher that keeps metadata: xts-random or gcm")
+            .remedy("leave the layout away"));
+    }
+    let size = options.size.ok_or_else(|| options.no_size("RADOS"))?;
+    if options.preallocate {
+        return Err(options
+            .refused()
+            .found("preallocation in a pool, where objects come with the first write to them")
+            .expected("a file")
+            .remedy("leave it out"));
+    }
+    let beside = cipher.meta_size() == 0 || !has_keys;
+    let usual = if beside { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
+    let params = ObjectParams::plan(cipher, layout.unwrap_or(usual), blocks(size)?)?;
+    if has_keys || !params.layout.needs_keys() {
+        return Ok(Box::new(params));
+    }
+    Err(options
+        .refused()
+        .found(format!(
+            "the layout {} in an erasure-coded pool, whose objects have no keys to keep metadata in",
+            params.layout.name()
+        ))
+        .expected("a layout that keeps metadata beside the data")
+        .remedy(
+            Advice::from("use the layout segment-end (")
+                .setting(Setting("layout"))
+                .text("), or a replicated pool"),
+        ))
+}
+
+impl Params for ObjectParams {
+    fn format(&self) -> &'static dyn Format {
+        &SealedObjectsFormat
+    }
+
+    fn describe(&self) -> Description {
+        Description {
+            version: Some(VERSION.into()),
+            cipher: self.cipher.name(),
+            verifies: self.cipher.authenticates(),
+            layout: Some(self.layout.name().to_owned()),
+            ..Description::of(self.blocks, MOST_BLOCKS)
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        ObjectParams::encode(self).to_vec()
+    }
+
+    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+        Box::new(ObjectParams { blocks, ..*self })
+    }
+
+    fn create(&self, backing: &Backing, keys: Masters<'_>) -> Result<()> {
+        let stores = backing.pool()?.stores(Uuid(*keys.uuid))?;
+        ObjectDisk::create(&stores, self, &keys.keys[0], keys.uuid)
+    }
+
+    fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+        let (connection, keys) = (Arc::clone(backing.pool()?), with.keys);
+        let uuid = Uuid(*keys.uuid);
+        let options = ObjectOptions {
+            budget: with.opening.budget,
+            read_only: with.opening.read_only,
+            background: true,
+            write_through: with.opening.write_through,
+            snapshot: connection.target().snapshot().map(str::to_owned),
+            random: Arc::new(SystemRandom::new()?),
+        };
+        let disk = ObjectDisk::open(connection.stores(uuid)?, self, &keys.keys[0], keys.uuid, options)?;
+        Ok(Box::new(OnObjects { disk, prefix: data_prefix(uuid), fenced: OnceLock::new(), connection }))
+    }
+}
+
+/// An open disk on objects.
+struct OnObjects {
+    // Goes before the lock on it does.
+    disk: ObjectDisk,
+    /// The prefix of the objects of its data.
+    prefix: String,
+    /// The first error that showed that another client has taken the disk over. Later errors are less clear.
+    fenced: OnceLock<Error>,
+    /// Holds the lock on the disk.
+    connection: Arc<Connection>,
+}
+
+impl OpenFormat for OnObjects {
+    fn disk(&self) -> &dyn Disk {
+        &self.disk
+    }
+
+    fn close(&self) -> Result<()> {
+        let closed = self.disk.close();
+        if closed.is_err() {
+            // A write that failed may still arrive: not once another client writes.
+            self.connection.abandon_lock();
+        }
+        self.taken_over().map_or(closed, Err)
+    }
+
+    /// Remembers that the disk is another client's now, if that is what an error says.
+    fn noting(&self, e: Error) -> Error {
+        if e.kind() == Kind::Fenced {
+            self.fenced.get_or_init(|| e.clone());
+        }
+        e
+    }
+
+    fn check(
+        &self,
+        progress: &mut dyn FnMut(u64) -> Result<()>,
+        bad: &mut dyn FnMut(Option<u8>, BadBlock),
+    ) -> Result<CheckReport> {
+        self.disk.check(progress, |found| bad(None, found))
+    }
+
+    fn snapshots(&self) -> Result<&dyn Snapshots> {
+        Ok(&self.disk)
+    }
+
+    fn object_of(&self, block: BlockAddr) -> Option<String> {
+        Some(format!("{}.{:016x}", self.prefix, block.0 / SEGMENT_BLOCKS))
+    }
+
+    fn taken_over(&self) -> Option<Error> {
+        self.fenced.get().cloned().or_else(|| self.connection.check_taken_over().err())
+    }
+}

@@ -1,0 +1,107 @@
+//! The table of formats, by which a header that is found is read.
+
+use crate::backing::BackingKind;
+use crate::format::{Format, Params};
+use crate::formats::deniable::DeniableFormat;
+use crate::formats::flash::FlashFormat;
+use crate::formats::oblivious::ObliviousFormat;
+use crate::formats::sealed::SealedFormat;
+use crate::formats::sealed_objects::SealedObjectsFormat;
+use crate::vault_params::VaultFormat;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_header::{Location, PublicHeader};
+use parking_lot::RwLock;
+
+/// The formats of this build, in the order in which they are offered.
+pub static FORMATS: [&dyn Format; 6] =
+    [&SealedFormat, &SealedObjectsFormat, &DeniableFormat, &ObliviousFormat, &FlashFormat, &VaultFormat];
+
+/// Those that the program has besides.
+static ADDED: RwLock<Vec<&'static dyn Format>> = RwLock::new(Vec::new());
+
+/// From now on disks of this format are opened, checked and told of like others, in all of this process. A program adds its own formats
+/// when it starts. Errors: [`Kind::Exists`] if the number or the name is that of a format that there is.
+pub fn add_format(format: &'static dyn Format) -> Result<()> {
+    let (mut added, new) = (ADDED.write(), format.info());
+    let mut known = FORMATS.iter().chain(added.iter()).map(|format| format.info());
+    if let Some(other) = known.find(|other| other.id == new.id || other.name == new.name) {
+        return Err(Error::new(Kind::Exists, format!("cannot add the format {}", new.name))
+            .found(format!("the format {}, of the number {}", other.name, other.id.0))
+            .expected("a number and a name that no other format has"));
+    }
+    added.push(format);
+    Ok(())
+}
+
+/// The format that is made at a location unless one is asked for.
+pub fn usual(location: &Location) -> &'static dyn Format {
+    let mut formats = FORMATS.iter().copied();
+    let usual = formats.find(|format| format.info().made_on.iter().any(|kind| kind.is_at(location)));
+    usual.unwrap_or(FORMATS[0])
+}
+
+/// Refuses a header in a directory that is of no vault: a user who may write to the directory could have put it there.
+pub(crate) fn check_place(header: &PublicHeader, location: &Location) -> Result<()> {
+    let is_of_vault = || find(header).is_some_and(|format| format.info().rests_on == BackingKind::Directory);
+    match location {
+        Location::Path(path) if path.is_dir() && !is_of_vault() => {
+            Err(Error::new(Kind::NotFound, format!("{} is not a vault", path.display()))
+                .found(format!("the header of a disk, of the format {}, in it", header.format))
+                .expected("the header of a vault")
+                .remedy("find out who put it there; restore the header of the vault from a backup"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn find(header: &PublicHeader) -> Option<&'static dyn Format> {
+    let added = ADDED.read();
+    FORMATS.iter().chain(added.iter()).copied().find(|format| format.info().id == header.format)
+}
+
+/// Reads the parameters from the header that was found at `location`.
+pub(crate) fn parse(header: &PublicHeader, location: &Location) -> Result<Box<dyn Params>> {
+    check_place(header, location)?;
+    match find(header).filter(|format| format.info().rests_on.is_at(location)) {
+        Some(format) => format.parse(&header.params),
+        None => Err(Error::new(Kind::NotFound, "cannot use this disk")
+            .found(format!("the format {}", header.format))
+            .expected(expected(location))
+            .remedy("use a version of lacuna that knows it")),
+    }
+}
+
+/// The formats that can be read at a location, in words.
+fn expected(location: &Location) -> String {
+    let added = ADDED.read();
+    let names = |kind: BackingKind| {
+        let known = FORMATS.iter().chain(added.iter()).map(|format| format.info());
+        known.filter(|info| info.rests_on == kind).map(|info| info.name).collect::<Vec<_>>().join(", ")
+    };
+    let (file, directory) = (names(BackingKind::File), names(BackingKind::Directory));
+    let (flash, pool) = (names(BackingKind::Flash), names(BackingKind::Pool));
+    match location {
+        Location::Path(_) => {
+            format!("a format that this build knows in a file: {file}; in a directory: {directory}")
+        }
+        Location::Nand(_) | Location::Ubi(_) => format!("the format that this build knows on flash: {flash}"),
+        Location::Rados { .. } => format!("the format that this build knows in a pool: {pool}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_is_called_as_in_headers_and_is_there_once() {
+        for format in &FORMATS {
+            assert_eq!(format.info().name, format.info().id.to_string());
+            assert_eq!(add_format(*format).unwrap_err().kind(), Kind::Exists);
+        }
+        let places = [("a", "sealed"), ("rados:p/a", "sealed"), ("nand:a", "flash"), ("ubi:a", "flash")];
+        for (place, name) in places {
+            assert_eq!(usual(&Location::parse(place).unwrap()).info().name, name, "{place}");
+        }
+    }
+}

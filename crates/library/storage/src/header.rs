@@ -1,0 +1,350 @@
+//! The header of a disk outside its medium, and its copies on it: backed up, restored and repaired.
+
+use crate::backing::{BackingKind, DiskRef, Site, refuse_snapshot};
+use crate::claim::Claim;
+use crate::format::Params;
+use crate::formats::table;
+use crate::observer::Observer;
+use crate::partition_table;
+use crate::rados::ClusterOptions;
+use crate::sync_directory::sync_directory;
+use crate::unlock::{OpenHeader, Opened, Opener, Volume, unlock, unlock_held};
+use crate::vault_place;
+use lacuna_contracts::{Action, Advice, Error, Kind, Result, Setting};
+pub use lacuna_header::HeaderBackup;
+use lacuna_header::{HEADER_LEN, Location, PublicHeader, medium_len};
+use lacuna_medium::{Access, Medium};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Takes a backup of the header. It needs no passphrase, and opens with those of today even after they are removed.
+pub fn backup(
+    location: &Location,
+    cluster: &ClusterOptions,
+    observer: &dyn Observer,
+) -> Result<HeaderBackup> {
+    refuse_snapshot(location, "back up the header of")?;
+    let seen = Site::of(location, cluster).look()?;
+    let (backup, notes) = taken_from(&*seen.backing.header()?).map_err(|e| e.context(location))?;
+    notes.iter().for_each(|note| observer.damaged_copy(&format!("{location}: {note}")));
+    table::parse(backup.public(), location).map_err(|e| e.context(location))?;
+    Ok(backup)
+}
+
+fn taken_from(medium: &dyn Medium) -> Result<(HeaderBackup, Vec<String>)> {
+    HeaderBackup::take(medium.len(), &|offset, buf| medium.read_at(offset, buf))
+}
+
+/// Keeps a backup in a new file that only its owner reads, durably. Errors: [`Kind::Usage`] if there is a file.
+pub fn save(backup: &HeaderBackup, path: &Path) -> Result<()> {
+    let failed = |e: std::io::Error| {
+        let error = Error::io(format!("cannot write {}", path.display()), &e);
+        match e.kind() {
+            ErrorKind::AlreadyExists => {
+                error.with_kind(Kind::Usage).remedy("choose another name: a backup may be the last one")
+            }
+            _ => error,
+        }
+    };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    let written = file.write_all(backup.bytes()).and_then(|()| file.sync_all()).map_err(failed);
+    written.and_then(|()| sync_directory(path)).inspect_err(|_| {
+        // Half a backup is none. That the file is ours is sure: it was created here.
+        let _ = std::fs::remove_file(path);
+    })
+}
+
+/// Reads a backup from a file.
+pub fn load(path: &Path) -> Result<HeaderBackup> {
+    let mut bytes = Vec::with_capacity(HEADER_LEN + 1);
+    let file = File::open(path).and_then(|file| file.take(HEADER_LEN as u64 + 1).read_to_end(&mut bytes));
+    file.map_err(|e| Error::io(format!("cannot read {}", path.display()), &e))?;
+    HeaderBackup::parse(&bytes).map_err(|e| e.context(format!("{} is no backup of a header", path.display())))
+}
+
+/// What may be lost when a header is restored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MayLose {
+    /// A newer header of the same disk: passphrases that were removed since work again, and those added since are lost.
+    pub older: bool,
+    /// The header of another disk.
+    pub replace: bool,
+}
+
+/// Writes a backup to all places of the header. `ask` opens the backup with passphrases. `agree` is told in a sentence what becomes
+/// of the header that is there, if it changes; an error of it ends everything before anything is written. A file that holds the disk
+/// and lacks the place of the last copy gets it back; on a device without that place the others are written, and it is said.
+///
+/// Errors: [`Kind::RolledBack`] for a backup that is older than the header, and [`Kind::Usage`] for that of another disk, unless
+/// `may_lose` allows it; [`Kind::Passphrase`], [`Kind::Busy`], and what the medium reports.
+pub fn restore(
+    disk: DiskRef<'_>,
+    backup: &HeaderBackup,
+    may_lose: MayLose,
+    observer: &dyn Observer,
+    ask: impl FnOnce(Opener<'_>) -> Result<Opened>,
+    agree: impl FnOnce(&str) -> Result<()>,
+) -> Result<()> {
+    let location = disk.location;
+    let what = format!("cannot restore the header of {location}");
+    let naming = |e: Error| e.context(&what);
+    refuse_snapshot(location, "restore the header of")?;
+    let public = backup.public();
+    let parameters = table::parse(public, location).map_err(naming)?;
+    let is_vault = parameters.format().info().rests_on == BackingKind::Directory;
+    let made = match location.path().filter(|_| is_vault) {
+        Some(dir) => vault_place::NewHeaderFile::make(dir)?,
+        None => vault_place::NewHeaderFile::default(),
+    };
+    let (medium, _connection) = disk.hold_header(observer)?;
+    // That of a vault is a file of its own, which gets its length back.
+    if medium.len() < parameters.end() && !is_vault {
+        return Err(Error::new(Kind::Usage, what)
+            .found(format!("{} bytes", medium.len()))
+            .expected(format!("at least the {} bytes of the disk that the backup is of", parameters.end()))
+            .remedy("make sure that it is the right medium, and whole"));
+    }
+    let _claim = Claim::take(public.uuid, &what, observer)?;
+    let change = Change::of(&*medium, backup).map_err(naming)?;
+    change.present().map_or(Ok(()), |present| table::check_place(present, location)).map_err(naming)?;
+    change.check(may_lose, public).map_err(naming)?;
+    change.check_size(&*parameters, location).map_err(naming)?;
+    ask(&|passphrases| backup.open(passphrases))?;
+    let table = match partition_table::is_there(&*medium) {
+        Ok(false) => None,
+        Ok(true) => Some(
+            "a partition table lies in the place of the first copy of the header, and is overwritten"
+                .to_owned(),
+        ),
+        // What cannot be read can often be written.
+        Err(e) => Some(format!(
+            "the place of the first copy of the header cannot be read ({}): a partition table there is overwritten",
+            e.finding()
+        )),
+    };
+    let words: Vec<String> = change.words(&*medium, public).into_iter().chain(table).collect();
+    if !words.is_empty() {
+        agree(&words.join("; "))?;
+    }
+    if let Err(e) = make_room(&*medium, &*parameters) {
+        observer.note(&format!("the last copy of the header of {location} has no place: {e}"));
+    }
+    backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)?;
+    made.keep();
+    Ok(())
+}
+
+/// Writes all copies of the header anew, as the one is that opens. Where nothing but the place of the last copy was cut off, a file
+/// gets it back.
+///
+/// Errors: [`Kind::Corrupt`] for a medium that lost part of the disk; [`Kind::NoSpace`] for a device that has no place for the last
+/// copy, where the others are written; those of [`unlock`].
+pub fn repair(
+    disk: DiskRef<'_>,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<()> {
+    let DiskRef { location, holder } = disk;
+    refuse_snapshot(location, "repair the header of")?;
+    let mut volume = unlock(location, holder, Access::Write, observer, ask)?;
+    let room = write_all(location, &mut volume)?;
+    room.map_err(|e| {
+        if location.is_block_device() {
+            return no_place(location, &volume, e.kind(), LONGER);
+        }
+        e.context(format!("the last copy of the header of {location} has no place; the others are written"))
+    })?;
+    write_record(location, &*volume.header)
+}
+
+/// Writes the copies that have a place. What is given back says whether all of them had, or got one.
+fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
+    let what = format!("cannot write all copies of the header of {location}");
+    let (len, end) = (volume.header.len(), volume.parameters.end());
+    if len < end {
+        return Err(Error::new(Kind::Corrupt, what)
+            .found(format!("a medium of {len} bytes, which was cut short"))
+            .expected(format!("the {end} bytes of the disk"))
+            .remedy(
+                Advice::from("restore it from a backup; ")
+                    .action(Action("examine"))
+                    .text(" says what can be done without one"),
+            ));
+    }
+    let room = make_room(&*volume.header, &*volume.parameters);
+    lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
+    Ok(room)
+}
+
+/// What a device takes of which the end is gone.
+const LONGER: &str = "make the device as long as it was";
+
+/// The error for a last copy that has no place; `first` is what to do before the header is repaired again.
+fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Error {
+    let needed = volume.parameters.medium_len();
+    Error::new(
+        kind,
+        format!("cannot write the last copy of the header of {location}; the others are written"),
+    )
+    .found(format!("a medium of {} bytes", volume.header.len()))
+    .expected(format!("at least {needed} bytes, as it had"))
+    .remedy(format!("{first}; then repair the header again"))
+}
+
+/// Makes a medium that holds the disk as long as all copies of its header need.
+fn make_room(medium: &dyn Medium, parameters: &dyn Params) -> Result<()> {
+    let needed = parameters.medium_len();
+    if medium.len() < needed { medium.set_len(needed) } else { Ok(()) }
+}
+
+/// The same of a disk that another process has open, which reads and writes the header for this one. Errors: also
+/// [`Kind::Busy`] for a disk in a pool, and for one whose last copy has no place: the others are written then.
+pub fn repair_open(
+    disk: &OpenHeader<'_>,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<()> {
+    let location = disk.location;
+    if matches!(location, Location::Rados { .. }) {
+        return Err(Error::new(Kind::Busy, format!("cannot repair the header of {location}"))
+            .found("a disk that is open; in a pool a repair writes the length of the header too")
+            .remedy("close it first"));
+    }
+    let mut volume = unlock_held(disk, observer, ask)?;
+    let room = write_all(location, &mut volume)?;
+    let longer = if location.is_block_device() { format!(" and {LONGER}") } else { String::new() };
+    room.map_err(|_| no_place(location, &volume, Kind::Busy, &format!("close the disk{longer}")))
+}
+
+/// Writes the record of the length of a header in RADOS anew, which lies beside the first two copies.
+fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
+    match location {
+        Location::Rados { .. } => medium.set_len(medium.len()),
+        Location::Path(_) | Location::Nand(_) | Location::Ubi(_) => Ok(()),
+    }
+}
+
+/// What restoring changes.
+enum Change {
+    /// The header stays as it is; damaged copies are mended.
+    Mends,
+    /// The header becomes a newer one of the same disk.
+    Newer,
+    /// The header becomes an older one, or one that is as old and says something else.
+    Older { present: PublicHeader },
+    /// The header of another disk goes.
+    Replaces { other: PublicHeader },
+    /// There is no header that can be read.
+    Makes,
+}
+
+impl Change {
+    /// Looks at what is on the medium.
+    fn of(medium: &dyn Medium, backup: &HeaderBackup) -> Result<Change> {
+        match taken_from(medium).map(|(present, _)| present) {
+            Ok(present) if present.bytes() == backup.bytes() => Ok(Change::Mends),
+            Ok(present) => {
+                let (present, backup) = (present.public().clone(), backup.public());
+                Ok(if present.uuid != backup.uuid {
+                    Change::Replaces { other: present }
+                } else if present.generation >= backup.generation {
+                    Change::Older { present }
+                } else {
+                    Change::Newer
+                })
+            }
+            // What cannot be read can often be written.
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Io) => Ok(Change::Makes),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The header that goes, if it is another one.
+    fn present(&self) -> Option<&PublicHeader> {
+        match self {
+            Change::Older { present } => Some(present),
+            Change::Replaces { other } => Some(other),
+            Change::Mends | Change::Newer | Change::Makes => None,
+        }
+    }
+
+    /// Refuses what loses something that may not be lost.
+    fn check(&self, may_lose: MayLose, backup: &PublicHeader) -> Result<()> {
+        match self {
+            Change::Replaces { other } if !may_lose.replace => {
+                let advice = "make sure that it is the right medium, and the right backup; to undo the restoring of a wrong \
+                    one, give ";
+                Err(Error::new(Kind::Usage, "it holds another disk")
+                    .found(format!("UUID {}", other.uuid))
+                    .expected(format!("UUID {}, of which the backup is", backup.uuid))
+                    .remedy(Advice::from(advice).setting(Setting("replace"))))
+            }
+            Change::Older { present } if present.end > backup.end => {
+                Err(Error::new(Kind::RolledBack, "the disk has grown since the backup was made")
+                    .found(format!(
+                        "data up to byte {} in the backup, {} on the disk",
+                        backup.end, present.end
+                    ))
+                    .expected("a backup that was made after the disk was resized")
+                    .remedy("make a new one"))
+            }
+            Change::Older { present } if !may_lose.older => {
+                let advice = "an older header makes removed passphrases work again and loses those that were added since: \
+                    if that is what you want, give ";
+                Err(Error::new(Kind::RolledBack, "the backup is older than the header")
+                    .found(format!(
+                        "generation {} in the backup, {} on the disk",
+                        backup.generation, present.generation
+                    ))
+                    .expected("a backup that is as new as the header of the disk")
+                    .remedy(Advice::from(advice).setting(Setting("older"))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a header that makes the disk shorter than it is, where the end of its data does not tell.
+    fn check_size(&self, backup: &dyn Params, location: &Location) -> Result<()> {
+        let Change::Older { present } = self else { return Ok(()) };
+        let (was, is) = (backup.describe().size, table::parse(present, location)?.describe().size);
+        if is <= was {
+            return Ok(());
+        }
+        Err(Error::new(Kind::RolledBack, "the disk has grown since the backup was made")
+            .found(format!("{was} bytes in the backup, {is} now"))
+            .expected("a backup that was made after the disk was resized")
+            .remedy("make a new one"))
+    }
+
+    /// What a person is told before it is done. None if nothing can be lost.
+    fn words(&self, medium: &dyn Medium, backup: &PublicHeader) -> Option<String> {
+        match self {
+            Change::Mends => None,
+            Change::Newer => Some("this replaces the header by one that is newer".to_owned()),
+            Change::Older { present } => Some(format!(
+                "this brings back a header that is older than the present one (generation {}): passphrases that were \
+                 removed since work again, and those that were added since are lost",
+                present.generation
+            )),
+            Change::Replaces { other } => Some(format!(
+                "this overwrites the header of another disk (UUID {}), which is lost unless there is a backup of it",
+                other.uuid
+            )),
+            Change::Makes => {
+                let longer = medium.len() > medium_len(backup.end);
+                let grown = if longer {
+                    "; the medium is longer than the disk was then: if it has grown since, resize it to the size that it had \
+                     before you open it"
+                } else {
+                    ""
+                };
+                Some(format!(
+                    "there is no whole header there: make sure that it is the right medium, because 48 KiB of it are \
+                     overwritten, and that this is the newest backup, because nothing can tell{grown}"
+                ))
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The header of a disk that is open, for changes while it is open.
+//!
+//! An open disk reads its header no more: it has its master keys. So the header can be rewritten beside it, as long as one
+//! at a time does that, and the process that holds the lock on the medium is the one that writes. Passphrases are no
+//! business of that process: who changes them has the header read and written through a [`HeaderLease`], which gives
+//! access to the copies of the header and to nothing else, and ciphers them elsewhere.
+
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_header::{COPY_A, COPY_B, HEADER_LEN, copy_c};
+use lacuna_medium::Medium;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+
+/// The medium of the header of an open disk.
+pub struct HeldHeader {
+    /// Holds the lock.
+    medium: Arc<dyn Medium>,
+    read_only: bool,
+    lease: Mutex<()>,
+}
+
+impl HeldHeader {
+    /// Of a disk that is open; `read_only`: others may have it open as well.
+    pub(crate) fn new(medium: Arc<dyn Medium>, read_only: bool) -> Self {
+        HeldHeader { medium, read_only, lease: Mutex::new(()) }
+    }
+
+    /// Gives the header to one at a time. Errors: [`Kind::Busy`] while it is another's, and of a disk that is open for
+    /// reading alone, whose header this process may not write.
+    pub fn lease(&self) -> Result<HeaderLease<'_>> {
+        if self.read_only {
+            return Err(Error::new(Kind::Busy, "cannot change the header of the disk")
+                .found("a disk that is open for reading alone")
+                .expected("one that is open for writing, or closed")
+                .remedy("close it first"));
+        }
+        let Some(held) = self.lease.try_lock() else {
+            return Err(Error::new(Kind::Busy, "cannot change the header of the disk")
+                .found("another command that is changing it now")
+                .remedy("try again when it is done"));
+        };
+        let medium = self.medium.reopened()?.unwrap_or_else(|| Arc::clone(&self.medium));
+        Ok(HeaderLease { medium, _held: held })
+    }
+}
+
+/// The header of an open disk, for one who changes it. Dropping it lets the next have it.
+pub struct HeaderLease<'d> {
+    medium: Arc<dyn Medium>,
+    _held: MutexGuard<'d, ()>,
+}
+
+impl HeaderLease<'_> {
+    /// Length of the medium in bytes.
+    pub fn medium_len(&self) -> u64 {
+        self.medium.len()
+    }
+
+    /// Reads part of a copy of the header. Errors: [`Kind::Usage`] for anything else.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.check(offset, buf.len())?;
+        self.medium.read_at(offset, buf)
+    }
+
+    /// Writes part of a copy of the header. Errors: the same.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check(offset, data.len())?;
+        self.medium.write_at(offset, data)
+    }
+
+    /// Makes durable what was written.
+    pub fn sync(&self) -> Result<()> {
+        self.medium.sync()
+    }
+
+    /// The medium itself, for this process.
+    pub(crate) fn medium(&self) -> &Arc<dyn Medium> {
+        &self.medium
+    }
+
+    fn check(&self, offset: u64, len: usize) -> Result<()> {
+        let copies = [Some(COPY_A), Some(COPY_B), copy_c(self.medium.len())];
+        let inside = |start: u64| {
+            let from = offset.checked_sub(start)?;
+            from.checked_add(len as u64).filter(|end| *end <= HEADER_LEN as u64)
+        };
+        if copies.into_iter().flatten().any(|start| inside(start).is_some()) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Usage, "cannot give access to the medium")
+            .found(format!("offset {offset}, length {len}"))
+            .expected("a part of a copy of the header"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_header::HEADER_AREA;
+    use lacuna_medium::MemoryMedium;
+
+    #[test]
+    fn nothing_but_the_header_is_given() {
+        let held = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), false);
+        let lease = held.lease().unwrap();
+        assert_eq!(held.lease().err().unwrap().kind(), Kind::Busy);
+        let end = copy_c(8 << 20).unwrap();
+        for at in [COPY_A, COPY_B, end] {
+            lease.write(at, &[1; HEADER_LEN]).unwrap();
+            lease.read(at + 100, &mut [0; 100]).unwrap();
+            assert_eq!(lease.write(at + 1, &[1; HEADER_LEN]).unwrap_err().kind(), Kind::Usage);
+        }
+        for at in [HEADER_LEN as u64, HEADER_AREA, COPY_B - 1, end - 1, u64::MAX, u64::MAX - 5] {
+            assert_eq!(lease.write(at, &[1; 10]).unwrap_err().kind(), Kind::Usage, "{at}");
+            assert_eq!(lease.read(at, &mut [0; 10]).unwrap_err().kind(), Kind::Usage, "{at}");
+        }
+        drop(lease);
+        assert!(held.lease().is_ok());
+        let reading = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), true);
+        assert_eq!(reading.lease().err().unwrap().kind(), Kind::Busy);
+    }
+}

@@ -1,0 +1,118 @@
+//! What follows from the parameters of a disk, whichever format it has.
+
+use crate::backing::BackingKind;
+use crate::format::Params;
+use crate::human;
+use lacuna_contracts::{Action, Advice, BLOCK_SIZE, Error, Kind, Result, shell_word};
+use lacuna_header::{HEADER_LEN, Location, medium_len};
+
+impl dyn Params + '_ {
+    /// Whether the disk is of a format with levels, however many there are.
+    pub fn has_levels(&self) -> bool {
+        self.format().info().has_levels
+    }
+
+    /// Whether the medium of the header holds the data as well.
+    pub fn has_data_beside_header(&self) -> bool {
+        self.format().info().rests_on == BackingKind::File
+    }
+
+    /// Length of the shortest medium with room for the disk and all copies of its header.
+    pub fn medium_len(&self) -> u64 {
+        medium_len(self.end())
+    }
+
+    /// Refuses a file or device of `len` bytes at `location` that is shorter than the disk, and says how long it was.
+    pub fn check_length(&self, len: u64, location: &Location) -> Result<()> {
+        if len >= self.end() {
+            return Ok(());
+        }
+        if len == HEADER_LEN as u64 && !location.is_block_device() {
+            return Err(Error::new(Kind::Corrupt, format!("{location} is no disk"))
+                .found("a file as long as a backup of a header")
+                .expected("the disk of which it is the header")
+                .remedy(
+                    Advice::from(Action("header::restore"))
+                        .text(" takes a backup; if it is what is left of a disk, restore that from a backup"),
+                ));
+        }
+        let whole = self.medium_len();
+        let zeros = "what is left be read; what is gone reads as zeros, of which `check` says nothing";
+        let longer = if location.is_block_device() {
+            format!("a longer device, of {whole} bytes, that begins as this one does lets {zeros}")
+        } else {
+            format!("`truncate -s {whole} {}` lets {zeros}", shell_word(location.to_string()))
+        };
+        Err(Error::new(Kind::Corrupt, format!("{location} was cut short"))
+            .found(format!("{len} bytes"))
+            .expected(format!("at least {} bytes", self.end()))
+            .remedy(
+                Advice::from("restore it whole from a backup; if there is none, ")
+                    .action(Action("rescue"))
+                    .text(format!(" copies what is left, or {longer}")),
+            ))
+    }
+
+    /// Refuses so many levels, level 0 among them, if there cannot be as many.
+    pub fn check_levels(&self, levels: usize) -> Result<()> {
+        let most = 1 + self.describe().hidden_sizes.map_or(0, |sizes| sizes.len());
+        if levels <= most {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Usage, "too many levels")
+            .found(format!("{levels} levels"))
+            .expected(format!("at most {most} on a disk of this format and shape, level 0 among them")))
+    }
+
+    /// The same disk with `blocks` blocks. Errors: [`Kind::Usage`] for fewer than it has, or more than it can have.
+    pub fn grown(&self, blocks: u64) -> Result<Box<dyn Params>> {
+        let wanted = blocks.saturating_mul(BLOCK_SIZE as u64);
+        let refused =
+            || Error::new(Kind::Usage, "cannot resize the disk").found(format!("a size of {wanted} bytes"));
+        if self.format().info().rests_on == BackingKind::Directory {
+            return Err(
+                refused().expected("a disk: a vault has no size, it grows and shrinks with what is in it")
+            );
+        }
+        let disk = self.describe();
+        if wanted < disk.size {
+            return Err(refused()
+                .expected(format!("at least its present size, {} bytes", disk.size))
+                .remedy("a disk cannot shrink: create a smaller one and copy what you need"));
+        }
+        if wanted > disk.largest {
+            let (most, limit) = (disk.largest, disk.limit);
+            return Err(refused()
+                .expected(format!("at most {} ({most} bytes): {limit}", human(most)))
+                .remedy("create a larger disk and copy what you need"));
+        }
+        Ok(self.as_of(blocks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_crypto::Cipher;
+    use lacuna_sealed::Params as SealedParams;
+    use lacuna_sealed_objects::{ObjectLayout, ObjectParams};
+
+    #[test]
+    fn grows_within_the_map_and_never_shrinks() {
+        let flat = SealedParams::plan(Cipher::Gcm, 16384, None).unwrap();
+        let old: &dyn Params = &flat;
+        let new = SealedParams::parse(&old.grown(50_000).unwrap().encode()).unwrap();
+        assert_eq!(new, SealedParams { blocks: 50_000, ..flat });
+        let most = old.describe().largest / BLOCK_SIZE as u64;
+        assert_eq!(SealedParams::parse(&old.grown(most).unwrap().encode()).unwrap().blocks, most);
+        for bad in [16383, most + 1, u64::MAX / BLOCK_SIZE as u64] {
+            assert_eq!(old.grown(bad).unwrap_err().kind(), Kind::Usage);
+        }
+        let objects = ObjectParams::plan(Cipher::Gcm, ObjectLayout::Kv, 5000).unwrap();
+        let (objects, most): (&dyn Params, u64) = (&objects, 1 << 32);
+        assert!(objects.grown(most).is_ok());
+        for bad in [4999, most + 1, u64::MAX / BLOCK_SIZE as u64] {
+            assert_eq!(objects.grown(bad).unwrap_err().kind(), Kind::Usage);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Stands in for `lacuna-rados` in builds without it: there is never a connection.
+
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_medium::ObjectStore;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How to reach a cluster. Means nothing in this build.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterOptions {
+    /// The configuration file.
+    pub conf: Option<PathBuf>,
+    /// The user.
+    pub id: Option<String>,
+    /// The namespace in the pool.
+    pub namespace: Option<String>,
+    /// How long an operation may go without an answer.
+    pub timeout: Option<Duration>,
+}
+
+/// There is none.
+pub(crate) enum RadosPool {}
+
+/// There is none.
+pub(crate) enum WriterLock {}
+
+impl RadosPool {
+    pub(crate) fn connect(_: &str, _: &ClusterOptions) -> Result<Arc<RadosPool>> {
+        Err(Error::new(Kind::Usage, "cannot use a disk in RADOS")
+            .found("a build of lacuna without RADOS")
+            .expected("the path of a file or block device")
+            .remedy("use a build with the feature `rados`"))
+    }
+
+    pub(crate) fn lock_writer(&self, _: &str, _: bool) -> Result<WriterLock> {
+        match *self {}
+    }
+
+    pub(crate) fn has_keys(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn objects(&self, _: &str) -> Result<Arc<dyn ObjectStore>> {
+        match *self {}
+    }
+
+    pub(crate) fn object_names(&self, _: &str) -> Result<Vec<String>> {
+        match *self {}
+    }
+
+    pub(crate) fn check_taken_over(&self) -> Result<()> {
+        match *self {}
+    }
+}
+
+impl WriterLock {
+    pub(crate) fn taken_from(&self) -> Option<&str> {
+        match *self {}
+    }
+
+    pub(crate) fn remove(self) -> Result<()> {
+        match self {}
+    }
+
+    pub(crate) fn abandon(self) {
+        match self {}
+    }
+}
+
+/// Whether a library has threads that must not see the process end in the usual way.
+pub fn is_in_use() -> bool {
+    false
+}
+
+/// Ends the process with this exit code.
+pub fn exit_at_once(code: u8) -> ! {
+    std::process::exit(i32::from(code))
+}

@@ -1,0 +1,274 @@
+//! From a location and passphrases to what a disk is opened with.
+//!
+//! Unlocking and opening are two steps, because a process may fork between them: an open disk and a connection to
+//! a cluster have threads and the random source has state, and none of these may exist on both sides of a fork.
+//! The lock on a file crosses a fork; a connection is ended before it and made anew after it, and the header is
+//! then compared with what was unlocked.
+
+use crate::backing::held::Held;
+use crate::backing::rados::{Reconnect, check_unchanged};
+use crate::backing::{Backing, BackingKind, DiskRef, FilePlace, Holder, refuse_snapshot};
+use crate::claim::Claim;
+use crate::disk_key::{Key, Reach};
+use crate::format::Params;
+use crate::formats::table;
+use crate::observer::{Observer, during};
+use crate::open_disk::OpenDisk;
+use crate::opening::Opening;
+use lacuna_contracts::{Error, Kind, Result, SecretVec};
+use lacuna_header::{DiskId, Location, PublicHeader, Unlocked};
+use lacuna_medium::{Access, Medium};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What a person should know who opens a disk with levels for writing: the same words whatever levels it has (deniability
+/// contract).
+pub const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
+    it. If you have a passphrase of a deeper level, give that one.";
+
+/// What is said of a disk with levels whose medium keeps the time of its last reading, whichever levels it has.
+const ACCESS_TIMES: &str = "the access time of the file will show when the disk was last read, whichever level that was \
+    for: the system lets only the owner of a file prevent it. Own the file, or mount the file system that holds it with \
+    `noatime`.";
+
+/// What is said of a disk with levels, whichever it has, where the system gives no second descriptor for reads that leave nothing behind.
+const CACHED_READS: &str = "the system's cache may show what is read of the disk while it is open, whichever level that is for: its file \
+    could not be opened once more. Allow more open files (`ulimit -n`), and mount /proc.";
+
+/// A medium or disk that is held, with its open header.
+pub struct Volume {
+    /// The medium of the header; for a file, the medium of everything. Of a snapshot it is the header of the disk, which must not
+    /// be written: nobody holds the disk then.
+    pub header: Arc<dyn Medium>,
+    /// The open header.
+    pub unlocked: Unlocked,
+    /// The passphrases that opened it.
+    pub passphrases: Vec<SecretVec>,
+    /// The parameters of the disk.
+    pub parameters: Box<dyn Params>,
+    /// What the disk rests on, with the lock on it. None of a disk that another process has open.
+    backing: Option<Backing>,
+    /// Of a disk in a file that is unlocked for writing.
+    claim: Option<Arc<Claim>>,
+    /// The file or device that is held.
+    file: Option<OwnedFd>,
+    /// What is left of the disk is to be read.
+    rescue: bool,
+    location: Location,
+    steal: bool,
+}
+
+/// An open header, with the passphrases that opened it in the order in which they were given.
+pub type Opened = (Unlocked, Vec<SecretVec>);
+
+/// Opens a header with passphrases: all of them must open something.
+pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
+
+/// Takes hold of the disk, then gets passphrases, then opens the header: what can fail without a passphrase fails before `ask` is
+/// called. `ask` is given what the header says without one, and the way to open the header, which it may try several times.
+///
+/// Errors: [`Kind::Passphrase`], [`Kind::Busy`] while another process or client has the disk, [`Kind::NotFound`],
+/// [`Kind::Corrupt`], [`Kind::Usage`] for writing to what may be a whole device with the disk as its last partition, and what `ask`
+/// says.
+pub fn unlock(
+    location: &Location,
+    holder: &Holder,
+    access: Access,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<Volume> {
+    let disk = DiskRef { location, holder };
+    let held = disk.hold(access, observer)?;
+    let claims = held.connection().is_none() && access == Access::Write;
+    unlock_in(held, disk, claims, observer, ask)
+}
+
+/// [`unlock`] for reading of a disk whose medium is damaged or was cut short. It is opened with what is left of it: a block that cannot
+/// be read, or does not verify, fails alone. Errors: those of [`unlock`]; [`Kind::Corrupt`] where no copy of the header is whole.
+pub fn unlock_to_rescue(
+    location: &Location,
+    holder: &Holder,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<Volume> {
+    let disk = DiskRef { location, holder };
+    let held = disk.hold_to_rescue(observer)?;
+    let volume = unlock_in(held, disk, false, observer, ask)?;
+    Ok(Volume { rescue: true, ..volume })
+}
+
+/// The rest of [`unlock`]. `claims`: the disk is to be claimed for this process.
+fn unlock_in(
+    held: Held,
+    disk: DiskRef<'_>,
+    claims: bool,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<Volume> {
+    let DiskRef { location, holder } = disk;
+    let header = &held.header;
+    let naming = |e: Error| e.context(location);
+    let (public, _) = lacuna_header::read_public(&**header).map_err(naming)?;
+    let parameters = table::parse(&public, location).map_err(naming)?;
+    if claims && parameters.has_data_beside_header() {
+        // Copies of the header are not written to what is no whole disk.
+        parameters.check_length(header.len(), location)?;
+    }
+    let claim = if claims {
+        Claim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
+    } else {
+        None
+    };
+    let trying = format!("trying the passphrase of {location}");
+    let open = |passphrases: &[SecretVec]| {
+        during(observer, &trying, || lacuna_header::open(&**header, passphrases)).map_err(naming)
+    };
+    let (unlocked, passphrases) = ask(&public, &open)?;
+    // The claim is on the disk that was looked at.
+    if unlocked.header.uuid != public.uuid {
+        return Err(Error::new(Kind::Changed, format!("cannot open {location}"))
+            .found("the header of another disk than a moment ago")
+            .remedy("try again"));
+    }
+    let parameters = table::parse(&unlocked.header, location).map_err(naming)?;
+    // Where part of the disk is gone, no copy is written to the end.
+    let whole = header.len() >= parameters.end();
+    for note in unlocked.notes.iter().map(|note| format!("{location}: {note}")) {
+        if whole { observer.damaged_copy(&note) } else { observer.note(&note) }
+    }
+    let has_levels = parameters.has_levels();
+    if has_levels && held.touches {
+        observer.note(ACCESS_TIMES);
+    }
+    if has_levels && let Err(e) = header.expect_discreet_reads() {
+        observer.note(&format!("{CACHED_READS} ({})", e.finding()));
+    }
+    if let Some(connection) = held.connection().filter(|_| holder.steal) {
+        connection.hold(true, observer)?;
+        check_unchanged(&**header, &unlocked.header, location)?;
+    }
+    let Held { header, backing, file, .. } = held;
+    Ok(Volume {
+        header,
+        unlocked,
+        passphrases,
+        parameters,
+        backing,
+        claim,
+        file,
+        rescue: false,
+        location: location.clone(),
+        steal: holder.steal,
+    })
+}
+
+/// The header of a disk that another process has open, which reads and writes it for this one
+/// ([`HeaderLease`](crate::HeaderLease)).
+pub struct OpenHeader<'d> {
+    /// Where the disk lies.
+    pub location: &'d Location,
+    /// The medium of the header.
+    pub medium: Arc<dyn Medium>,
+}
+
+/// [`unlock`] of the header of a disk that another process has open. What is given back opens no disk.
+pub(crate) fn unlock_held(
+    disk: &OpenHeader<'_>,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<Volume> {
+    let held = Held::of_open_disk(Arc::clone(&disk.medium));
+    let holder = Holder::default();
+    unlock_in(held, DiskRef { location: disk.location, holder: &holder }, false, observer, ask)
+}
+
+/// Opens a disk: the deepest level that one of the passphrases opens decides how many levels are open. A disk that another
+/// process has open is refused; a copy or snapshot of it can be read. Errors: those of [`unlock`] and [`Key::open`].
+pub fn open(
+    location: &Location,
+    passphrases: Vec<SecretVec>,
+    opening: Opening,
+    observer: &dyn Observer,
+) -> Result<Arc<OpenDisk>> {
+    let given = |_: &PublicHeader, open: Opener<'_>| Ok((open(&passphrases)?, passphrases));
+    let volume = unlock(location, &Holder::default(), access(opening.read_only), observer, given)?;
+    volume.into_key(false)?.open(opening).map(Arc::new)
+}
+
+/// What the header of a disk in a file says without a passphrase. None of what is no file, and where there is no header that says
+/// anything: whatever opens the disk then says why. Errors: what keeps the header from being read.
+pub fn peek(location: &Location) -> Result<Option<Box<dyn Params>>> {
+    let Location::Path(path) = location else { return Ok(None) };
+    // Without a hold: another program may have it open.
+    let seen = FilePlace::Named(path).look().and_then(|look| lacuna_header::read_public(&look));
+    match seen.and_then(|(public, _)| table::parse(&public, location)) {
+        Ok(params) => Ok(Some(params)),
+        Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => Ok(None),
+        Err(e) => Err(e.context(location)),
+    }
+}
+
+impl Volume {
+    /// Refuses a snapshot, whose header is that of the disk, which another client may hold.
+    pub(crate) fn refuse_snapshot(&self, verb: &str) -> Result<()> {
+        refuse_snapshot(&self.location, verb)
+    }
+
+    /// What a vault needs of it: the medium of the header, the open header, and the claim.
+    pub(crate) fn into_held(self) -> (Arc<dyn Medium>, Unlocked, Option<Arc<Claim>>) {
+        (self.header, self.unlocked, self.claim)
+    }
+
+    /// By which its owner knows the disk again.
+    pub fn id(&self) -> DiskId {
+        self.unlocked.id()
+    }
+
+    /// The file or device that is held, opened as a path alone: it neither reads nor locks, and is the same one whatever is at the
+    /// location by now. None in a pool, and when it was taken.
+    pub fn take_file(&mut self) -> Option<OwnedFd> {
+        self.file.take()
+    }
+
+    /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if one is to come.
+    ///
+    /// Errors: [`Kind::Usage`] for a vault, [`Kind::Busy`] for a disk that another process has open.
+    pub fn into_key(self, forks: bool) -> Result<Key> {
+        let Volume { unlocked, parameters, backing, claim, location, steal, rescue, .. } = self;
+        if parameters.format().info().rests_on == BackingKind::Directory {
+            return Err(not_a_disk(&location));
+        }
+        let backing = backing.ok_or_else(|| {
+            Error::new(Kind::Busy, format!("cannot open {location}"))
+                .found("a disk that another process has open")
+        })?;
+        let (id, uuid) = (unlocked.id(), unlocked.header.uuid);
+        let reach = match backing {
+            Backing::Pool(connection) if forks => Reach::Anew(Box::new(Reconnect {
+                target: connection.target().clone(),
+                location: location.clone(),
+                steal,
+                header: unlocked.header,
+            })),
+            held => Reach::Held(held),
+        };
+        Ok(Key { reach, parameters, claim, masters: unlocked.master_keys, id, uuid, rescue, location })
+    }
+}
+
+/// The refusal to use a vault as a disk.
+fn not_a_disk(location: &Location) -> Error {
+    Error::new(Kind::Usage, format!("cannot use {location} as a disk"))
+        .found("a vault, which is a file system and has no blocks to serve")
+        .expected("a disk")
+        .remedy("open it as a vault: it is mounted then")
+}
+
+/// How a medium is opened for a disk that is, or is not, to be written.
+fn access(read_only: bool) -> Access {
+    if read_only { Access::Read } else { Access::Write }
+}
+
+#[cfg(test)]
+#[path = "unlock_tests.rs"]
+mod tests;

@@ -1,0 +1,370 @@
+//! Vaults: file systems in a directory that nobody trusts, such as one that a server keeps or a program synchronises.
+//!
+//! A vault is a directory. What is in it is ciphertext, and whatever is altered, exchanged, removed or rolled back in it is
+//! noticed. One small file outside, the *anchor*, remembers which state was the last.
+//!
+//! ```
+//! use lacuna_storage::vault::{self, NewVault, VaultOpening};
+//! use lacuna_storage::{Cost, Kind, Passphrase, Silent};
+//!
+//! # fn main() -> lacuna_storage::Result<()> {
+//! # let temporary = tempfile::tempdir().unwrap();
+//! # let dir = temporary.path().join("photos");
+//! # let anchor = temporary.path().join("anchor");
+//! let passphrase = || Passphrase::new(b"correct horse battery staple".to_vec());
+//!
+//! // Without the cost a try costs a second, as it should; without the path the anchor lies where this machine keeps state.
+//! let new = NewVault { cost: Cost::fixed(1024, 1)?, anchor: Some(anchor.clone()), ..NewVault::new(&dir) };
+//! vault::create(&new, &Silent, || Ok(passphrase()))?;
+//!
+//! let opening = VaultOpening { anchor: Some(anchor), ..VaultOpening::default() };
+//! let open = vault::open(&dir, vec![passphrase()], opening.clone(), &Silent)?;
+//! assert_eq!(open.vault().check(&mut |_, _| ())?.bad.len(), 0);
+//! open.close()?;
+//!
+//! // Another process has it: a vault is open once.
+//! let open = vault::open(&dir, vec![passphrase()], opening.clone(), &Silent)?;
+//! let second = vault::open(&dir, vec![passphrase()], opening, &Silent);
+//! assert_eq!(second.err().map(|e| e.kind()), Some(Kind::Busy));
+//! open.close()?;
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::backing::{BackingKind, FilePlace, Holder};
+use crate::claim::Claim;
+use crate::cost::Cost;
+use crate::observer::{Observer, during};
+use crate::sync_directory::sync_directory;
+use crate::unlock::{Opened, Opener};
+use crate::{vault_anchor, vault_place};
+use lacuna_contracts::{Budget, Error, Kind, Result, Secret, SecretVec};
+use lacuna_crypto::SystemRandom;
+use lacuna_header::{
+    CreateHeader, DiskId, FormatId, HEADER_AREA, Location, NewHeader, PublicHeader, Uuid, medium_len,
+};
+pub use lacuna_integrity::{Choice, Scheme};
+use lacuna_medium::{Access, DiskFolder, FileMedium, Medium, Space};
+use lacuna_vault::store::{Anchor, AnchorState, FileAnchor};
+pub use lacuna_vault::store::{Consent, FILES};
+pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Log, Rescue, Vault};
+use lacuna_vault::{Base, OpenOptions, SystemWallClock, VaultOptions};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use crate::vault_anchor::default_anchor;
+pub use crate::vault_params::{VAULT_VERSION, VaultParams, choices};
+pub use crate::vault_place::{HEADER_FILE, is_vault, lacks_header};
+pub use crate::vault_rescue::{Missing, RescueReport, rescue};
+
+/// A vault to be made.
+#[derive(Clone, Debug)]
+pub struct NewVault {
+    /// The directory, which is made if there is none, and must be empty otherwise.
+    pub dir: PathBuf,
+    /// How files are protected that ask for nothing else.
+    pub integrity: Choice,
+    /// Where this machine remembers its last state, if not at [`default_anchor`].
+    pub anchor: Option<PathBuf>,
+    /// What trying a passphrase costs.
+    pub cost: Cost,
+}
+
+impl NewVault {
+    /// One in this directory, with defaults for everything else.
+    pub fn new(dir: impl Into<PathBuf>) -> NewVault {
+        NewVault { dir: dir.into(), integrity: Choice::Auto, anchor: None, cost: Cost::default() }
+    }
+}
+
+/// A vault that was made.
+pub struct CreatedVault {
+    /// The header, as anybody can read it.
+    pub header: PublicHeader,
+    /// By which its owner knows the vault again ([`VaultOpening::expect`]).
+    pub id: DiskId,
+    /// Where this machine remembers its last state.
+    pub anchor: PathBuf,
+}
+
+/// Refuses a place for the anchor of a new vault where something is: what could not be made is removed again, and must be ours.
+fn check_free(anchor: &Path) -> Result<()> {
+    match std::fs::symlink_metadata(anchor) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::io(format!("cannot look for an anchor at {}", anchor.display()), &e)),
+        Ok(_) => Err(Error::new(
+            Kind::Exists,
+            format!("cannot use {} for the anchor of a new vault", anchor.display()),
+        )
+        .found("a file that is there already, perhaps the anchor of another vault")
+        .expected("a path where nothing exists")),
+    }
+}
+
+/// Makes a vault. `passphrase` is called once nothing else can be refused.
+///
+/// Errors: [`Kind::Exists`] if something is in the directory, [`Kind::NotFound`] if the directory above it is not there,
+/// [`Kind::NoSpace`], and what the system reports. Nothing is left of a vault that could not be made whole.
+pub fn create(
+    new: &NewVault,
+    observer: &dyn Observer,
+    passphrase: impl FnOnce() -> Result<SecretVec>,
+) -> Result<CreatedVault> {
+    vault_place::NewPlace::check(&new.dir)?;
+    let random = Arc::new(SystemRandom::new()?);
+    let uuid = Uuid::random(&*random);
+    let anchor = vault_anchor::place(&new.dir, new.anchor.as_deref(), uuid)?;
+    check_free(&anchor)?;
+    let header = CreateHeader {
+        format: FormatId::VAULT,
+        params: VaultParams { integrity: new.integrity }.encode().to_vec(),
+        end: HEADER_AREA,
+        cost: new.cost.settle(observer),
+        levels: &[vec![passphrase()?]],
+        uuid: Some(uuid),
+    };
+    let header = during(observer, "making keys of the passphrase", || NewHeader::build(header, &*random))?;
+    let (public, id) = (header.unlocked().header.clone(), header.unlocked().id());
+    let place = vault_place::NewPlace::make(&new.dir)?;
+    let file = new.dir.join(HEADER_FILE);
+    let medium = FileMedium::create(&file, medium_len(HEADER_AREA))?;
+    let naming = |e: Error| e.context(format!("cannot make a vault in {}", new.dir.display()));
+    // The header comes last: until it is written there is nothing that looks like a vault.
+    let made = header.write(&medium, |unlocked| {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let options = VaultOptions { choice: new.integrity, uid, gid, ..VaultOptions::default() };
+        let paths = VaultPaths { dir: &new.dir, uuid, anchor: &anchor };
+        let base = base(&paths, false, random.clone())?;
+        Vault::create(base, &unlocked.master_keys[0], uuid.0, &options)?.close()
+    });
+    let synced = made.and_then(|_| sync_directory(&file));
+    let synced = synced.and_then(|()| sync_directory(&new.dir));
+    synced.map_err(naming).inspect_err(|_| drop(std::fs::remove_file(&anchor)))?;
+    place.keep();
+    Ok(CreatedVault { header: public, id, anchor })
+}
+
+/// How a vault is opened.
+#[derive(Clone)]
+pub struct VaultOpening {
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Accept the state that is there although this machine remembers another: a backup that was restored on purpose. What is agreed
+    /// to is the state that was read when it was asked.
+    pub accept: Option<Consent>,
+    /// Memory for all caches.
+    pub budget: Budget,
+    /// Where this machine remembers the last state, if not at [`default_anchor`].
+    pub anchor: Option<PathBuf>,
+    /// Where findings go: what does not verify, by plain path, backing file and block.
+    pub log: Log,
+    /// The vault that it has to be; any if not given.
+    pub expect: Option<DiskId>,
+}
+
+impl Default for VaultOpening {
+    /// For reading and writing, with the usual memory and anchor.
+    fn default() -> Self {
+        VaultOpening {
+            read_only: false,
+            accept: None,
+            budget: Budget::default(),
+            anchor: None,
+            log: Arc::new(|_| ()),
+            expect: None,
+        }
+    }
+}
+
+/// What it takes to open a vault, which is held. May cross a fork; the hold on it crosses with it.
+pub struct VaultKey {
+    dir: PathBuf,
+    header: Arc<dyn Medium>,
+    claim: Option<Arc<Claim>>,
+    master: Secret<32>,
+    uuid: Uuid,
+}
+
+/// Takes hold of a vault, then gets passphrases, then opens its header, as [`crate::unlock`] does for disks.
+///
+/// Errors: [`Kind::NotFound`] if there is no vault, [`Kind::Busy`] while another process has it, [`Kind::Passphrase`],
+/// [`Kind::Corrupt`], and what `ask` says.
+pub fn unlock(
+    dir: &Path,
+    access: Access,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<VaultKey> {
+    vault_place::check(dir)?;
+    // The paths that are used later, when the process may stand elsewhere.
+    let dir = dir.canonicalize().map_err(|e| Error::io(format!("cannot open {}", dir.display()), &e))?;
+    let location = Location::Path(dir.clone());
+    let volume = crate::unlock::unlock(&location, &Holder::default(), access, observer, ask)?;
+    if volume.parameters.format().info().rests_on != BackingKind::Directory {
+        return Err(Error::new(Kind::NotFound, format!("{} is not a vault", dir.display()))
+            .found(format!("the header of a disk in {HEADER_FILE}")));
+    }
+    let (header, mut unlocked, claim) = volume.into_held();
+    let uuid = unlocked.header.uuid;
+    let master = unlocked.master_keys.drain(..).next();
+    let master = master.ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
+    Ok(VaultKey { dir, header, claim, master, uuid })
+}
+
+/// Opens a vault with these passphrases, of which each must open its header.
+///
+/// Errors: those of [`unlock`] and [`VaultKey::open`].
+pub fn open(
+    dir: &Path,
+    passphrases: Vec<SecretVec>,
+    opening: VaultOpening,
+    observer: &dyn Observer,
+) -> Result<OpenVault> {
+    let given = |_: &PublicHeader, open: Opener<'_>| Ok((open(&passphrases)?, passphrases));
+    let access = if opening.read_only { Access::Read } else { Access::Write };
+    unlock(dir, access, observer, given)?.open(opening)
+}
+
+impl VaultKey {
+    /// The name of the vault for programs.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// By which its owner knows the vault again.
+    pub fn id(&self) -> DiskId {
+        DiskId::of(&self.master, self.uuid)
+    }
+
+    /// Where this machine remembers its last state, if `given` names no other place.
+    ///
+    /// Errors: [`Kind::Usage`] for a place that cannot be meant.
+    pub fn anchor(&self, given: Option<&Path>) -> Result<PathBuf> {
+        vault_anchor::place(&self.dir, given, self.uuid)
+    }
+
+    /// Opens the vault, and first finishes what a crash interrupted.
+    ///
+    /// Errors: [`Kind::RolledBack`] if the state that is there is older than the one that this machine remembers, or of another
+    /// history; [`Kind::Corrupt`], also for another vault than the expected one; and what the system reports.
+    pub fn open(&self, opening: VaultOpening) -> Result<OpenVault> {
+        self.claim.iter().for_each(|claim| claim.renew());
+        let VaultOpening { read_only, accept, budget, anchor, log, expect } = opening;
+        self.id().check(expect).map_err(|e| e.context(self.dir.display()))?;
+        let anchor = self.anchor(anchor.as_deref())?;
+        let options = OpenOptions { read_only, accept, budget, log, ..OpenOptions::default() };
+        let base = base(&self.paths(&anchor), read_only, Arc::new(SystemRandom::new()?))?;
+        // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
+        let master = self.master.clone();
+        let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
+        let vault = Arc::new(Vault::open(base, &master, self.uuid.0, &options).map_err(naming)?);
+        Ok(OpenVault { vault, _header: Arc::clone(&self.header), _claim: self.claim.clone() })
+    }
+
+    fn paths<'v>(&'v self, anchor: &'v Path) -> VaultPaths<'v> {
+        VaultPaths { dir: &self.dir, uuid: self.uuid, anchor }
+    }
+
+    /// Opens a damaged vault to look at what verifies of it. What `opening` says of reading and accepting is of no meaning.
+    ///
+    /// Errors: [`Kind::Corrupt`] if nothing of it can be reached, and what the system reports.
+    pub fn open_to_rescue(&self, opening: VaultOpening) -> Result<Rescue> {
+        self.claim.iter().for_each(|claim| claim.renew());
+        let VaultOpening { budget, anchor, log, .. } = opening;
+        let anchor = self.anchor(anchor.as_deref())?;
+        let options = OpenOptions { budget, log, ..OpenOptions::default() };
+        let base = base(&self.paths(&anchor), true, Arc::new(SystemRandom::new()?))?;
+        let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
+        Rescue::open(base, &self.master.clone(), self.uuid.0, &options).map_err(naming)
+    }
+}
+
+/// Where a vault and its anchor lie.
+struct VaultPaths<'v> {
+    dir: &'v Path,
+    uuid: Uuid,
+    /// Where this machine remembers its last state.
+    anchor: &'v Path,
+}
+
+/// What a vault rests on.
+fn base(paths: &VaultPaths<'_>, read_only: bool, random: Arc<SystemRandom>) -> Result<Base> {
+    let access = if read_only { Access::Read } else { Access::Write };
+    Ok(Base {
+        folder: Arc::new(DiskFolder::open(paths.dir, access)?),
+        anchor: Arc::new(FileAnchor::open(paths.anchor, paths.uuid.0, read_only)?),
+        random,
+        clock: Arc::new(SystemWallClock),
+    })
+}
+
+/// A vault that is open. Dropping it ends the hold on the directory; [`OpenVault::close`] comes before.
+pub struct OpenVault {
+    vault: Arc<Vault>,
+    // Their locks go after the vault.
+    _header: Arc<dyn Medium>,
+    _claim: Option<Arc<Claim>>,
+}
+
+impl OpenVault {
+    /// What front ends serve.
+    pub fn vault(&self) -> &Arc<Vault> {
+        &self.vault
+    }
+
+    /// Whether this machine remembered nothing of the vault, so that nobody could tell whether this is its newest state.
+    pub fn is_first_opening(&self) -> bool {
+        self.vault.first_opening()
+    }
+
+    /// Makes everything durable and ends it.
+    pub fn close(self) -> Result<()> {
+        self.vault.close()
+    }
+}
+
+/// What a vault says about itself without a passphrase.
+pub struct AboutVault {
+    /// The header, as anybody can read it.
+    pub header: PublicHeader,
+    /// What it says of the vault.
+    pub params: VaultParams,
+    /// What a person should know about the copies of the header: sentences.
+    pub notes: Vec<String>,
+    /// Whether a process has it open.
+    pub in_use: bool,
+    /// The file system that holds it.
+    pub space: Space,
+    /// Where this machine remembers its last state.
+    pub anchor: PathBuf,
+    /// That state; none before the first opening here.
+    pub remembered: Option<AnchorState>,
+}
+
+/// What a vault says about itself without a passphrase. Nothing of it is authenticated, but for what this machine remembers.
+///
+/// Errors: [`Kind::NotFound`] if there is no vault.
+pub fn about(dir: &Path, anchor: Option<&Path>) -> Result<AboutVault> {
+    vault_place::check(dir)?;
+    let look = FilePlace::HeaderIn(dir).look()?;
+    let naming = |e: Error| e.context(dir.display());
+    let (header, notes) = lacuna_header::read_public(&look).map_err(naming)?;
+    if header.format != FormatId::VAULT {
+        return Err(Error::new(Kind::NotFound, format!("{} is not a vault", dir.display()))
+            .found(format!("the format {} in {HEADER_FILE}", header.format))
+            .expected("the format vault"));
+    }
+    let params = VaultParams::parse(&header.params).map_err(naming)?;
+    let anchor = vault_anchor::place(dir, anchor, header.uuid)?;
+    let remembered = FileAnchor::open(&anchor, header.uuid.0, true)?.load()?;
+    let space = space(dir)?;
+    Ok(AboutVault { header, params, notes, in_use: look.in_use, space, anchor, remembered })
+}
+
+/// What the file system of a directory has, without taking hold of the directory.
+fn space(dir: &Path) -> Result<Space> {
+    let found = rustix::fs::statvfs(dir)
+        .map_err(|e| Error::io(format!("cannot ask for the space of {}", dir.display()), &e.into()))?;
+    Ok(found.into())
+}

@@ -1,0 +1,79 @@
+//! Where this machine remembers the last state of a vault: a small file outside of it.
+
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_header::Uuid;
+use lacuna_vault::store::default_anchor_path;
+use std::path::{Path, PathBuf};
+
+/// Where the anchor of a vault lies if nobody says otherwise: `lacuna/anchors/UUID` in `XDG_STATE_HOME`; where that is not
+/// set, in `/var/lib` for root and in `~/.local/state` for others.
+///
+/// Errors: [`Kind::Usage`] if neither that variable nor `HOME` names a directory.
+pub fn default_anchor(uuid: Uuid) -> Result<PathBuf> {
+    default_anchor_path(&uuid.0)
+}
+
+/// The file that is meant, by a path that does not depend on where the process stands. Refuses one inside the vault, which would be
+/// rolled back with it.
+///
+/// Errors: [`Kind::Usage`]; [`Kind::NotFound`] if the directory above a given one is not there.
+pub(crate) fn place(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<PathBuf> {
+    let path = match given {
+        Some(path) => std::path::absolute(path)
+            .map_err(|e| Error::io(format!("cannot use {} for the anchor", path.display()), &e))?,
+        None => default_anchor(uuid)?,
+    };
+    let refused = |found: &str| {
+        Error::new(Kind::Usage, format!("cannot use {} for the anchor of the vault", path.display()))
+            .found(found)
+            .expected(
+                "a file outside of the vault that stays on this machine, and is not copied with the vault",
+            )
+    };
+    if path.is_dir() {
+        return Err(refused("a directory"));
+    }
+    let vault = std::path::absolute(vault)
+        .map_err(|e| Error::io(format!("cannot find the vault {}", vault.display()), &e))?;
+    if real(&path).starts_with(real(&vault)) {
+        return Err(refused("a place inside of the vault"));
+    }
+    // A place that somebody mistyped would remember nothing.
+    if let Some(above) = path.parent().filter(|above| given.is_some() && !above.is_dir()) {
+        return Err(refused(&format!("no directory {}", above.display()))
+            .with_kind(Kind::NotFound)
+            .remedy("check the path, or make the directory first"));
+    }
+    Ok(path)
+}
+
+/// An absolute path without links, as far as it exists.
+fn real(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let Some((above, real)) = there else { return path.to_owned() };
+    real.join(path.strip_prefix(above).unwrap_or(Path::new("")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_anchor_lies_outside_of_its_vault() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = dir.path().join("v");
+        std::fs::create_dir(&vault).unwrap();
+        let uuid = Uuid([7; 16]);
+        let at = |path: PathBuf| place(&vault, Some(&path), uuid).map_err(|e| e.kind());
+        for inside in ["v/anchor", "v/a/b", "v/../v/anchor", "v"] {
+            assert_eq!(at(dir.path().join(inside)), Err(Kind::Usage), "{inside}");
+        }
+        let new = dir.path().join("new");
+        assert!(place(&new, Some(&new.join("anchor")), uuid).is_err());
+        let outside = dir.path().join("new/anchor");
+        assert_eq!(at(outside.clone()), Err(Kind::NotFound));
+        std::fs::create_dir(outside.parent().unwrap()).unwrap();
+        assert_eq!(at(outside.clone()), Ok(outside));
+        assert!(default_anchor(uuid).unwrap().ends_with(format!("lacuna/anchors/{uuid}")));
+    }
+}

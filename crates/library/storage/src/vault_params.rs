@@ -1,0 +1,116 @@
+//! What the header of a vault says of it: the version of its format, and the scheme of files that name none.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 2 | version, 1 |
+//! | 2 | 1 | integrity: 0 = auto, 1 = mt, 2 = rand, 3 = comp |
+//! | 3 | 1 | zero |
+
+use crate::backing::BackingKind;
+use crate::format::{Description, Format, FormatInfo, Params};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_header::FormatId;
+use lacuna_integrity::{Choice, Scheme};
+
+/// The version of vaults that this build makes and opens.
+pub const VAULT_VERSION: u16 = 1;
+
+/// Bytes of the parameters in the header.
+const LEN: usize = 4;
+
+/// What files of a vault can be protected by, in the order of the bytes that stand for them.
+const CHOICES: [Choice; 4] =
+    [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
+
+/// The parameters of a vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VaultParams {
+    /// How files are protected that neither themselves nor by their directory ask for something else.
+    pub integrity: Choice,
+}
+
+impl VaultParams {
+    /// Reads them from a header. Errors: [`Kind::NotFound`] for another version, [`Kind::Corrupt`] for what no version has.
+    pub fn parse(bytes: &[u8]) -> Result<VaultParams> {
+        let refused = |kind: Kind, found: String| {
+            Error::new(kind, "cannot read the parameters of the vault").found(found)
+        };
+        let version = bytes.first_chunk().map(|version| u16::from_le_bytes(*version));
+        if let Some(version) = version.filter(|version| *version != VAULT_VERSION) {
+            return Err(refused(Kind::NotFound, format!("version {version} of the format"))
+                .expected(format!("version {VAULT_VERSION}, which this build knows"))
+                .remedy("use a version of lacuna that knows it"));
+        }
+        let wrong =
+            || refused(Kind::Corrupt, format!("the bytes {bytes:02x?}")).expected("parameters of a vault");
+        let bytes: &[u8; LEN] = bytes.try_into().map_err(|_| wrong())?;
+        let integrity = CHOICES.get(usize::from(bytes[2])).filter(|_| bytes[3] == 0);
+        Ok(VaultParams { integrity: *integrity.ok_or_else(wrong)? })
+    }
+
+    /// The parameters as they stand in the header.
+    pub fn encode(&self) -> [u8; LEN] {
+        let code = CHOICES.iter().position(|choice| *choice == self.integrity);
+        let code = code.expect("vaults are made with what is offered alone") as u8;
+        let [low, high] = VAULT_VERSION.to_le_bytes();
+        [low, high, code, 0]
+    }
+}
+
+/// The format of the headers of vaults, which are no disks.
+#[derive(Debug)]
+pub(crate) struct VaultFormat;
+
+impl Format for VaultFormat {
+    fn info(&self) -> FormatInfo {
+        FormatInfo::of(FormatId::VAULT, "vault", BackingKind::Directory)
+    }
+
+    fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
+        Ok(Box::new(VaultParams::parse(params)?))
+    }
+}
+
+impl Params for VaultParams {
+    fn format(&self) -> &'static dyn Format {
+        &VaultFormat
+    }
+
+    fn describe(&self) -> Description {
+        Description {
+            cipher: self.integrity.name(),
+            layout: Some("one backing file for each file".to_owned()),
+            ..Description::of(0, 0)
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        VaultParams::encode(self).to_vec()
+    }
+
+    fn as_of(&self, _blocks: u64) -> Box<dyn Params> {
+        Box::new(*self)
+    }
+}
+
+/// What files of a vault can be protected by.
+pub fn choices() -> [Choice; 4] {
+    CHOICES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_choice_survives_and_nothing_else_is_read() {
+        for integrity in CHOICES {
+            let params = VaultParams { integrity };
+            assert_eq!(VaultParams::parse(&params.encode()).unwrap(), params);
+        }
+        assert_eq!(VaultParams::parse(&[2, 0, 0, 0]).unwrap_err().kind(), Kind::NotFound);
+        for bad in [&[1, 0][..], &[1, 0, 4, 0], &[1, 0, 0, 1], &[1, 0, 0, 0, 0], &[]] {
+            assert_eq!(VaultParams::parse(bad).unwrap_err().kind(), Kind::Corrupt, "{bad:?}");
+        }
+    }
+}

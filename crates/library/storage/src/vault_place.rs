@@ -1,0 +1,277 @@
+//! Where a vault lies: a directory of its own with the header in the file `lacuna.vault`.
+
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_header::{HEADER_AREA, medium_len};
+use lacuna_medium::{FileMedium, LOCK_FILE};
+use lacuna_vault::store::FILES;
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The name of the file that holds the header of a vault.
+pub const HEADER_FILE: &str = "lacuna.vault";
+
+/// Whether a directory is a vault: it has a file with the header of one. A symbolic link in its place is none: a
+/// user who may write to the directory could lead to any file with it.
+pub fn is_vault(path: &Path) -> bool {
+    path.is_dir() && std::fs::symlink_metadata(path.join(HEADER_FILE)).is_ok_and(|about| about.is_file())
+}
+
+/// Whether a directory holds what a vault holds beside its header.
+pub fn lacks_header(dir: &Path) -> bool {
+    let about = |file: &str| std::fs::symlink_metadata(dir.join(file));
+    // One that cannot be looked at is none that lacks.
+    let lacks = about(HEADER_FILE).is_err_and(|e| e.kind() == ErrorKind::NotFound);
+    dir.is_dir() && lacks && FILES.iter().any(|file| about(file).is_ok())
+}
+
+/// The file for the header of a vault that lacked it: it goes again unless a header is restored there.
+#[derive(Default)]
+pub(crate) struct NewHeaderFile(Option<PathBuf>);
+
+impl NewHeaderFile {
+    /// Makes the file if the vault lacks it.
+    pub(crate) fn make(dir: &Path) -> Result<NewHeaderFile> {
+        if !lacks_header(dir) {
+            return Ok(NewHeaderFile(None));
+        }
+        let path = dir.join(HEADER_FILE);
+        FileMedium::create(&path, medium_len(HEADER_AREA))?;
+        Ok(NewHeaderFile(Some(path)))
+    }
+
+    /// It holds a header now.
+    pub(crate) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewHeaderFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Refuses what is no vault.
+///
+/// Errors: [`Kind::NotFound`].
+pub(crate) fn check(dir: &Path) -> Result<()> {
+    let what = format!("{} is not a vault", dir.display());
+    let kind = std::fs::metadata(dir).map_err(|e| Error::io(format!("cannot open {}", dir.display()), &e))?;
+    let refused = |found: &str| Error::new(Kind::NotFound, what.clone()).found(found);
+    if !kind.is_dir() {
+        return Err(refused("a file").expected("the directory of a vault"));
+    }
+    match std::fs::symlink_metadata(dir.join(HEADER_FILE)) {
+        Ok(about) if about.is_file() => return Ok(()),
+        Ok(about) => {
+            let found = if about.is_symlink() { "a symbolic link" } else { "something that is no file" };
+            return Err(refused(&format!("{found} in the place of {HEADER_FILE}"))
+                .expected("a regular file")
+                .remedy("find out who put it there; restore the directory from a backup"));
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(Error::io(format!("cannot look for {HEADER_FILE} in {}", dir.display()), &e)),
+    }
+    let error = if lacks_header(dir) {
+        refused("the files of a vault without its header").remedy("restore the header from a backup of it")
+    } else {
+        refused("a directory without a header")
+            .remedy("check the path, or make a vault in an empty directory first")
+    };
+    Err(error.expected(format!("a directory with the file {HEADER_FILE} in it")))
+}
+
+/// The directory of a new vault while it is made: what was put there goes again unless it is kept.
+pub(crate) struct NewPlace {
+    dir: PathBuf,
+    made: bool,
+    kept: bool,
+}
+
+impl NewPlace {
+    /// Refuses a place where no vault can be made, before anything is written.
+    ///
+    /// Errors: [`Kind::Exists`] if something is there, [`Kind::NotFound`] if the directory above is not.
+    pub(crate) fn check(dir: &Path) -> Result<()> {
+        let what = format!("cannot make a vault in {}", dir.display());
+        let mut entries = match std::fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let missing = format!("no directory {}", parent.display());
+                let refused = || Error::new(Kind::NotFound, &what).found(missing).remedy("make it first");
+                return if parent.is_dir() { Ok(()) } else { Err(refused()) };
+            }
+            Err(e) if e.kind() == ErrorKind::NotADirectory => {
+                return Err(Error::new(Kind::Exists, what)
+                    .found("a file")
+                    .expected("an empty directory, or a path where nothing exists"));
+            }
+            Err(e) => return Err(Error::io(what, &e)),
+        };
+        if entries.next().is_none() {
+            return Ok(());
+        }
+        let found = if is_vault(dir) { "a vault" } else { "a directory with something in it" };
+        Err(Error::new(Kind::Exists, what)
+            .found(found)
+            .expected("an empty directory, or a path where nothing exists")
+            .remedy(
+                "choose another directory; what is in this one can be copied into the vault once it is open",
+            ))
+    }
+
+    /// Makes the directory if there is none.
+    pub(crate) fn make(dir: &Path) -> Result<NewPlace> {
+        let made = match DirBuilder::new().mode(0o700).create(dir) {
+            Ok(()) => true,
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => false,
+            Err(e) => return Err(Error::io(format!("cannot make the directory {}", dir.display()), &e)),
+        };
+        Ok(NewPlace { dir: dir.to_owned(), made, kept: false })
+    }
+
+    /// The vault is whole: it stays.
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for NewPlace {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        // It was empty a moment ago, and what has these names now is the vault's that could not be made.
+        for file in FILES.into_iter().chain([HEADER_FILE, LOCK_FILE]) {
+            let _ = std::fs::remove_file(self.dir.join(file));
+        }
+        for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.len() == 2 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+        if self.made {
+            let _ = std::fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::header::{self, MayLose};
+    use crate::vault::{self, NewVault};
+    use crate::{
+        ClusterOptions, Cost, CreateOptions, DiskRef, Holder, Opened, Opener, Passphrase, Shape, Silent,
+        about, erase, unlock,
+    };
+    use lacuna_header::Location;
+    use lacuna_medium::Access;
+
+    #[test]
+    fn only_an_empty_directory_takes_a_vault() {
+        let dir = tempfile::tempdir().unwrap();
+        let kind = |path: &Path| NewPlace::check(path).map_err(|e| e.kind());
+        assert_eq!(kind(dir.path()), Ok(()));
+        assert_eq!(kind(&dir.path().join("new")), Ok(()));
+        assert_eq!(kind(&dir.path().join("no/new")), Err(Kind::NotFound));
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert_eq!(kind(&dir.path().join("file")), Err(Kind::Exists));
+        assert_eq!(kind(dir.path()), Err(Kind::Exists));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_vault_that_could_not_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("v");
+        let place = NewPlace::make(&at).unwrap();
+        std::fs::create_dir(at.join("a0")).unwrap();
+        for file in [HEADER_FILE, "super.0", "super.1", "journal.0", "journal.1", "lock", "a0/b1"] {
+            std::fs::write(at.join(file), "").unwrap();
+        }
+        assert!(is_vault(&at) && check(&at).is_ok());
+        std::fs::remove_file(at.join(HEADER_FILE)).unwrap();
+        assert!(check(&at).unwrap_err().to_string().contains("without its header"));
+        drop(place);
+        assert!(!at.exists());
+        NewPlace::make(&at).unwrap().keep();
+        assert!(at.exists());
+    }
+
+    /// The anchor is made after the files of the store: where that fails, they go again, and the next try finds nothing in its way.
+    #[test]
+    fn a_vault_whose_anchor_cannot_be_made_leaves_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let (empty, missing) = (home.path().join("empty"), home.path().join("missing"));
+        std::fs::create_dir(&empty).unwrap();
+        let create = |dir: &Path, anchor: PathBuf| {
+            let cost = Cost::fixed(1024, 1).unwrap();
+            let new = NewVault { anchor: Some(anchor), cost, ..NewVault::new(dir) };
+            vault::create(&new, &Silent, || Ok(Passphrase::new(b"correct horse".to_vec())))
+        };
+        for dir in [&empty, &missing] {
+            let failed = create(dir, PathBuf::from("/proc/nothing is made here/anchor")).err().unwrap();
+            assert!(failed.to_string().contains("anchor"), "{failed}");
+        }
+        assert!(std::fs::read_dir(&empty).unwrap().next().is_none() && !missing.exists());
+        for dir in [&empty, &missing] {
+            create(dir, dir.with_extension("anchor")).unwrap();
+        }
+    }
+
+    fn opened(open: Opener<'_>) -> Result<Opened> {
+        let secret = vec![Passphrase::new(b"correct horse".to_vec())];
+        Ok((open(&secret)?, secret))
+    }
+
+    /// A user who may write to a vault's directory leads no verb to another file with it.
+    #[test]
+    fn a_header_that_leads_elsewhere_is_refused_by_every_verb() {
+        let home = tempfile::tempdir().unwrap();
+        let (dir, victim) = (home.path().join("v"), home.path().join("disk"));
+        let cost = Cost::fixed(1024, 1).unwrap();
+        let secret = || Passphrase::new(b"correct horse".to_vec());
+        let anchor = Some(home.path().join("anchor"));
+        let new = NewVault { anchor, cost, ..NewVault::new(&dir) };
+        vault::create(&new, &Silent, || Ok(secret())).unwrap();
+        let (location, cluster, holder) =
+            (Location::Path(dir.clone()), ClusterOptions::default(), Holder::default());
+        let backup = header::backup(&location, &cluster, &Silent).unwrap();
+        let disk = CreateOptions {
+            cost,
+            ..CreateOptions::new(Location::Path(victim.clone()), Shape::sealed(), 1 << 20)
+        };
+        crate::create(&disk, &Silent, |_| Ok(vec![secret()])).unwrap();
+        let whole = std::fs::read(&victim).unwrap();
+        let header = dir.join(HEADER_FILE);
+        let refused = |what: &str| {
+            let may_lose = MayLose { older: true, replace: true };
+            let disk = DiskRef { location: &location, holder: &holder };
+            let restored = header::restore(disk, &backup, may_lose, &Silent, opened, |_| Ok(()));
+            assert!(restored.is_err(), "{what}: restored");
+            assert!(erase(&location, &holder, &Silent, |_| Ok(())).is_err(), "{what}: erased");
+            assert!(
+                unlock(&location, &holder, Access::Write, &Silent, |_, open| opened(open)).is_err(),
+                "{what}"
+            );
+            assert!(header::backup(&location, &cluster, &Silent).is_err(), "{what}: backed up");
+            assert!(vault::about(&dir, None).is_err() && about(&location, &cluster).is_err(), "{what}");
+            assert!(std::fs::read(&victim).unwrap() == whole, "{what}: the other disk was changed");
+        };
+        std::fs::remove_file(&header).unwrap();
+        std::os::unix::fs::symlink(&victim, &header).unwrap();
+        refused("a symbolic link");
+        std::fs::remove_file(&header).unwrap();
+        std::fs::hard_link(&victim, &header).unwrap();
+        refused("another name of a disk");
+        std::fs::remove_file(&header).unwrap();
+        std::fs::copy(&victim, &header).unwrap();
+        refused("the header of a disk");
+    }
+}

@@ -1,0 +1,443 @@
+//! Bringing a damaged vault's content out, to a directory of the system: by name where a name verifies, and the rest by number.
+//!
+//! Nothing is written to the vault. The target is new or empty, and nothing outside of it is written: every file, directory and link
+//! is made there under a name that has no slash and is neither `.` nor `..`, and none is followed.
+
+use lacuna_contracts::{Error, Kind, Result, printable};
+use lacuna_vault::{Attr, BLOCK, FileKind, FsError, INTEGRITY_XATTR, ROOT, Rescue, SeekTo, Time, Vault};
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, lsetxattr, makedev, mknodat};
+use std::ffi::OsString;
+use std::fs::{File, FileTimes, OpenOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// The directory in the target for what lost its names.
+const NAMELESS: &str = "lost+found";
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+/// Directories below each other that are entered.
+const DEPTH: usize = 4096;
+
+/// Something that was not brought out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Its plain path in the vault.
+    pub path: String,
+    /// What of it is missing, and why.
+    pub what: String,
+}
+
+/// What a rescue brought out.
+#[derive(Clone, Debug, Default)]
+pub struct RescueReport {
+    /// Files, links and special files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Bytes of content, holes not counted.
+    pub bytes: u64,
+    /// Of all these, how many came out by number, as their names are lost.
+    pub nameless: u64,
+    /// How much is missing.
+    pub lost: u64,
+    /// What is missing: the first [`RescueReport::NAMED`] of it.
+    pub missing: Vec<Missing>,
+}
+
+impl RescueReport {
+    /// Missing things that are named one by one.
+    pub const NAMED: usize = 65536;
+
+    fn add(&mut self, path: &str, what: impl Into<String>) {
+        self.lost += 1;
+        if self.missing.len() < Self::NAMED {
+            self.missing.push(Missing { path: path.to_owned(), what: what.into() });
+        }
+    }
+}
+
+/// Brings everything that verifies out to `target`, which is made, or is an empty directory. `progress` is told how many nodes were.
+///
+/// Errors: [`Kind::Exists`] if something is in the target, and what the system reports of it. What is missing of the vault is none.
+pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> Result<RescueReport> {
+    make_target(target)?;
+    let next = rescue.next_inode();
+    let seen = vec![0; (next / 64 + 1) as usize];
+    let mut rescuer = Rescuer {
+        rescue,
+        vault: rescue.vault(),
+        report: RescueReport::default(),
+        seen,
+        progress,
+        piece: vec![0; PIECE],
+    };
+    if let Some(refusal) = rescue.refusal() {
+        rescuer.later_commits(refusal)?;
+    }
+    rescuer.see(ROOT);
+    rescuer.tree(ROOT, target, "")?;
+    rescuer.nameless(next, target)?;
+    Ok(rescuer.report)
+}
+
+fn make_target(target: &Path) -> Result<()> {
+    let failed =
+        |e: &std::io::Error| Error::io(format!("cannot bring anything out to {}", target.display()), e);
+    match std::fs::DirBuilder::new().mode(0o700).create(target) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            match std::fs::read_dir(target).map_err(|e| failed(&e))?.next() {
+                None => Ok(()),
+                Some(_) => Err(Error::new(
+                    Kind::Exists,
+                    format!("cannot bring anything out to {}", target.display()),
+                )
+                .found("a directory with something in it")
+                .expected("an empty directory, or a path where nothing exists")),
+            }
+        }
+        Err(e) => Err(failed(&e)),
+    }
+}
+
+struct Rescuer<'a> {
+    rescue: &'a Rescue,
+    vault: &'a Vault,
+    report: RescueReport,
+    /// One bit for each node: whether it was brought out, or is listed as missing.
+    seen: Vec<u64>,
+    progress: &'a mut dyn FnMut(u64),
+    piece: Vec<u8>,
+}
+
+/// A directory that is being brought out.
+struct Level {
+    /// Its attributes, where they verify.
+    attr: Option<Attr>,
+    path: String,
+    at: PathBuf,
+    entries: std::vec::IntoIter<(Vec<u8>, u64, FileKind)>,
+}
+
+impl Rescuer<'_> {
+    /// Names what later commits changed, if it can be told.
+    fn later_commits(&mut self, refusal: &Error) -> Result<()> {
+        let (numbers, paths) = self.rescue.changed_later()?;
+        self.report.add("/", format!("states after the one that was found ({})", refusal.finding()));
+        if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
+            for path in paths {
+                self.report
+                    .add(&path, format!("what states {first} to {last} changed, to which nothing leads"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that a node is dealt with. Whether it was not before.
+    fn see(&mut self, ino: u64) -> bool {
+        let Some(bits) = self.seen.get_mut((ino / 64) as usize) else { return true };
+        let bit = 1 << (ino % 64);
+        let is_new = *bits & bit == 0;
+        *bits |= bit;
+        is_new
+    }
+
+    /// Brings out what is below a directory that is there already.
+    fn tree(&mut self, top: u64, at: &Path, path: &str) -> Result<()> {
+        let mut levels = vec![self.level(top, at.to_owned(), path.to_owned())];
+        while let Some(level) = levels.last_mut() {
+            let Some((name, ino, kind)) = level.entries.next() else {
+                let Level { attr, path, at, .. } = levels.pop().expect("it is there");
+                attr.map_or(Ok(()), |attr| self.dress(&attr, &at, &path))?;
+                continue;
+            };
+            let path = format!("{}/{}", level.path, String::from_utf8_lossy(&name));
+            let at = level.at.join(file_name(name, ino));
+            if kind != FileKind::Directory {
+                self.node(ino, &at, &path)?;
+            } else if levels.len() >= DEPTH || !self.see(ino) {
+                self.report.add(&path, "a directory that was brought out elsewhere, or is too deep");
+            } else {
+                make_directory(&at)?;
+                self.report.directories += 1;
+                levels.push(self.level(ino, at, path));
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of a directory.
+    fn level(&mut self, ino: u64, at: PathBuf, path: String) -> Level {
+        let mut entries = Vec::new();
+        let all = self.rescue.entries(ino, &mut |name, ino, kind| entries.push((name.to_vec(), ino, kind)));
+        let shown = if path.is_empty() { "/" } else { &path };
+        if !all {
+            self.report.add(shown, "some of the names in it");
+        }
+        let attr = match self.vault.attr(ino) {
+            Ok(attr) => Some(attr),
+            Err(e) => {
+                self.report.add(shown, format!("its attributes ({})", finding(&e)));
+                None
+            }
+        };
+        Level { attr, path, at, entries: entries.into_iter() }
+    }
+
+    /// Brings out what is no directory.
+    fn node(&mut self, ino: u64, at: &Path, path: &str) -> Result<()> {
+        self.see(ino);
+        let attr = match self.vault.attr(ino) {
+            Ok(attr) => attr,
+            Err(e) => {
+                self.report.add(path, format!("all of it ({})", finding(&e)));
+                return Ok(());
+            }
+        };
+        let made = match attr.kind {
+            FileKind::File => self.file(&attr, at, path)?,
+            FileKind::Symlink => self.symlink(&attr, at, path)?,
+            FileKind::Directory => {
+                self.report.add(path, "a name that stands for a directory by mistake");
+                false
+            }
+            kind => self.special(kind, &attr, at, path),
+        };
+        if made {
+            self.report.files += 1;
+            self.dress(&attr, at, path)?;
+        }
+        (self.progress)(self.report.files + self.report.directories);
+        Ok(())
+    }
+
+    fn symlink(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
+        match self.vault.read_link(attr.ino) {
+            Ok(to) => {
+                let made = std::os::unix::fs::symlink(OsString::from_vec(to), at);
+                made.map(|()| true).map_err(|e| cannot_make(at, &e))
+            }
+            Err(e) => {
+                self.report.add(path, format!("where it leads to ({})", finding(&e)));
+                Ok(false)
+            }
+        }
+    }
+
+    fn special(&mut self, kind: FileKind, attr: &Attr, at: &Path, path: &str) -> bool {
+        let is = match kind {
+            FileKind::Fifo => FileType::Fifo,
+            FileKind::Socket => FileType::Socket,
+            FileKind::CharDevice => FileType::CharacterDevice,
+            _ => FileType::BlockDevice,
+        };
+        let device = makedev(attr.rdev >> 8 & 0xfff, attr.rdev & 0xff | attr.rdev >> 12 & 0xfff00);
+        let made = mknodat(CWD, at, is, Mode::from_raw_mode(0o600), device);
+        if let Err(e) = made {
+            self.report.add(path, format!("a special file that cannot be made here ({e})"));
+        }
+        made.is_ok()
+    }
+
+    /// Brings a file out. Blocks that do not verify are holes.
+    fn file(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
+        let failed = |e: &std::io::Error| cannot_make(at, e);
+        let file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(at).map_err(|e| failed(&e))?;
+        file.set_len(attr.size).map_err(|e| failed(&e))?;
+        let (mut offset, mut most, mut bad) = (0, PIECE, None::<(u64, u64, String)>);
+        while offset < attr.size {
+            match self.vault.seek(attr.ino, offset, SeekTo::Data) {
+                Ok(data) => offset = offset.max(data),
+                Err(FsError::Errno(_)) => break,
+                // Where it cannot be told where data are, all of it is tried.
+                Err(FsError::Storage(_)) => {}
+            }
+            let wanted = (attr.size - offset).min(most as u64) as usize;
+            match self.vault.read(attr.ino, offset, &mut self.piece[..wanted]) {
+                Ok(0) => break,
+                Ok(read) => {
+                    file.write_all_at(&self.piece[..read], offset).map_err(|e| failed(&e))?;
+                    self.report.bytes += read as u64;
+                    offset += read as u64;
+                    most = (2 * most).min(PIECE);
+                }
+                // A block that the system cannot read may be any of these.
+                Err(_) if wanted > BLOCK => most = BLOCK,
+                Err(e) => {
+                    let block = offset / BLOCK as u64;
+                    match &mut bad {
+                        Some((_, end, _)) if *end == block => *end += 1,
+                        _ => {
+                            self.bad_run(path, bad.take());
+                            bad = Some((block, block + 1, finding(&e)));
+                        }
+                    }
+                    offset = (block + 1) * BLOCK as u64;
+                }
+            }
+        }
+        self.bad_run(path, bad);
+        Ok(true)
+    }
+
+    fn bad_run(&mut self, path: &str, run: Option<(u64, u64, String)>) {
+        if let Some((first, end, why)) = run {
+            let blocks = if end - first == 1 {
+                format!("block {first}")
+            } else {
+                format!("blocks {first}-{}", end - 1)
+            };
+            self.report.add(path, format!("{blocks} ({why})"));
+        }
+    }
+
+    /// Gives what was brought out its extended attributes, its permissions but those to act as another user, and its times. Whose it
+    /// is, is who brings it out.
+    fn dress(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<()> {
+        match self.vault.list_xattrs(attr.ino) {
+            Ok(names) => {
+                for name in names.into_iter().filter(|name| name != INTEGRITY_XATTR) {
+                    self.xattr(attr.ino, &name, at, path);
+                }
+            }
+            Err(FsError::Errno(_)) => {}
+            Err(e) => self.report.add(path, format!("its extended attributes ({})", finding(&e))),
+        }
+        if matches!(attr.kind, FileKind::File | FileKind::Directory) {
+            let file = File::open(at).map_err(|e| cannot_make(at, &e))?;
+            let times =
+                FileTimes::new().set_accessed(system_time(attr.atime)).set_modified(system_time(attr.mtime));
+            let mode = Permissions::from_mode(u32::from(attr.mode & 0o1777));
+            file.set_times(times)
+                .and_then(|()| file.set_permissions(mode))
+                .map_err(|e| cannot_make(at, &e))?;
+        }
+        Ok(())
+    }
+
+    fn xattr(&mut self, ino: u64, name: &[u8], at: &Path, path: &str) {
+        let shown = String::from_utf8_lossy(name).into_owned();
+        let set = match self.vault.get_xattr(ino, name) {
+            Ok(value) => lsetxattr(at, name, &value, XattrFlags::empty()).map_err(|e| e.to_string()),
+            Err(e) => Err(finding(&e)),
+        };
+        if let Err(why) = set {
+            self.report.add(path, format!("the extended attribute {shown} ({why})"));
+        }
+    }
+
+    /// Brings out nodes to which no name leads: directories first, for they may have the names of the others.
+    fn nameless(&mut self, next: u64, target: &Path) -> Result<()> {
+        let mut below = None::<PathBuf>;
+        for (directories, ino) in
+            [true, false].into_iter().flat_map(|of| (ROOT + 1..next).map(move |ino| (of, ino)))
+        {
+            let path = format!("(inode {ino})");
+            let attr = match self.vault.attr(ino) {
+                // Without names a node is about to be removed.
+                Ok(attr) if attr.nlink > 0 => attr,
+                // It was removed.
+                Ok(_) | Err(FsError::Errno(_)) => continue,
+                Err(e) => {
+                    if self.see(ino) {
+                        self.report.add(&path, format!("all of it, if it was there ({})", finding(&e)));
+                    }
+                    continue;
+                }
+            };
+            let is_directory = attr.kind == FileKind::Directory;
+            if is_directory != directories || !self.see(ino) {
+                continue;
+            }
+            let below = match &below {
+                Some(below) => below,
+                None => below.insert(make_below(target)?),
+            };
+            let at = below.join(format!("inode {ino}"));
+            self.report.nameless += 1;
+            self.report.add(&path, format!("its name; it is {}", at.display()));
+            if is_directory {
+                make_directory(&at)?;
+                self.report.directories += 1;
+                self.tree(ino, &at, &path)?;
+            } else {
+                self.node(ino, &at, &path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The directory for what lost its names.
+fn make_below(target: &Path) -> Result<PathBuf> {
+    let mut below = target.join(NAMELESS);
+    // A name in the vault may be the same.
+    while below.symlink_metadata().is_ok() {
+        below.as_mut_os_string().push("_");
+    }
+    make_directory(&below)?;
+    Ok(below)
+}
+
+fn make_directory(at: &Path) -> Result<()> {
+    std::fs::DirBuilder::new().mode(0o700).create(at).map_err(|e| cannot_make(at, &e))
+}
+
+/// The name under which an entry is made: its own, unless that would be no name of one.
+fn file_name(name: Vec<u8>, ino: u64) -> OsString {
+    let is_name = !name.is_empty()
+        && name != b"."
+        && name != b".."
+        && !name.iter().any(|byte| matches!(byte, 0 | b'/'));
+    if is_name { OsString::from_vec(name) } else { format!("inode {ino}").into() }
+}
+
+fn cannot_make(at: &Path, e: &std::io::Error) -> Error {
+    Error::io(format!("cannot bring out {}", printable(&at.to_string_lossy())), e)
+}
+
+fn finding(e: &FsError) -> String {
+    match e {
+        FsError::Storage(e) => e.finding(),
+        FsError::Errno(number) => std::io::Error::from_raw_os_error(*number).to_string(),
+    }
+}
+
+fn system_time(time: Time) -> SystemTime {
+    let (since, nanos) =
+        (Duration::from_secs(time.secs.unsigned_abs()), Duration::from_nanos(time.nanos.into()));
+    let whole = if time.secs < 0 {
+        SystemTime::UNIX_EPOCH.checked_sub(since)
+    } else {
+        SystemTime::UNIX_EPOCH.checked_add(since)
+    };
+    whole.and_then(|whole| whole.checked_add(nanos)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_nowhere_else() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/etc/passwd", b"a\0b"] {
+            assert_eq!(file_name(name.to_vec(), 7), "inode 7");
+        }
+        assert_eq!(file_name(b"...".to_vec(), 7), "...");
+        assert_eq!(file_name(b"a\nb\x1b".to_vec(), 7), "a\nb\x1b");
+    }
+
+    #[test]
+    fn times_before_1970_are_what_they_are() {
+        let half = system_time(Time { secs: -1, nanos: 500_000_000 });
+        assert_eq!(SystemTime::UNIX_EPOCH.duration_since(half).unwrap(), Duration::from_millis(500));
+        assert_eq!(
+            system_time(Time { secs: i64::MIN, nanos: 0 }),
+            system_time(Time { secs: i64::MIN, nanos: 0 })
+        );
+    }
+}

@@ -1,0 +1,390 @@
+//! What `vault rescue` brings out of damaged vaults: everything that is not in the damaged blocks, under its name; and what is missing is
+//! listed.
+
+mod vault_world;
+
+use lacuna_sim::{CrashFolder, FolderImage, Rng};
+use lacuna_storage::Kind;
+use lacuna_storage::vault::rescue;
+use lacuna_vault::store::{Anchor, Consent, FILES, MemoryAnchor, PAGE};
+use lacuna_vault::{NewNode, OpenOptions, ROOT, SetXattr, Vault};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use vault_world::{
+    Truth, UUID, World, bring_out, compare, content, destroy, directory, master, options, write,
+};
+
+#[test]
+fn all_of_a_whole_vault_comes_out() {
+    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(1));
+    let vault = world.create();
+    for n in 0..30 {
+        let path = format!("directory {}/file {n}", n % 3);
+        let content = content(&path, 0, &mut rng);
+        write(&vault, &mut truth, &path, &content);
+    }
+    vault.make(ROOT, b"link", NewNode::Symlink(b"../elsewhere"), 0o777, 0, 0).unwrap();
+    vault.make(ROOT, b"pipe", NewNode::Fifo, 0o600, 0, 0).unwrap();
+    vault.make(ROOT, b"a\nb\xff", NewNode::File, 0o4755, 0, 0).unwrap();
+    let sparse = vault.make(ROOT, b"sparse", NewNode::File, 0o600, 0, 0).unwrap().ino;
+    vault.write(sparse, 1 << 30, b"far").unwrap();
+    vault.set_xattr(sparse, b"user.colour", b"green", SetXattr::Any).unwrap();
+    vault.close().unwrap();
+    drop(vault);
+    let image = world.folder.snapshot();
+    let (target, report) = bring_out(&world.look(&image).unwrap());
+    // Not every file system has extended attributes.
+    assert!(
+        report.missing.iter().all(|missing| missing.what.contains("user.colour")),
+        "{:?}",
+        report.missing
+    );
+    assert_eq!((report.files, report.directories, report.nameless), (34, 3, 0));
+    assert_eq!(compare(target.path(), &truth, "whole"), (vec![], 0));
+    assert_eq!(std::fs::read_link(target.path().join("link")).unwrap(), Path::new("../elsewhere"));
+    let mode =
+        |name: &str| std::fs::metadata(target.path().join(name)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode("directory 1"), mode("directory 1/file 1")), (0o750, 0o640));
+    let odd = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"a\nb\xff");
+    // Nobody gets to act as its owner by it.
+    assert_eq!(std::fs::metadata(target.path().join(odd)).unwrap().permissions().mode() & 0o7777, 0o755);
+    let about = std::fs::metadata(target.path().join("sparse")).unwrap();
+    assert_eq!(about.len(), (1 << 30) + 3);
+    assert!(report.bytes < 1 << 20, "{}", report.bytes);
+    // A second time there is something in the way.
+    let refused = rescue(&world.look(&image).unwrap(), target.path(), &mut |_| ()).unwrap_err();
+    assert_eq!(refused.kind(), Kind::Exists);
+}
+
+/// A process ends without a word. Without any one block of its journal everything up to it comes out, and the rest is named.
+#[test]
+fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
+    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(2));
+    let vault = world.create();
+    write(&vault, &mut truth, "a/first", b"first");
+    vault.close().unwrap();
+    drop(vault);
+    let vault = world.open(false).unwrap();
+    let mut states = BTreeMap::from([(world.number(), truth.clone())]);
+    for round in 0..14 {
+        for n in 0..=rng.below(3) {
+            let path = format!("{}/file {}", ["a", "b"][(n % 2) as usize], rng.below(12));
+            let content = content(&path, round, &mut rng);
+            write(&vault, &mut truth, &path, &content);
+        }
+        vault.sync().unwrap();
+        states.insert(world.number(), truth.clone());
+    }
+    let newest = world.number();
+    drop(vault);
+    let image = world.folder.snapshot();
+    let (mut cut_short, mut named, mut blocks) = (0, 0, 0);
+    for name in &FILES[2..] {
+        for page in image.files[*name].written_pages().collect::<Vec<_>>() {
+            let context = format!("page {page} of {name}");
+            let mut damaged = image.clone();
+            destroy(&mut damaged, name, page, &mut rng);
+            let seen = world.look(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let state = seen.vault().found().state.number;
+            let (target, report) = bring_out(&seen);
+            let (absent, bad) = compare(target.path(), &states[&state], &context);
+            assert!(absent.is_empty() && bad <= 1, "{context}: {absent:?}, {bad} blocks");
+            assert!(report.lost >= bad + u64::from(state < newest), "{context}: {report:?}");
+            let refused = world.open(true).err().map(|e| e.kind());
+            if state == newest {
+                assert_eq!(refused, None, "{context}");
+                blocks += bad;
+                continue;
+            }
+            cut_short += 1;
+            let kinds = if state + 1 == newest {
+                vec![Kind::RolledBack]
+            } else {
+                vec![Kind::Corrupt, Kind::RolledBack]
+            };
+            assert!(refused.is_some_and(|kind| kinds.contains(&kind)), "{context}: {refused:?}");
+            // The commit whose record is lost tells nothing; those after it do.
+            let missing: BTreeSet<&str> = report.missing.iter().map(|missing| &*missing.path).collect();
+            let Some(next) = states.range(state + 1..).next().map(|(number, _)| *number) else { continue };
+            let changed =
+                states[&newest].iter().filter(|(path, content)| states[&next].get(*path) != Some(content));
+            let (known, unknown): (Vec<_>, Vec<_>) =
+                changed.partition(|(path, _)| missing.contains(&*format!("/{path}")));
+            named += known.len();
+            // A file whose name stood in the lost record alone is told by its number.
+            let by_number = missing.iter().filter(|path| path.starts_with("(inode")).count();
+            assert!(unknown.len() <= by_number, "{context}: {unknown:?} are not named: {missing:?}");
+        }
+    }
+    println!("{cut_short} states cut short, {named} files named, {blocks} blocks of files");
+    assert!(cut_short > 5 && named > 20 && blocks > 5);
+}
+
+/// A vault whose last commit, with a root, the power cut short; and what it held at each commit.
+struct CutShort {
+    world: World,
+    image: FolderImage,
+    states: BTreeMap<u64, Truth>,
+    /// Operations from the beginning of that commit on.
+    operations: u64,
+}
+
+/// What was looked at, and in which ways the names were found.
+#[derive(Default)]
+struct Ways {
+    looked: u64,
+    by_root_before: u64,
+    past_gap: u64,
+    opened: u64,
+    accepted: u64,
+}
+
+fn cut_short(cut: u64) -> CutShort {
+    let (world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(100));
+    let mut round = |vault: &Vault, truth: &mut Truth, round: u64| {
+        for n in 0..12 {
+            let path = format!("{}/a file with a longer name, number {n}", ["a", "b"][n % 2]);
+            let content = content(&path, round, &mut rng);
+            write(vault, truth, &path, &content[..content.len().min(6000)]);
+        }
+        write(vault, truth, &format!("c/made in round {round}"), b"new");
+    };
+    let vault = world.create();
+    round(&vault, &mut truth, 0);
+    vault.close().unwrap();
+    drop(vault);
+    let vault = world.open(false).unwrap();
+    let mut states = BTreeMap::from([(world.number(), truth.clone())]);
+    for nth in 1..4 {
+        round(&vault, &mut truth, nth);
+        if nth < 3 {
+            vault.sync().unwrap();
+            states.insert(world.number(), truth.clone());
+        }
+    }
+    // The commit with the root has changes of its own.
+    states.insert(world.number() + 1, truth);
+    let before = world.folder.ops();
+    world.folder.cut_after(cut);
+    let _failed = vault.close();
+    let operations = world.folder.ops() - before;
+    world.folder.cut_now();
+    drop(vault);
+    let image = world.folder.after_cut(&mut Rng::new(cut));
+    CutShort { world, image, states, operations }
+}
+
+/// Blocks of files that differ in the later of two states.
+fn changed(earlier: &Truth, later: &Truth) -> u64 {
+    let blocks = |path: &String, content: &[u8]| {
+        let before = earlier.get(path).map_or(&[][..], Vec::as_slice);
+        let block_before = |nth: usize| before.chunks(PAGE).nth(nth);
+        content.chunks(PAGE).enumerate().filter(|(nth, block)| block_before(*nth) != Some(*block)).count()
+            as u64
+    };
+    later.iter().map(|(path, content)| blocks(path, content)).sum()
+}
+
+impl CutShort {
+    /// Blocks that one commit changed, at most: those after the state `from`.
+    fn changed_at_once(&self, from: u64) -> u64 {
+        let later = self.states.range(from..).map(|(_, truth)| truth);
+        later.clone().zip(later.skip(1)).map(|(earlier, later)| changed(earlier, later)).max().unwrap_or(0)
+    }
+
+    /// Looks at the directory without a page of the journal. Gives the state that came out, and how many of its blocks may be missing.
+    fn look_without(&mut self, damaged: &FolderImage, context: &str, ways: &mut Ways) -> (u64, u64) {
+        let seen = self.world.look(damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let (state, anchored) = (seen.vault().found().state.number, self.world.number());
+        let may_miss = if seen.is_past_gap() {
+            // What the damaged record alone lists.
+            self.changed_at_once(0)
+        } else if state + 1 == anchored {
+            // The damaged record is the root's: what its commit changed may be in its place already, and nothing has its tags.
+            1 + self.changed_at_once(state)
+        } else {
+            1
+        };
+        let (target, report) = bring_out(&seen);
+        let (absent, bad) = compare(target.path(), &self.states[&state], context);
+        assert!(absent.is_empty() && bad <= may_miss, "{context}: {absent:?}, {bad} blocks of {may_miss}");
+        assert!(report.lost > 0 || (bad == 0 && state >= anchored), "{context}: {report:?}");
+        ways.looked += 1;
+        ways.by_root_before += u64::from(seen.is_by_root_before());
+        ways.past_gap += u64::from(seen.is_past_gap());
+        (state, may_miss)
+    }
+
+    /// Opens the directory for writing. Whether it opens or not, everything comes out afterwards as before.
+    fn write_without(
+        &self,
+        damaged: &FolderImage,
+        (state, may_miss): (u64, u64),
+        context: &str,
+        ways: &mut Ways,
+    ) {
+        let anchored = self.world.number();
+        // The root's record is damaged, and with consent the vault goes on from the state before.
+        let accept = Some(Consent::given()).filter(|_| state + 1 == anchored);
+        let mut other = World {
+            folder: CrashFolder::from_image(damaged),
+            anchor: Arc::new(MemoryAnchor::new(self.world.anchor.load().unwrap())),
+            sessions: AtomicU64::new(1000),
+        };
+        let accepts = accept.is_some();
+        match Vault::open(other.base(), &master(), UUID, &OpenOptions { accept, ..options() }) {
+            Ok(vault) => {
+                assert_eq!(vault.found().state.number, state, "{context}");
+                ways.opened += 1;
+                ways.accepted += u64::from(accepts);
+                vault.close().unwrap();
+            }
+            Err(e) => {
+                assert!([Kind::Corrupt, Kind::RolledBack].contains(&e.kind()), "{context}: {e}");
+                assert!(!accepts, "{context}: {e}");
+            }
+        }
+        let left = other.folder.snapshot();
+        let seen = other.look(&left).unwrap_or_else(|e| panic!("{context}, written to: {e}"));
+        let (target, _) = bring_out(&seen);
+        let (absent, bad) = compare(target.path(), &self.states[&state], context);
+        assert!(
+            absent.is_empty() && bad <= may_miss,
+            "{context}, written to: {absent:?}, {bad} of {may_miss}"
+        );
+    }
+}
+
+/// The power fails in a checkpoint. Without any one block of the journal everything comes out that was committed, but what lies in that
+/// block; and an opening for writing destroys nothing of it. `LACUNA_PAIRS` tries every page after every cut, otherwise some are tried.
+#[test]
+fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal() {
+    let all = std::env::var_os("LACUNA_PAIRS").is_some();
+    let operations = cut_short(u64::MAX / 2).operations;
+    let (mut ways, mut rng) = (Ways::default(), Rng::new(5));
+    for cut in (0..operations).filter(|cut| all || cut % 4 == 0) {
+        // Of four cuts every second page, as long as the test is short.
+        let dense = all || [1, 2, 3, 4].iter().any(|part| cut / 4 == part * operations / 20);
+        let mut vault = cut_short(cut);
+        for name in &FILES[2..] {
+            let pages: Vec<u64> = vault.image.files[*name].written_pages().collect();
+            for (nth, page) in pages.iter().copied().enumerate() {
+                let taken = all || (dense && nth % 2 == 0) || rng.chance(2, pages.len() as u64);
+                if !taken {
+                    continue;
+                }
+                let mut damaged = vault.image.clone();
+                destroy(&mut damaged, name, page, &mut rng);
+                let context = format!("cut {cut}, page {page} of {name}");
+                let shown = vault.look_without(&damaged, &context, &mut ways);
+                if all || !dense || nth % 6 == 0 || shown.0 + 1 == vault.world.number() {
+                    vault.write_without(&damaged, shown, &context, &mut ways);
+                }
+            }
+        }
+    }
+    let Ways { looked, by_root_before, past_gap, opened, accepted } = ways;
+    println!(
+        "{operations} operations; {looked} looked at, {by_root_before} by the root before, {past_gap} past a gap; \
+         {opened} opened, {accepted} of them accepted"
+    );
+    assert!(looked > 100 && by_root_before > 0 && past_gap > 0 && opened > 20 && accepted > 0);
+}
+
+/// Two bad blocks of a closed vault, wherever they lie: what is in neither comes out, under its name.
+#[test]
+fn two_bad_blocks_of_a_closed_vault_cost_a_rescue_what_lies_in_them() {
+    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(6));
+    let vault = world.create();
+    for n in 0..20 {
+        let path = format!("{}/a file with a longer name, number {n}", ["a", "b"][n % 2]);
+        let content = content(&path, 0, &mut rng);
+        write(&vault, &mut truth, &path, &content[..content.len().min(9000)]);
+    }
+    vault.close().unwrap();
+    drop(vault);
+    let image = world.folder.snapshot();
+    let written = |(name, file): (&String, &lacuna_sim::Image)| {
+        file.written_pages().map(|page| (name.clone(), page)).collect::<Vec<_>>()
+    };
+    let blocks: Vec<(String, u64)> = image.files.iter().flat_map(written).collect();
+    let same = |one: &str, other: &str| image.files[one].to_vec() == image.files[other].to_vec();
+    let pairs: u64 = std::env::var("LACUNA_PAIRS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
+    let mut lost = 0;
+    for _ in 0..pairs {
+        let (one, other) = (rng.pick(&blocks).clone(), rng.pick(&blocks).clone());
+        let are_superblocks = [&one, &other].iter().all(|(name, _)| FILES[..2].contains(&name.as_str()));
+        // Both copies of a page of the names are another test's matter.
+        if are_superblocks || (one.0 != other.0 && one.1 == other.1 && same(&one.0, &other.0)) {
+            continue;
+        }
+        let mut damaged = image.clone();
+        [&one, &other].into_iter().for_each(|(name, page)| destroy(&mut damaged, name, *page, &mut rng));
+        let context = format!("{one:?} and {other:?}");
+        let (target, report) = bring_out(&world.look(&damaged).unwrap_or_else(|e| panic!("{context}: {e}")));
+        let (absent, bad) = compare(target.path(), &truth, &context);
+        assert!(absent.is_empty() && bad <= 2, "{context}: {absent:?}, {bad} blocks");
+        assert_eq!(report.lost > 0, bad > 0, "{context}: {report:?}");
+        lost += bad;
+    }
+    println!("{} blocks, {pairs} pairs, {lost} blocks of files lost", blocks.len());
+    assert!(lost > pairs / 20);
+}
+
+/// Both copies of a page of the names: what can be reached otherwise comes out, by name or by number, and the rest is listed.
+#[test]
+fn without_both_copies_of_a_page_of_the_names_the_rest_comes_out() {
+    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(3));
+    let vault = world.create();
+    let mut of_files = BTreeSet::new();
+    for n in 0..160 {
+        let path = format!("directory {}/a file with a longer name, number {n}", n % 3);
+        let content = format!("{path}. ").into_bytes().repeat(40);
+        write(&vault, &mut truth, &path, &content);
+    }
+    vault.sync().unwrap();
+    for path in truth.keys() {
+        let (parent, name) = path.split_once('/').unwrap();
+        let ino = vault.lookup(directory(&vault, parent), name.as_bytes()).unwrap().ino;
+        of_files.extend(vault.file_stat(ino).unwrap().backing);
+    }
+    vault.close().unwrap();
+    drop(vault);
+    let image = world.folder.snapshot();
+    let of_names = |name: &String| !FILES.contains(&name.as_str()) && !of_files.contains(name);
+    let mut alike = BTreeMap::<Vec<u8>, Vec<String>>::new();
+    for name in image.files.keys().filter(|name| of_names(name)) {
+        alike.entry(image.files[name].to_vec()).or_default().push(name.clone());
+    }
+    let (mut refused, mut partly, mut nameless) = (0, 0, 0);
+    for pair in alike.values() {
+        for page in image.files[&pair[0]].written_pages().collect::<Vec<_>>() {
+            let mut damaged = image.clone();
+            pair.iter().for_each(|name| destroy(&mut damaged, name, page, &mut rng));
+            let context = format!("page {page} of {pair:?}");
+            let Ok(seen) = world.look(&damaged) else {
+                refused += 1;
+                continue;
+            };
+            let (target, report) = bring_out(&seen);
+            let (absent, bad) = compare(target.path(), &truth, &context);
+            assert!(report.lost >= bad, "{context}");
+            let missing: BTreeSet<&str> = report.missing.iter().map(|missing| &*missing.path).collect();
+            for path in &absent {
+                let (parent, _) = path.split_once('/').unwrap();
+                let listed = [format!("/{path}"), format!("/{parent}"), "/".to_owned()];
+                assert!(
+                    listed.iter().any(|path| missing.contains(&**path)),
+                    "{context}: {path} is not listed"
+                );
+            }
+            partly += u64::from(report.lost > 0);
+            nameless += report.nameless;
+        }
+    }
+    println!("{refused} refused, {partly} came out in part, {nameless} by number");
+    assert!(partly > 5 && nameless > 20, "{partly}, {nameless}");
+}

@@ -1,0 +1,269 @@
+//! The copies on the medium: reading them, saying in words what is wrong with them, and writing them in an order that
+//! survives a power cut.
+
+use crate::layout::{self, COPY_A, COPY_B, HEADER_LEN, copy_c};
+use crate::public::{Flaw, PublicHeader, Uuid, unknown_version};
+use crate::seal::HeaderImage;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_medium::Medium;
+use std::fmt;
+
+/// One of the places of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HeaderCopy {
+    /// At byte 0.
+    A,
+    /// At byte 524288.
+    B,
+    /// At the end of the medium.
+    C,
+}
+
+impl HeaderCopy {
+    /// All copies, in the order in which they are written when they are alike.
+    pub(crate) const ALL: [HeaderCopy; 3] = [HeaderCopy::A, HeaderCopy::B, HeaderCopy::C];
+
+    /// Where the copy starts on a medium of `len` bytes. None if the medium has no such place.
+    pub(crate) fn offset(self, len: u64) -> Option<u64> {
+        match self {
+            HeaderCopy::A => Some(COPY_A),
+            HeaderCopy::B => Some(COPY_B),
+            HeaderCopy::C => copy_c(len),
+        }
+    }
+
+    fn letter(self) -> char {
+        match self {
+            HeaderCopy::A => 'A',
+            HeaderCopy::B => 'B',
+            HeaderCopy::C => 'C',
+        }
+    }
+}
+
+impl fmt::Display for HeaderCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "header copy {}", self.letter())
+    }
+}
+
+/// A copy whose magic, version, digest and structure are right. Its MAC is not yet known to be.
+pub(crate) struct SoundCopy {
+    pub(crate) copy: HeaderCopy,
+    pub(crate) bytes: Box<[u8; HEADER_LEN]>,
+    pub(crate) public: PublicHeader,
+}
+
+/// What lies at the place of a copy that is not sound.
+pub(crate) enum Unsound {
+    Missing,
+    Version(u32),
+    Damaged(&'static str),
+    Unreadable(Error),
+}
+
+/// All copies as found: the sound ones, the one to use first in front, and the others.
+pub(crate) struct Survey {
+    pub(crate) sound: Vec<SoundCopy>,
+    pub(crate) unsound: Vec<(HeaderCopy, Unsound)>,
+}
+
+/// What is wrong with the copies beside the one that was used.
+pub(crate) struct Findings {
+    /// In words, for a person.
+    pub(crate) notes: Vec<String>,
+    /// The order in which a rewrite writes the copies: those of no use first.
+    pub(crate) order: Vec<HeaderCopy>,
+}
+
+impl Survey {
+    /// Reads all copies. Fails if none is sound.
+    pub(crate) fn read(medium: &dyn Medium) -> Result<Survey> {
+        let len = medium.len();
+        Self::read_with(len, &|offset, buf| medium.read_at(offset, buf))
+    }
+
+    /// [`Survey::read`] of something of `len` bytes that `read` reads.
+    pub(crate) fn read_with(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Result<Survey> {
+        let mut survey = Self::of(len, read);
+        match survey.sound.first() {
+            Some(_) => Ok(survey),
+            None => Err(none_sound(&mut survey.unsound)),
+        }
+    }
+
+    /// The same where no copy need be sound.
+    pub(crate) fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Survey {
+        let mut survey = Survey { sound: Vec::new(), unsound: Vec::new() };
+        for copy in HeaderCopy::ALL {
+            match read_copy(len, read, copy) {
+                Ok(sound) => survey.sound.push(sound),
+                Err(unsound) => survey.unsound.push((copy, unsound)),
+            }
+        }
+        survey.disown_foreign(len);
+        // Of copies with the same generation the first stays first.
+        survey.sound.sort_by_key(|sound| std::cmp::Reverse(sound.public.generation));
+        survey
+    }
+
+    /// Leaves a copy C out of account that belongs to no disk or to another: a medium that held a disk before, or a longer
+    /// one, may end in its copy, whole and with a higher generation.
+    fn disown_foreign(&mut self, len: u64) {
+        let own = self.sound.iter().filter(|sound| sound.copy != HeaderCopy::C);
+        let own: Vec<Uuid> = own.map(|sound| sound.public.uuid).collect();
+        let place = copy_c(len).unwrap_or(0);
+        let foreign = |last: &SoundCopy| {
+            last.copy == HeaderCopy::C
+                && (place < last.public.end || own.iter().any(|uuid| *uuid != last.public.uuid))
+        };
+        if let Some(at) = self.sound.iter().position(foreign) {
+            self.sound.remove(at);
+            self.unsound.push((HeaderCopy::C, Unsound::Missing));
+        }
+    }
+
+    /// What to say and do about the other copies if the header is taken from `used`; `altered` are copies that it was
+    /// not taken from though they are sound.
+    pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> Findings {
+        let mut bad: Vec<(HeaderCopy, String)> =
+            self.unsound.iter().map(|(copy, unsound)| (*copy, unsound.note(*copy))).collect();
+        for other in &self.sound {
+            let what = if altered.contains(&other.copy) {
+                "was altered"
+            } else if other.public.generation < used.public.generation {
+                "is older"
+            } else if other.bytes != used.bytes {
+                "differs though it has the same generation"
+            } else {
+                continue;
+            };
+            bad.push((other.copy, what.to_owned()));
+        }
+        bad.sort_by_key(|(copy, _)| *copy);
+        let rest = HeaderCopy::ALL.iter().filter(|copy| bad.iter().all(|(bad, _)| bad != *copy));
+        let order = bad.iter().map(|(copy, _)| copy).chain(rest).copied().collect();
+        let notes = bad.iter().map(|(copy, what)| {
+            let used = used.copy.letter();
+            format!("{copy} {what}; copy {used} was used")
+        });
+        Findings { notes: notes.collect(), order }
+    }
+}
+
+fn read_copy(
+    len: u64,
+    read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
+    copy: HeaderCopy,
+) -> std::result::Result<SoundCopy, Unsound> {
+    let mut bytes = Box::new([0u8; HEADER_LEN]);
+    let at = copy.offset(len).ok_or(Unsound::Missing)?;
+    // A medium may have been cut short inside the copy; what is left still tells whether it was ours.
+    let left = len.saturating_sub(at).min(HEADER_LEN as u64) as usize;
+    if left == 0 {
+        return Err(Unsound::Missing);
+    }
+    read(at, &mut bytes[..left]).map_err(Unsound::Unreadable)?;
+    match PublicHeader::parse_copy(&bytes[..left]) {
+        Ok(public) => Ok(SoundCopy { copy, bytes, public }),
+        Err(Flaw::NotOurs) => Err(Unsound::Missing),
+        Err(Flaw::Version(version)) => Err(Unsound::Version(version)),
+        Err(Flaw::Damaged(found)) => Err(Unsound::Damaged(found)),
+    }
+}
+
+/// The error when no copy is sound: the one that tells most.
+fn none_sound(found: &mut Vec<(HeaderCopy, Unsound)>) -> Error {
+    if let Some(at) = found.iter().position(|(_, unsound)| matches!(unsound, Unsound::Unreadable(_)))
+        && let (_, Unsound::Unreadable(error)) = found.swap_remove(at)
+    {
+        return error.context("cannot read the header");
+    }
+    if found.iter().all(|(_, unsound)| matches!(unsound, Unsound::Missing)) {
+        return Error::new(Kind::NotFound, "not a lacuna disk")
+            .found(format!("no lacuna header at byte 0, at byte {COPY_B} or at the end"))
+            .expected("a medium on which a disk was created")
+            .remedy("if it was one, restore its header from a backup");
+    }
+    let newer = found.iter().find_map(|(_, unsound)| match unsound {
+        Unsound::Version(version) => Some(*version),
+        _ => None,
+    });
+    match newer {
+        Some(version) if found.iter().all(|(_, u)| !matches!(u, Unsound::Damaged(_))) => {
+            unknown_version(version)
+        }
+        _ => {
+            let words =
+                found.iter().map(|(copy, unsound)| format!("copy {}: {}", copy.letter(), unsound.words()));
+            Error::new(Kind::Corrupt, "cannot read the header: no copy is whole")
+                .found(words.collect::<Vec<_>>().join("; "))
+                .expected("at least one whole copy")
+                .remedy("restore it from a backup of the header")
+        }
+    }
+}
+
+impl Unsound {
+    fn words(&self) -> &str {
+        match self {
+            Unsound::Damaged(found) => found,
+            _ => "no header",
+        }
+    }
+
+    fn note(&self, copy: HeaderCopy) -> String {
+        match self {
+            Unsound::Missing if copy == HeaderCopy::C => {
+                "is missing at the end of the medium, which has grown or was cut short".to_owned()
+            }
+            Unsound::Missing => "is missing".to_owned(),
+            Unsound::Version(version) => format!("has the unknown version {version}"),
+            Unsound::Damaged(_) => "is damaged".to_owned(),
+            Unsound::Unreadable(error) => format!("cannot be read ({})", error.finding()),
+        }
+    }
+}
+
+/// Reads what a disk says without a passphrase, with notes about its copies. For display: nothing of it is
+/// authenticated before a passphrase has opened the header.
+pub fn read_public(medium: &dyn Medium) -> Result<(PublicHeader, Vec<String>)> {
+    Survey::read(medium).map(public_part)
+}
+
+fn public_part(mut survey: Survey) -> (PublicHeader, Vec<String>) {
+    let notes = survey.findings(&survey.sound[0], &[]).notes;
+    (survey.sound.swap_remove(0).public, notes)
+}
+
+/// Writes all copies, each durable before the next begins, in the order that leaves one whole copy at any moment.
+/// After an error, open the medium again before anything else is stored on it.
+pub fn store(medium: &dyn Medium, header: &HeaderImage) -> Result<()> {
+    store_bytes(medium, header.bytes(), header.public().end, &header.order)
+}
+
+/// Writes the bytes of a header to these copies; `end` is where the format ends.
+pub(crate) fn store_bytes(
+    medium: &dyn Medium,
+    bytes: &[u8; HEADER_LEN],
+    end: u64,
+    order: &[HeaderCopy],
+) -> Result<()> {
+    for copy in order {
+        let place = copy.offset(medium.len());
+        // On a medium that was cut short the place of copy C may lie in the midst of the disk.
+        let Some(at) = place.filter(|at| *copy != HeaderCopy::C || *at >= end) else { continue };
+        medium
+            .write_at(at, bytes)
+            .and_then(|()| medium.sync())
+            .map_err(|e| e.context(format!("cannot write {copy}")))?;
+    }
+    Ok(())
+}
+
+/// The refusal of a medium without room for the copies.
+pub(crate) fn too_short(len: u64, end: u64) -> Error {
+    Error::new(Kind::Usage, "cannot write the header to this medium").found(format!("{len} bytes")).expected(
+        format!("at least {} bytes: the disk and the copies of its header", layout::medium_len(end)),
+    )
+}

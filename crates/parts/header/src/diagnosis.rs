@@ -1,0 +1,98 @@
+//! What can be told of each copy of a header without a passphrase. Nothing of it is authenticated.
+
+use crate::copies::{HeaderCopy, Survey, Unsound};
+use crate::public::PublicHeader;
+use lacuna_contracts::Result;
+
+/// What lies at the place of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyState {
+    /// The newest header, whole.
+    Whole,
+    /// A whole header that is older than the newest.
+    Older,
+    /// A whole header with the newest generation that says something else than the first such copy.
+    Differs,
+    /// No header.
+    Missing,
+    /// A header that is damaged, and how.
+    Damaged(&'static str),
+    /// The header of a version that this build does not know.
+    UnknownVersion(u32),
+    /// Nothing: it cannot be read, and why.
+    Unreadable(String),
+}
+
+/// One copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyReport {
+    /// Which.
+    pub copy: HeaderCopy,
+    /// Where it starts on the medium, in bytes; none if the medium has no such place.
+    pub offset: Option<u64>,
+    /// What lies there.
+    pub state: CopyState,
+    /// The generation of a whole one.
+    pub generation: Option<u64>,
+}
+
+/// What lies at the places of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// All three, in the order of their letters.
+    pub copies: Vec<CopyReport>,
+    /// What the newest whole copy says.
+    pub header: Option<PublicHeader>,
+}
+
+impl Diagnosis {
+    /// Looks at something that has `len` bytes, of which `read` fills a buffer from an offset on.
+    pub fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Diagnosis {
+        let survey = Survey::of(len, read);
+        let newest = survey.sound.first();
+        let report = |copy: &HeaderCopy| {
+            let sound = survey.sound.iter().find(|sound| sound.copy == *copy);
+            let state = match (sound, newest) {
+                (Some(sound), Some(newest)) if sound.public.generation < newest.public.generation => {
+                    CopyState::Older
+                }
+                (Some(sound), Some(newest)) if sound.bytes != newest.bytes => CopyState::Differs,
+                (Some(_), _) => CopyState::Whole,
+                (None, _) => survey
+                    .unsound
+                    .iter()
+                    .find(|(unsound, _)| unsound == copy)
+                    .map_or(CopyState::Missing, |(_, unsound)| CopyState::of(unsound)),
+            };
+            let generation = sound.map(|sound| sound.public.generation);
+            CopyReport { copy: *copy, offset: copy.offset(len), state, generation }
+        };
+        let copies = HeaderCopy::ALL.iter().map(report).collect();
+        Diagnosis { copies, header: newest.map(|newest| newest.public.clone()) }
+    }
+
+    /// Whether only the last copy is there, and something else lies in the place of an earlier one: the header may be that of a
+    /// partition at the end of what was looked at, or what is left of a disk that was overwritten.
+    pub fn has_last_copy_alone(&self) -> bool {
+        let earlier = || self.copies.iter().filter(|copy| copy.copy != HeaderCopy::C);
+        self.is_of_ours()
+            && earlier().all(|copy| matches!(copy.state, CopyState::Missing | CopyState::Unreadable(_)))
+            && earlier().any(|copy| copy.state == CopyState::Missing)
+    }
+
+    /// Whether anything at these places is, or was, a header.
+    pub fn is_of_ours(&self) -> bool {
+        self.copies.iter().any(|copy| !matches!(copy.state, CopyState::Missing | CopyState::Unreadable(_)))
+    }
+}
+
+impl CopyState {
+    fn of(unsound: &Unsound) -> CopyState {
+        match unsound {
+            Unsound::Missing => CopyState::Missing,
+            Unsound::Version(version) => CopyState::UnknownVersion(*version),
+            Unsound::Damaged(how) => CopyState::Damaged(how),
+            Unsound::Unreadable(error) => CopyState::Unreadable(error.finding()),
+        }
+    }
+}

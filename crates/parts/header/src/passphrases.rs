@@ -1,0 +1,143 @@
+//! Key operations on one slot: a passphrase comes, changes or goes, and all others keep working without being given.
+//!
+//! Salt, cost and all other slots stay byte for byte. Only a header of a format without levels says which slots are
+//! used ([`PublicHeader::keeps_others`]): others are rewritten whole ([`crate::change_keys`]).
+
+use crate::keyring::passphrase_in_use;
+use crate::keyslot::{self, OpenSlot};
+use crate::layout::{self, KEY_SLOTS};
+use crate::public::PublicHeader;
+use crate::seal::HeaderImage;
+use crate::slot_map::SlotMap;
+use crate::unlock::Unlocked;
+use lacuna_contracts::{Error, Kind, Result, SecretVec};
+use lacuna_crypto::{RandomSource, stretch};
+use lacuna_medium::Medium;
+
+impl PublicHeader {
+    /// Whether one passphrase can come, change or go without the others.
+    pub fn keeps_others(&self) -> bool {
+        self.slot_map().is_some()
+    }
+}
+
+/// What a passphrase is to become in its slot.
+enum Change<'a> {
+    Fill(&'a SecretVec),
+    Clear,
+}
+
+/// Adds a passphrase. Gives how many work now.
+///
+/// Errors: [`Kind::Exists`] if it works already, [`Kind::Usage`] if all slots are used.
+pub fn add_passphrase(
+    medium: &dyn Medium,
+    unlocked: &mut Unlocked,
+    new: &SecretVec,
+    random: &dyn RandomSource,
+) -> Result<usize> {
+    let map = unlocked.slot_map()?;
+    if find(unlocked, new)?.is_some() {
+        return Err(passphrase_in_use());
+    }
+    let free = free_slots(map)?;
+    let mut choice = [0; 8];
+    random.fill(&mut choice);
+    let position = free[(u64::from_le_bytes(choice) % free.len() as u64) as usize];
+    apply(medium, unlocked, map, position, &Change::Fill(new), random)
+}
+
+/// Refuses a passphrase more before it is made: a token would keep what it is made of.
+///
+/// Errors: [`Kind::Usage`] if all slots are used.
+pub fn check_free_slot(unlocked: &Unlocked) -> Result<()> {
+    free_slots(unlocked.slot_map()?).map(drop)
+}
+
+/// The slots that are not used: at least one.
+fn free_slots(map: SlotMap) -> Result<Vec<u8>> {
+    let free: Vec<u8> = (0u8..).zip(map.0).filter(|(_, used)| !used).map(|(slot, _)| slot).collect();
+    if free.is_empty() {
+        return Err(Error::new(Kind::Usage, "cannot add a passphrase")
+            .found(format!("{KEY_SLOTS} passphrases that work"))
+            .expected(format!("fewer than the {KEY_SLOTS} that a disk can have"))
+            .remedy("remove one first, or refresh the key slots with those you know alone"));
+    }
+    Ok(free)
+}
+
+/// Puts `new` in the place of the first passphrase that opened the disk. Gives how many work now.
+///
+/// Errors: [`Kind::Exists`] if `new` works already.
+pub fn change_passphrase(
+    medium: &dyn Medium,
+    unlocked: &mut Unlocked,
+    new: &SecretVec,
+    random: &dyn RandomSource,
+) -> Result<usize> {
+    let map = unlocked.slot_map()?;
+    let position = unlocked.opened_slots[0];
+    if find(unlocked, new)?.is_some_and(|slot| slot.position != position) {
+        return Err(passphrase_in_use());
+    }
+    apply(medium, unlocked, map, position, &Change::Fill(new), random)
+}
+
+/// Removes a passphrase. Gives how many work now.
+///
+/// Errors: [`Kind::Passphrase`] if it opens nothing; [`Kind::Usage`] if it is the only one.
+pub fn remove_passphrase(
+    medium: &dyn Medium,
+    unlocked: &mut Unlocked,
+    gone: &SecretVec,
+    random: &dyn RandomSource,
+) -> Result<usize> {
+    let map = unlocked.slot_map()?;
+    let slot = find(unlocked, gone)?
+        .ok_or_else(|| Error::new(Kind::Passphrase, "the passphrase to remove does not open this disk"))?;
+    if map.used() < 2 {
+        return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
+            .found("no other passphrase that works")
+            .expected("at least one that keeps working")
+            .remedy("add another one first, or change it"));
+    }
+    apply(medium, unlocked, map, slot.position, &Change::Clear, random)
+}
+
+/// The slot that a passphrase opens.
+fn find(unlocked: &Unlocked, passphrase: &SecretVec) -> Result<Option<OpenSlot>> {
+    let public = &unlocked.header;
+    let stretched = stretch(passphrase, &public.salt, &public.cost)?;
+    keyslot::open_deepest(&unlocked.bytes[layout::SLOTS.range()], public, &stretched)
+}
+
+fn apply(
+    medium: &dyn Medium,
+    unlocked: &mut Unlocked,
+    mut map: SlotMap,
+    position: u8,
+    change: &Change<'_>,
+    random: &dyn RandomSource,
+) -> Result<usize> {
+    let mut public = unlocked.header.clone();
+    public.generation = public.next_generation()?;
+    map.0[usize::from(position)] = matches!(change, Change::Fill(_));
+    let level0 = &unlocked.master_keys[0];
+    let image = HeaderImage::build(public.clone(), level0, unlocked.order.clone(), |header| {
+        unlocked.copy_slots(header);
+        let area = &mut header[layout::SLOTS.range()];
+        match change {
+            Change::Fill(new) => {
+                let stretched = stretch(new, &public.salt, &public.cost)?;
+                keyslot::seal(area, position, &public, &stretched, &unlocked.master_keys, random);
+            }
+            Change::Clear => {
+                keyslot::clear(area, position, random);
+            }
+        }
+        map.put(header, &public, level0, random);
+        Ok(())
+    })?;
+    unlocked.store(medium, image)?;
+    Ok(map.used())
+}

@@ -1,0 +1,184 @@
+//! What a file is like, as far as `auto` has seen it, samples of its content and reads against writes, and which scheme suits it.
+//!
+//! Table 7 of the paper weighs SHA-1 against an entropy test and a wide-block cipher at half the speed of a hash. Here a tag comes
+//! with the encryption and an entry of the tree costs nothing until a commit, so on the paper's axes (content; reads against
+//! writes) MT-EINT is the fastest to write whatever the content, RAND-EINT takes 1.5 times as long, and COMP-EINT reads
+//! compressible content a little faster than MT-EINT, since it reads no tree, and writes it up to four times as slowly. So a file is
+//! MT-EINT, until it has been read so often that converting it pays.
+
+use crate::compress::compress;
+use crate::entropy::is_random_looking;
+use crate::low::{MOST_BLOCK_SIZE, SAVED};
+use crate::scheme::Scheme;
+use lacuna_contracts::Record;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One block in so many that are written is looked at: compressing it takes as long as encrypting eight.
+const EVERY: u64 = 256;
+/// The first block that is looked at.
+const FIRST: u64 = 16;
+/// Samples after which the older half of them is forgotten.
+const MEMORY: u16 = 256;
+/// Samples from which on a file's nature is known well enough to convert it.
+const ENOUGH: u16 = 4;
+/// One block in so many may be incompressible in a file that counts as compressible.
+const FEW: u16 = 8;
+/// How often a file must have been read before converting it to COMP-EINT pays: each reading saves 3%, and converting takes two
+/// passes over the file.
+const OFTEN: u64 = 64;
+/// How often it must have been overwritten before converting it back pays.
+const SELDOM: u64 = 4;
+
+/// Samples of written blocks, and blocks read and written.
+#[derive(Debug)]
+pub(crate) struct Nature {
+    samples: u16,
+    random: u16,
+    incompressible: u16,
+    /// Whether a conversion from MT-EINT was given up, since there would be too many counter intervals.
+    given_up: bool,
+    writes: u64,
+    reads: AtomicU64,
+    /// Blocks until the next sample.
+    until: u64,
+}
+
+impl Default for Nature {
+    fn default() -> Self {
+        let (samples, random, incompressible, given_up) = (0, 0, 0, false);
+        let (writes, reads) = (0, AtomicU64::new(0));
+        Nature { samples, random, incompressible, given_up, writes, reads, until: FIRST }
+    }
+}
+
+impl Nature {
+    /// Bytes in TS.
+    pub(crate) const LEN: usize = 8;
+
+    /// Samples, random-looking and incompressible ones among them, and whether a conversion was given up (u16 each). Reads and writes are counted anew at
+    /// each opening.
+    pub(crate) fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let numbers = [self.samples, self.random, self.incompressible, self.given_up.into()];
+        for (place, number) in bytes.chunks_exact_mut(2).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Undoes [`Nature::to_bytes`]. Any bytes are good: they only hint.
+    pub(crate) fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        let record = Record(&bytes);
+        let samples = record.u16(0).min(MEMORY);
+        let [random, incompressible] = [2, 4].map(|at| record.u16(at).min(samples));
+        let given_up = record.u16(6) != 0;
+        Nature { samples, random, incompressible, given_up, until: EVERY, ..Nature::default() }
+    }
+
+    /// Looks at some of the blocks that are written.
+    pub(crate) fn wrote(&mut self, plain: &[u8], block_size: usize) {
+        let count = (plain.len() / block_size) as u64;
+        self.writes = self.writes.saturating_add(count);
+        while self.until < count {
+            self.sample(&plain[self.until as usize * block_size..][..block_size]);
+            self.until += EVERY;
+        }
+        self.until -= count;
+    }
+
+    fn sample(&mut self, block: &[u8]) {
+        if self.samples >= MEMORY {
+            self.samples /= 2;
+            self.random /= 2;
+            self.incompressible /= 2;
+        }
+        let mut packed = [0; MOST_BLOCK_SIZE];
+        let packed = &mut packed[..block.len() - size_of::<crate::keys::Tag>()];
+        self.samples += 1;
+        self.random += u16::from(is_random_looking(block));
+        self.incompressible += u16::from(compress(block, packed, SAVED).is_none());
+    }
+
+    pub(crate) fn read(&self, blocks: u64) {
+        self.reads.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// Random-looking blocks among so many, by the samples.
+    pub(crate) fn random_looking(&self, blocks: u64) -> u64 {
+        let (random, samples) = (u128::from(self.random), u128::from(self.samples));
+        (u128::from(blocks) * random).checked_div(samples).unwrap_or(0) as u64
+    }
+
+    /// A conversion from MT-EINT is given up.
+    pub(crate) fn give_up(&mut self) {
+        self.given_up = true;
+    }
+
+    /// What was given up may be tried again: the file is empty, or its user has chosen anew.
+    pub(crate) fn resume(&mut self) {
+        self.given_up = false;
+    }
+
+    pub(crate) fn has_given_up(&self) -> bool {
+        self.given_up
+    }
+
+    /// Another scheme for a file of `blocks` blocks, if it would save more than converting the file costs.
+    pub(crate) fn wants(&self, now: Scheme, blocks: u64) -> Option<Scheme> {
+        let reads = self.reads.load(Ordering::Relaxed);
+        let compressible = self.incompressible <= self.samples / FEW;
+        match now {
+            Scheme::Mt => {
+                let often = reads >= OFTEN.saturating_mul(blocks).max(OFTEN) && reads / SELDOM >= self.writes;
+                (self.samples >= ENOUGH && compressible && often).then_some(Scheme::Comp)
+            }
+            Scheme::None => Some(Scheme::Mt),
+            Scheme::Rand | Scheme::Comp => {
+                let written = self.writes >= SELDOM.saturating_mul(blocks).max(SELDOM) && self.writes > reads;
+                (written || !compressible).then_some(Scheme::Mt)
+            }
+        }
+    }
+
+    /// The file has another scheme from now on; what it costs is weighed anew.
+    pub(crate) fn converted(&mut self) {
+        self.writes = 0;
+        *self.reads.get_mut() = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_sim::Rng;
+
+    #[test]
+    fn only_what_is_compressible_and_read_often_leaves_mt_eint() {
+        let text = vec![b'a'; 4096 * 1024];
+        let random = Rng::new(1).bytes(4096 * 1024);
+        for (content, expected) in [(&text, Some(Scheme::Comp)), (&random, None)] {
+            let mut nature = Nature::default();
+            nature.wrote(content, 4096);
+            assert_eq!(nature.wants(Scheme::Mt, 1024), None);
+            nature.read(1024 * OFTEN);
+            assert_eq!(nature.wants(Scheme::Mt, 1024), expected);
+            let kept = Nature::from_bytes(nature.to_bytes());
+            assert_eq!(kept.to_bytes(), nature.to_bytes());
+            assert_eq!(kept.wants(Scheme::Mt, 1024), None);
+        }
+    }
+
+    #[test]
+    fn what_is_overwritten_or_no_longer_compresses_returns() {
+        let mut nature = Nature::default();
+        nature.wrote(&vec![b'a'; 4096 * 1024], 4096);
+        nature.converted();
+        assert_eq!(nature.wants(Scheme::Comp, 1024), None);
+        (0..SELDOM).for_each(|_| nature.wrote(&vec![b'b'; 4096 * 1024], 4096));
+        assert_eq!(nature.wants(Scheme::Comp, 1024), Some(Scheme::Mt));
+        let mut nature = Nature::default();
+        nature.wrote(&Rng::new(1).bytes(4096 * 1024), 4096);
+        assert_eq!(nature.wants(Scheme::Comp, 1024), Some(Scheme::Mt));
+        assert_eq!(nature.random_looking(1024), 1024);
+    }
+}

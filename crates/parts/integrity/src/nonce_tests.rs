@@ -1,0 +1,42 @@
+//! The nonces and tweaks that blocks are encrypted under, of which none may be used twice.
+
+#[path = "../tests/fixture/mod.rs"]
+mod fixture;
+
+use crate::witness;
+use fixture::{Bed, CHOICES, Model, Step};
+use lacuna_contracts::Budget;
+use lacuna_sim::Rng;
+use std::collections::HashSet;
+
+#[test]
+fn no_nonce_and_no_tweak_is_used_twice() {
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let choice = CHOICES[(seed % 5) as usize];
+        let (mut bed, mut model) = (Bed::new(choice, 128, Budget::bytes(0)), Model::default());
+        let mut committed = bed.us.stored.lock().clone();
+        witness::start();
+        for _ in 0..300 {
+            let step = Step::random(&mut rng, &model, 40, 128);
+            bed.step(&step).unwrap();
+            if !bed.file.is_dirty() {
+                committed = bed.us.stored.lock().clone();
+            }
+            if rng.chance(1, 20) {
+                // A crash: what was not committed is lost, and the next opening draws another session.
+                *bed.us.stored.lock() = committed.clone();
+                bed.reopen(false).unwrap();
+            }
+            model.blocks = bed.file.blocks();
+        }
+        let (mut uses, all) = (HashSet::new(), witness::take());
+        assert!(seed % 5 == 3 || all.len() > 300);
+        for (vector, block, _) in all {
+            assert!(
+                uses.insert(vector),
+                "seed {seed}: block {block} was encrypted twice under one key and nonce, or tweak"
+            );
+        }
+    }
+}

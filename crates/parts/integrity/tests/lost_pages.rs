@@ -1,0 +1,144 @@
+//! Pages that are damaged or malformed: what they cost, and that writing anew and cutting off mend a file.
+
+mod fixture;
+
+use fixture::{Bed, MemoryUs, keys};
+use lacuna_contracts::{Budget, Error, Kind, Result};
+use lacuna_integrity::{Choice, Part, ProtectedFile, Scheme, Session, Untrusted};
+use lacuna_sim::Rng;
+use parking_lot::Mutex;
+
+/// Storage that knows of some pages that they are damaged.
+struct Damaged {
+    us: MemoryUs,
+    pages: Mutex<Vec<(Part, u64)>>,
+}
+
+impl Untrusted for Damaged {
+    fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.us.read_blocks(first, out)
+    }
+
+    fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()> {
+        self.us.write_blocks(first, sealed)
+    }
+
+    fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
+        if self.pages.lock().contains(&(part, page)) {
+            return Err(Error::new(Kind::Corrupt, "the test has damaged this page"));
+        }
+        self.us.read_part(part, page)
+    }
+
+    fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()> {
+        self.pages.lock().retain(|damaged| *damaged != (part, page));
+        self.us.write_part(part, page, bytes)
+    }
+}
+
+/// A file of blocks that look random, opened anew.
+fn random_file(scheme: Scheme, plain: &[u8]) -> (Damaged, ProtectedFile) {
+    let mut bed = Bed::new(Choice::Fixed(scheme), 128, Budget::bytes(0));
+    bed.file.update(&bed.us, 0, plain).unwrap();
+    for block in 0..50 {
+        // So many counters that MT-EINT has them in pages.
+        bed.file.update(&bed.us, block * 5, &plain[block as usize * 5 * 128..][..128]).unwrap();
+    }
+    bed.commit().unwrap();
+    let file = ProtectedFile::open(keys(1), &bed.trusted, Session(2), Budget::bytes(0)).unwrap();
+    (Damaged { us: bed.us, pages: Mutex::default() }, file)
+}
+
+/// Each of the ways in which a page is of no use.
+fn damage(us: &Damaged, page: (Part, u64), way: u64) {
+    assert!(us.us.stored.lock().pages.contains_key(&page), "{page:?}");
+    let bytes = match way {
+        0 => vec![],
+        1 => vec![7; 3],
+        2 => vec![7; 4096],
+        3 => vec![7; 2048],
+        _ => return us.pages.lock().push(page),
+    };
+    us.us.stored.lock().pages.insert(page, bytes);
+}
+
+#[test]
+fn pages_that_are_not_authenticated_cost_at_worst_their_blocks() {
+    let plain = Rng::new(1).bytes(600 * 128);
+    let kinds = [
+        (Scheme::Rand, Part::Position),
+        (Scheme::Rand, Part::Order),
+        (Scheme::Comp, Part::Position),
+        (Scheme::Comp, Part::Order),
+        (Scheme::Mt, Part::Counters),
+    ];
+    for (way, (scheme, part)) in (0..5).flat_map(|way| kinds.map(|kind| (way, kind))) {
+        let what = format!("{scheme:?}, {part:?}, way {way}");
+        let (us, mut file) = random_file(scheme, &plain);
+        damage(&us, (part, 0), way);
+        let check = |file: &ProtectedFile, block: u64, new: Option<u8>| {
+            let mut found = [1; 128];
+            match file.check(&us, block, &mut found) {
+                Ok(()) => {
+                    let old = &plain[block as usize * 128..][..128];
+                    assert!(new.map_or(found == *old, |byte| found == [byte; 128]), "{what}: block {block}");
+                }
+                Err(failed) => {
+                    assert!(new.is_none() && block < 256, "{what}: block {block}");
+                    assert!(failed.error.kind() == Kind::Corrupt && found == [0; 128], "{what}");
+                }
+            }
+        };
+        (0..600).for_each(|block| check(&file, block, None));
+        // All of its blocks can be written, and then read.
+        file.update(&us, 3, &[b'x'; 20 * 128]).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let random = Rng::new(2).bytes(128);
+        file.update(&us, 40, &random).unwrap_or_else(|e| panic!("{what}: {e}"));
+        (0..600).filter(|b| *b != 40).for_each(|b| check(&file, b, (3..23).contains(&b).then_some(b'x')));
+        let mut found = [0; 128];
+        file.check(&us, 40, &mut found).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert!(found == *random);
+        // It can be cut off, punched, committed and emptied.
+        damage(&us, (part, 1.min(way % 2)), way);
+        file.punch(&us, 10, 5).unwrap_or_else(|e| panic!("{what}: {e}"));
+        file.resize(&us, 30).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let trusted = file.commit(&us).unwrap();
+        file = ProtectedFile::open(keys(1), &trusted, Session(3), Budget::bytes(0)).unwrap();
+        file.resize(&us, 0).unwrap_or_else(|e| panic!("{what}: {e}"));
+        file.update(&us, 0, &plain).unwrap();
+        (0..600).for_each(|block| {
+            let mut found = [0; 128];
+            file.check(&us, block, &mut found).unwrap_or_else(|e| panic!("{what}, block {block}: {e}"));
+            assert!(found == plain[block as usize * 128..][..128]);
+        });
+    }
+}
+
+#[test]
+fn a_page_of_tags_that_does_not_verify_is_mended_by_writing_its_blocks_in_one_go() {
+    let size = 4096;
+    let mut bed = Bed::new(Choice::Fixed(Scheme::Mt), size, Budget::bytes(0));
+    bed.file.update(&bed.us, 0, &vec![b'a'; 400 * size]).unwrap();
+    bed.commit().unwrap();
+    for (page, run) in [(1, 128..256), (1, 100..300), (3, 384..400), (3, 380..410), (0, 0..500)] {
+        bed.reopen(true).unwrap();
+        bed.us.stored.lock().pages.get_mut(&(Part::Tree(0), page)).unwrap()[3] ^= 1;
+        assert!(bed.check(page * 128 + 5, 1).1.is_err());
+        // Part of its blocks are not enough.
+        let part = vec![b'b'; 12 * size];
+        assert_eq!(bed.file.update(&bed.us, page * 128 + 2, &part).unwrap_err().kind(), Kind::Corrupt);
+        let count = run.end - run.start;
+        bed.file.update(&bed.us, run.start, &vec![b'b'; count as usize * size]).unwrap();
+        bed.commit().unwrap();
+        bed.reopen(false).unwrap();
+        let (plain, result) = bed.check(0, bed.file.blocks());
+        result.unwrap();
+        assert!(plain[run.start as usize * size..][..count as usize * size].iter().all(|byte| *byte == b'b'));
+    }
+    // Whatever does not verify: the file is emptied, and can be written.
+    bed.us.stored.lock().pages.values_mut().for_each(|bytes| bytes[0] ^= 1);
+    bed.reopen(false).unwrap();
+    bed.file.resize(&bed.us, 0).unwrap();
+    bed.file.update(&bed.us, 0, &vec![b'c'; 400 * size]).unwrap();
+    assert!(bed.check(0, 400).0.iter().all(|byte| *byte == b'c'));
+}

@@ -1,0 +1,152 @@
+//! Protected files of every scheme and block size agree with a plain model under random operations, conversions and reopenings.
+
+mod fixture;
+
+use fixture::{Bed, CHOICES, Model, Step};
+use lacuna_contracts::Budget;
+use lacuna_integrity::{Choice, Scheme, Trusted};
+use lacuna_sim::Rng;
+
+fn apply(model: &mut Model, step: &Step, block_size: usize) {
+    match step {
+        Step::Update(first, plain) if !plain.is_empty() => model.update(*first, plain, block_size),
+        Step::Resize(blocks) => model.resize(*blocks),
+        Step::Punch(first, count) => model.punch(*first, *count),
+        _ => {}
+    }
+}
+
+fn compare(bed: &Bed, model: &Model, rng: &mut Rng, step: &str) {
+    let size = bed.us.block_size;
+    assert_eq!(bed.file.blocks(), model.blocks, "{step}");
+    let first = if rng.chance(1, 3) { 0 } else { rng.below(model.blocks.max(1)) };
+    let near = model.data.range(first..).next().map_or(first, |(block, _)| *block);
+    for first in [first, near.saturating_sub(1)] {
+        let count = rng.below(300).min(model.blocks - first.min(model.blocks));
+        let (plain, result) = bed.check(first, count);
+        result.unwrap_or_else(|e| panic!("{step}: {e}"));
+        for (block, found) in (first..).zip(plain.chunks_exact(size)) {
+            assert!(found == model.block(block, size), "{step}: block {block}");
+        }
+    }
+    for data in [false, true] {
+        let from = rng.below(model.blocks + 2).min(rng.below(20_000));
+        assert_eq!(
+            bed.file.seek(&bed.us, from, data).unwrap(),
+            model.seek(from, data),
+            "{step}: {from} {data}"
+        );
+    }
+}
+
+fn run(seed: u64, choice: Choice, block_size: usize, steps: u64) {
+    let mut rng = Rng::new(seed);
+    // A budget of nothing means the smallest caches.
+    let budget = Budget::bytes(if rng.chance(1, 2) { 0 } else { 1 << 20 });
+    let (mut bed, mut model) = (Bed::new(choice, block_size, budget), Model::default());
+    let converts = rng.chance(1, 2);
+    let span = [20, 300, 3000][rng.below(3) as usize];
+    for number in 0..steps {
+        let step = Step::random(&mut rng, &model, span, block_size);
+        if !converts && matches!(step, Step::Choose(_) | Step::Convert) {
+            continue;
+        }
+        let name = format!("seed {seed}, {choice:?}, {block_size} bytes, step {number}, {step:.60?}");
+        bed.step(&step).unwrap_or_else(|e| panic!("{name}: {e}"));
+        apply(&mut model, &step, block_size);
+        compare(&bed, &model, &mut rng, &name);
+    }
+    bed.step(&Step::Reopen(false)).unwrap();
+    for (block, data) in &model.data {
+        let (plain, result) = bed.check(*block, 1);
+        result.unwrap();
+        assert!(plain == *data);
+    }
+    bed.step(&Step::Resize(0)).unwrap();
+    bed.commit().unwrap();
+    assert!(bed.us.stored.lock().pages.is_empty(), "seed {seed}: {:?}", bed.us.stored.lock().pages.keys());
+}
+
+#[test]
+fn files_agree_with_a_plain_model() {
+    for seed in 0..6 {
+        for choice in CHOICES {
+            for block_size in [128, 256, 512, 1024, 2048, 4096] {
+                run(seed * 100 + block_size as u64, choice, block_size, 120);
+            }
+        }
+    }
+}
+
+#[test]
+fn counters_that_scatter_move_to_us_and_ts_stays_small() {
+    for choice in CHOICES {
+        let mut bed = Bed::new(choice, 128, Budget::default());
+        let mut model = Model::default();
+        let mut rng = Rng::new(8);
+        bed.step(&Step::Resize(40_000)).unwrap();
+        model.resize(40_000);
+        for n in 0..12_000u64 {
+            let plain = fixture::content(&mut rng, 128, 1);
+            let block = rng.below(40_000);
+            let step = Step::Update(block, plain);
+            bed.step(&step).unwrap();
+            apply(&mut model, &step, 128);
+            if n % 1000 == 0 {
+                bed.step(&Step::Reopen(n % 2000 == 0)).unwrap();
+                compare(&bed, &model, &mut rng, &format!("{choice:?}, {n}"));
+            }
+        }
+        if matches!(choice, Choice::Fixed(Scheme::Rand | Scheme::Comp)) {
+            assert_eq!(bed.file.scheme(), Scheme::Mt, "dispersed counters are for MT-EINT");
+        }
+        for _ in 0..200 {
+            bed.step(&Step::Convert).unwrap();
+            bed.step(&Step::Commit).unwrap();
+        }
+        compare(&bed, &model, &mut rng, "converted");
+    }
+}
+
+#[test]
+fn a_small_file_lies_in_ts_and_an_empty_tebibyte_costs_nothing() {
+    for choice in [Scheme::Mt, Scheme::Rand, Scheme::Comp].map(Choice::Fixed) {
+        let mut bed = Bed::new(choice, 4096, Budget::default());
+        bed.step(&Step::Update(0, vec![b'x'; 8 * 4096])).unwrap();
+        bed.commit().unwrap();
+        assert!(bed.us.stored.lock().pages.is_empty());
+        bed.step(&Step::Resize(1 << 28)).unwrap();
+        bed.step(&Step::Update((1 << 28) - 1, vec![b'y'; 4096])).unwrap();
+        bed.commit().unwrap();
+        assert!(bed.us.stored.lock().pages.len() < 12, "{choice:?}: {}", bed.us.stored.lock().pages.len());
+        bed.reopen(false).unwrap();
+        assert_eq!(bed.file.seek(&bed.us, 8, true).unwrap(), Some((1 << 28) - 1));
+        assert_eq!(bed.file.seek(&bed.us, 0, false).unwrap(), Some(8));
+        let usage = bed.file.usage(&bed.us).unwrap();
+        assert!(usage.trusted <= Trusted::MAX as u64 && usage.untrusted < 1 << 17, "{usage:?}");
+    }
+}
+
+#[test]
+fn a_file_is_read_by_many_threads() {
+    for choice in CHOICES {
+        let mut bed = Bed::new(choice, 4096, Budget::bytes(0));
+        let mut rng = Rng::new(2);
+        let mut model = Model::default();
+        for first in (0..2000).step_by(50) {
+            let step = Step::Update(first, fixture::content(&mut rng, 4096, 50));
+            bed.step(&step).unwrap();
+            apply(&mut model, &step, 4096);
+        }
+        bed.step(&Step::Reopen(false)).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (bed, model) = (&bed, &model);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(thread);
+                    (0..100).for_each(|n| compare(bed, model, &mut rng, &format!("thread {thread}, {n}")));
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,94 @@
+//! What was cut off or punched is gone for good, even if untrusted storage was altered when it went.
+
+mod fixture;
+
+use fixture::{Bed, Step};
+use lacuna_contracts::{Budget, Kind};
+use lacuna_integrity::{Choice, Part, Scheme};
+
+const BLOCK: usize = 128;
+/// Five pages of level 1.
+const BLOCKS: u64 = 81_920;
+
+/// A file of five pages of level 1 and perhaps holes, in whose cache is the first page of leaves, but not the pages above it.
+fn with_an_orphan(blocks: u64) -> Bed {
+    let mut bed = Bed::new(Choice::Fixed(Scheme::Mt), BLOCK, Budget::bytes(0));
+    for first in (0..BLOCKS).step_by(1024) {
+        bed.step(&Step::Update(first, vec![b'x'; 1024 * BLOCK])).unwrap();
+    }
+    if blocks > BLOCKS {
+        bed.step(&Step::Update(blocks - 1, vec![b'x'; BLOCK])).unwrap();
+    }
+    bed.commit().unwrap();
+    for round in 0..3 {
+        for page in 0..128 {
+            bed.check(7, 1).1.unwrap();
+            bed.check((3 * 128 + page) * 128 + round, 1).1.unwrap();
+        }
+    }
+    // As the cache shows: of the pages above, US is asked for none while block 7 is read.
+    let parents: Vec<_> = [1, 2].map(|level| (Part::Tree(level), 0)).into();
+    let kept: Vec<_> = parents.iter().map(|page| bed.us.stored.lock().pages.remove(page).unwrap()).collect();
+    bed.check(7, 1).1.unwrap();
+    assert!(bed.check(16_000, 1).1.is_err(), "the pages above were in the cache");
+    bed.us.stored.lock().pages.extend(parents.into_iter().zip(kept));
+    bed
+}
+
+fn damage(bed: &Bed, level: u8) {
+    bed.us.stored.lock().pages.get_mut(&(Part::Tree(level), 0)).unwrap()[3] ^= 1;
+}
+
+/// Puts an old block back, and checks that it is not taken for the latest.
+fn check_gone(bed: &Bed, block: u64, old: &[u8]) {
+    bed.us.stored.lock().blocks.insert(block, old.to_vec());
+    let (plain, result) = bed.check(block, 1);
+    match result {
+        Ok(()) => assert!(plain == [0; BLOCK], "the old content is back"),
+        Err(failed) => {
+            assert_eq!(failed.error.kind(), Kind::Corrupt);
+            assert!(plain == [0; BLOCK], "something unverified is shown");
+        }
+    }
+}
+
+#[test]
+fn a_file_cut_to_nothing_under_a_damaged_page_does_not_come_back() {
+    for level in [1, 2] {
+        let mut bed = with_an_orphan(BLOCKS);
+        let old = bed.us.stored.lock().blocks[&7].clone();
+        damage(&bed, level);
+        bed.step(&Step::Resize(0)).unwrap();
+        bed.step(&Step::Update(BLOCKS, vec![b'y'; BLOCK])).unwrap();
+        check_gone(&bed, 7, &old);
+        bed.step(&Step::Reopen(true)).unwrap();
+        check_gone(&bed, 7, &old);
+        assert!(bed.check(BLOCKS, 1).0 == [b'y'; BLOCK]);
+    }
+}
+
+#[test]
+fn blocks_punched_under_a_damaged_page_do_not_come_back() {
+    // A tree of four levels, of which the whole first page of level 2 is punched.
+    let mut bed = with_an_orphan((1 << 21) + 1);
+    let old = bed.us.stored.lock().blocks[&7].clone();
+    damage(&bed, 2);
+    bed.step(&Step::Punch(0, 1 << 21)).unwrap();
+    check_gone(&bed, 7, &old);
+    bed.step(&Step::Update(20_000, vec![b'y'; BLOCK])).unwrap();
+    check_gone(&bed, 7, &old);
+    bed.step(&Step::Reopen(true)).unwrap();
+    check_gone(&bed, 7, &old);
+    assert!(bed.check(20_000, 1).0 == [b'y'; BLOCK]);
+}
+
+#[test]
+fn a_hole_has_no_counter_that_a_block_ever_had() {
+    let mut bed = Bed::new(Choice::Fixed(Scheme::Mt), BLOCK, Budget::bytes(0));
+    bed.step(&Step::Update(0, vec![b'x'; 20 * BLOCK])).unwrap();
+    bed.step(&Step::Resize(5)).unwrap();
+    bed.step(&Step::Resize(30)).unwrap();
+    bed.step(&Step::Update(30, vec![b'y'; BLOCK])).unwrap();
+    // Blocks 0 to 4, holes, block 30.
+    assert_eq!(bed.file.usage(&bed.us).unwrap().intervals, 3);
+}

@@ -1,0 +1,81 @@
+//! The paced clock: cover that comes whether or not anybody does anything.
+//!
+//! Deniability contract: the clock beats at fixed times from its start, whatever else happens; a beat that comes late is
+//! not skipped.
+
+use lacuna_contracts::{Error, Result};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The clock of an open disk. Dropping it ends it.
+pub struct PacedClock {
+    /// What the clock waits for: that its sender is gone.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PacedClock {
+    /// Starts a clock that calls `beat` every `interval`, which is not zero, until a beat fails. A `beat` that may panic
+    /// has to see itself to it that nobody waits for the next.
+    pub fn start(
+        interval: Duration,
+        mut beat: impl FnMut() -> Result<()> + Send + 'static,
+    ) -> Result<PacedClock> {
+        let (end, ended) = channel::<()>();
+        let run = move || {
+            let mut next = Instant::now() + interval;
+            loop {
+                let left = next.saturating_duration_since(Instant::now());
+                if ended.recv_timeout(left) != Err(RecvTimeoutError::Timeout) || beat().is_err() {
+                    return;
+                }
+                next += interval;
+            }
+        };
+        let spawned = std::thread::Builder::new().name("lacuna-cover".into()).spawn(run);
+        let thread = spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))?;
+        Ok(PacedClock { end: Some(end), thread: Some(thread) })
+    }
+
+    /// Stops it, after the beat that may be under way.
+    pub fn end(self) {}
+}
+
+impl Drop for PacedClock {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_contracts::Kind;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn beats_until_it_is_ended_or_a_beat_fails() {
+        let (told, beats) = channel();
+        let clock = PacedClock::start(Duration::from_millis(1), move || {
+            let _gone = told.send(());
+            Ok(())
+        });
+        for _ in 0..3 {
+            beats.recv().unwrap();
+        }
+        clock.unwrap().end();
+        while beats.try_recv().is_ok() {}
+        assert!(beats.recv().is_err(), "nobody is left to tell");
+        let (told, beats) = channel();
+        let clock = PacedClock::start(Duration::from_millis(1), move || {
+            told.send(()).map_err(|_| Error::new(Kind::Other, "gone"))?;
+            Err(Error::new(Kind::Other, "no more"))
+        });
+        assert_eq!(beats.iter().count(), 1);
+        drop(clock);
+    }
+}

@@ -1,0 +1,138 @@
+//! The keys of one write to the medium, a stripe or a batch: for each level one pair, derived from the level's key and
+//! the write's random salt. A salt is drawn for every write there ever is and hedged with its content, so no key is used for two,
+//! after a power cut, on a restored copy and in two copies of a running machine as little as otherwise; within a write each nonce is a domain and an index.
+
+use crate::entry::Entry;
+use lacuna_contracts::{Error, Kind, Result, Secret};
+use lacuna_crypto::{AesBlock, GcmKey, derive_ciphers};
+
+/// Bytes of the salt of a write.
+pub const SALT_LEN: usize = 32;
+/// The unit at which a power cut may tear a write.
+const SECTOR: usize = 512;
+/// Bytes of a tag.
+pub const TAG_LEN: usize = 16;
+
+fn nonce(domain: u8, index: u8) -> [u8; 12] {
+    let mut nonce = [0; 12];
+    nonce[0] = domain;
+    nonce[1] = index;
+    nonce
+}
+
+/// One level's keys for one write to the medium.
+pub struct WriteKey {
+    data: GcmKey,
+    entries: AesBlock,
+}
+
+/// The refusal of bytes that do not verify, to be told where.
+#[derive(Debug)]
+pub struct Unverified;
+
+impl WriteKey {
+    /// Derives the keys for the write with this salt. `label` says of what format it is.
+    pub fn derive(level: &Secret<32>, label: &str, salt: &[u8; SALT_LEN]) -> Result<WriteKey> {
+        let (data, entries) = derive_ciphers(level, label, salt)?;
+        Ok(WriteKey { data, entries })
+    }
+
+    /// Encrypts something of which a write has one in this domain with this index. The tag binds `aad` too.
+    pub fn seal(&self, domain: u8, index: u8, aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; TAG_LEN] {
+        self.data.seal(&nonce(domain, index), aad, src, dst)
+    }
+
+    /// Decrypts what [`WriteKey::seal`] encrypted, where it lies; it is zeroed if it does not verify.
+    pub fn open(
+        &self,
+        domain: u8,
+        index: u8,
+        aad: &[u8],
+        buf: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> std::result::Result<(), Unverified> {
+        self.data.open_in_place(&nonce(domain, index), aad, buf, tag).map_err(|_| Unverified)
+    }
+
+    /// A tag by which to tell whether all of these sectors were written, or some are still what lay there before: over
+    /// their first bytes, which are random in every write. It does not notice later damage, which the tags of what is in
+    /// them do.
+    pub fn digest(&self, domain: u8, sectors: &[u8]) -> [u8; TAG_LEN] {
+        let mut heads = Vec::with_capacity(sectors.len() / SECTOR * 16);
+        sectors.chunks_exact(SECTOR).for_each(|sector| heads.extend_from_slice(&sector[..16]));
+        self.data.seal(&nonce(domain, 0), &heads, &[], &mut [])
+    }
+
+    /// Covers the entry of a slot: 8 bytes of entry and 8 that must come out as zeros.
+    pub fn cover(&self, domain: u8, slot: u8, entry: Entry) -> [u8; 16] {
+        let mut covered = self.pad(domain, slot);
+        for (byte, plain) in covered.iter_mut().zip(entry.pack().to_le_bytes()) {
+            *byte ^= plain;
+        }
+        covered
+    }
+
+    /// What [`WriteKey::cover`] covered in these 16 bytes, if this key did; nothing for [`Entry::Empty`].
+    pub fn uncover(&self, domain: u8, slot: u8, covered: &[u8]) -> Option<Entry> {
+        let mut plain = self.pad(domain, slot);
+        plain.iter_mut().zip(covered).for_each(|(pad, byte)| *pad ^= byte);
+        let (entry, check) = plain.split_first_chunk::<8>()?;
+        let entry = Entry::unpack(u64::from_le_bytes(*entry))?;
+        (check.iter().all(|&b| b == 0) && entry != Entry::Empty).then_some(entry)
+    }
+
+    fn pad(&self, domain: u8, slot: u8) -> [u8; 16] {
+        let mut block = [0; 16];
+        block[..12].copy_from_slice(&nonce(domain, slot));
+        self.entries.encrypt(block)
+    }
+}
+
+/// The error of something that does not verify.
+pub fn corrupt(what: impl Into<String>) -> Error {
+    Error::new(Kind::Corrupt, what.into())
+        .found("bytes that do not verify")
+        .expected("what was written last")
+        .remedy("the medium was damaged or altered: restore the block from a backup")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(salt: u8) -> WriteKey {
+        WriteKey::derive(&Secret::copy_from(&[1; 32]), "a test", &[salt; SALT_LEN]).unwrap()
+    }
+
+    #[test]
+    fn only_the_same_key_domain_and_index_open() {
+        let mut sealed = [0; 32];
+        let tag = key(1).seal(2, 3, b"of this", &[7; 32], &mut sealed);
+        let opens = |key: WriteKey, domain, index, aad: &[u8]| {
+            let mut buf = sealed;
+            key.open(domain, index, aad, &mut buf, &tag).is_ok() && buf == [7; 32]
+        };
+        assert!(opens(key(1), 2, 3, b"of this"));
+        assert!(!opens(key(2), 2, 3, b"of this") && !opens(key(1), 1, 3, b"of this"));
+        assert!(!opens(key(1), 2, 4, b"of this") && !opens(key(1), 2, 3, b"of that"));
+    }
+
+    #[test]
+    fn what_is_covered_comes_back_to_its_key_alone() {
+        let covered = key(1).cover(6, 9, Entry::Data(5));
+        assert_eq!(key(1).uncover(6, 9, &covered), Some(Entry::Data(5)));
+        assert_eq!(key(1).uncover(6, 9, &key(1).cover(6, 9, Entry::Empty)), None);
+        for (key, domain, slot) in [(key(2), 6, 9), (key(1), 7, 9), (key(1), 6, 8)] {
+            assert_eq!(key.uncover(domain, slot, &covered), None);
+        }
+    }
+
+    #[test]
+    fn a_digest_tells_whether_every_sector_was_written() {
+        let sectors = [5; 4 * SECTOR];
+        let digest = key(1).digest(3, &sectors);
+        let mut torn = sectors;
+        torn[3 * SECTOR] = 6;
+        assert!(key(1).digest(3, &sectors) == digest && key(1).digest(3, &torn) != digest);
+    }
+}

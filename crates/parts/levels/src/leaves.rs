@@ -1,0 +1,184 @@
+//! The leaves of a map that are in memory: cached within a bound, with what changed of those that are not.
+
+use crate::map_size::FANOUT;
+use lacuna_contracts::BoundedCache;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+/// In a change: every place of the leaf.
+pub(crate) const WHOLE_LEAF: u16 = u16::MAX;
+/// The least leaves that a cache holds.
+const LEAST_CACHED: usize = 4;
+
+/// One page: places, packed.
+pub(crate) type Page = Box<[u64; FANOUT as usize]>;
+
+/// Places of a leaf, or all of them, and what they are now; later ones count.
+type Changes = Vec<(u16, u64)>;
+
+struct Leaf {
+    places: Page,
+    /// Since it was last written, if it may be evicted before it is written again.
+    changes: Changes,
+}
+
+/// A cache of leaves.
+pub(crate) struct Leaves {
+    cache: BoundedCache<u64, Leaf, FxBuildHasher>,
+    /// How many there were at once, at most.
+    peak: usize,
+    /// Whether changed leaves may be evicted. Otherwise they stay until they are written.
+    spills: bool,
+    /// What changed of leaves that are not cached.
+    delta: FxHashMap<u64, Changes>,
+}
+
+impl Leaves {
+    pub(crate) fn new(cached: usize) -> Leaves {
+        let cache = BoundedCache::new(cached.max(LEAST_CACHED));
+        Leaves { cache, peak: 0, spills: false, delta: FxHashMap::default() }
+    }
+
+    pub(crate) fn spill(&mut self) {
+        self.spills = true;
+    }
+
+    /// How many are cached at most, changed ones apart if they stay.
+    pub(crate) fn cached(&self) -> usize {
+        self.cache.most()
+    }
+
+    /// How many there were in memory at once, at most, changed ones among them.
+    pub(crate) fn most(&self) -> usize {
+        self.peak
+    }
+
+    pub(crate) fn is_cached(&self, number: u64) -> bool {
+        self.cache.contains(number)
+    }
+
+    /// Whether anything is known of a leaf that its page may not say.
+    pub(crate) fn knows(&self, number: u64) -> bool {
+        self.is_cached(number) || self.delta.contains_key(&number)
+    }
+
+    fn leaf(&mut self, number: u64) -> &mut Leaf {
+        self.cache.get(number).expect("it is cached")
+    }
+
+    /// The places of a cached leaf.
+    pub(crate) fn places(&mut self, number: u64) -> &Page {
+        &self.leaf(number).places
+    }
+
+    /// Changes a place in a cached leaf and returns what it was.
+    pub(crate) fn set(&mut self, number: u64, at: usize, packed: u64) -> u64 {
+        let spills = self.spills;
+        let leaf = self.leaf(number);
+        let was = std::mem::replace(&mut leaf.places[at], packed);
+        if spills && leaf.changes.len() > 2 * FANOUT as usize {
+            leaf.changes = (0..).zip(leaf.places.iter().copied()).collect();
+        } else if spills {
+            leaf.changes.push((at as u16, packed));
+        }
+        was
+    }
+
+    /// Every place of a cached leaf has become 0: what changed of it before does not matter any more.
+    pub(crate) fn cleared(&mut self, number: u64) {
+        let spills = self.spills;
+        let leaf = self.leaf(number);
+        debug_assert!(leaf.places.iter().all(|packed| *packed == 0));
+        if spills {
+            leaf.changes = vec![(WHOLE_LEAF, 0)];
+        }
+    }
+
+    /// A cached leaf is being written as it is.
+    pub(crate) fn written(&mut self, number: u64) {
+        self.leaf(number).changes = Changes::new();
+    }
+
+    /// Remembers a change of a leaf that is not cached.
+    pub(crate) fn remember(&mut self, number: u64, at: u16, packed: u64) {
+        debug_assert!(!self.is_cached(number), "nothing is cached while changes are repeated");
+        if at == WHOLE_LEAF {
+            self.delta.insert(number, vec![(at, packed)]);
+        } else {
+            self.delta.entry(number).or_default().push((at, packed));
+        }
+    }
+
+    /// Puts a leaf into the cache, as its page says it and changed as is known. `is_dirty` says which leaves are to be
+    /// written.
+    pub(crate) fn put(&mut self, number: u64, mut places: Page, is_dirty: impl Fn(u64) -> bool) {
+        let known = self.delta.remove(&number).unwrap_or_default();
+        for (at, packed) in &known {
+            if *at == WHOLE_LEAF {
+                places.fill(*packed);
+            } else {
+                places[usize::from(*at)] = *packed;
+            }
+        }
+        self.make_room(is_dirty);
+        let changes = if self.spills { known } else { Changes::new() };
+        self.cache.put(number, Leaf { places, changes });
+        self.peak = self.peak.max(self.cache.len());
+    }
+
+    /// Makes room for a leaf, unless all are changed and must stay.
+    fn make_room(&mut self, is_dirty: impl Fn(u64) -> bool) {
+        while self.cache.is_full() {
+            let spills = self.spills;
+            let Some((number, leaf)) = self.cache.evict(|number, _| spills || !is_dirty(number)) else {
+                return;
+            };
+            if !leaf.changes.is_empty() && is_dirty(number) {
+                self.delta.insert(number, leaf.changes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_leaf_that_goes_leaves_its_changes() {
+        for spills in [true, false] {
+            let mut leaves = Leaves::new(16);
+            if spills {
+                leaves.spill();
+            }
+            let fresh = || Box::new([1; FANOUT as usize]);
+            for number in 0..100 {
+                leaves.put(number, fresh(), |_| true);
+                assert_eq!(leaves.set(number, 3, number + 10), 1);
+            }
+            assert_eq!(leaves.cache.len(), if spills { 16 } else { 100 });
+            assert_eq!(leaves.most(), leaves.cache.len());
+            assert!(leaves.knows(0));
+            for number in (0..100).rev() {
+                if !leaves.is_cached(number) {
+                    leaves.put(number, fresh(), |_| true);
+                }
+                assert_eq!((leaves.places(number)[3], leaves.places(number)[4]), (number + 10, 1));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_written_or_cleared_is_not_remembered_twice() {
+        let mut leaves = Leaves::new(16);
+        leaves.spill();
+        leaves.put(7, Box::new([1; FANOUT as usize]), |_| true);
+        for at in 0..FANOUT as usize {
+            leaves.set(7, at, 0);
+        }
+        leaves.cleared(7);
+        leaves.set(7, 5, 9);
+        assert_eq!(leaves.cache.peek(7).unwrap().changes, [(WHOLE_LEAF, 0), (5, 9)]);
+        leaves.written(7);
+        assert!(leaves.cache.peek(7).unwrap().changes.is_empty());
+    }
+}

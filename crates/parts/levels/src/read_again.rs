@@ -1,0 +1,62 @@
+//! Reading once more what a medium would not give.
+
+use lacuna_contracts::{Kind, Result};
+use std::time::Duration;
+
+/// How often something is read before it is given up.
+const TRIES: u32 = 3;
+/// The pause before a read is tried again that the system refused. Each is twice the one before, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses before such a read is given up: about a minute.
+const MOST_PAUSES: u32 = 64;
+
+/// Reads more than once what the medium fails to give, for errors may pass; what does not verify stays so.
+pub fn again(mut read: impl FnMut() -> Result<()>) -> Result<()> {
+    for _ in 1..TRIES {
+        match read() {
+            Err(e) if e.kind() != Kind::Corrupt => {}
+            done => return done,
+        }
+    }
+    read()
+}
+
+/// Reads what a disk cannot go on without: what the system refuses to read ([`Kind::is_refusal`]) is tried again, with pauses, for about
+/// a minute.
+///
+/// Deniability contract: what is read so may be a page of a hidden map. A system that is short of memory or descriptors for a while must
+/// not stop the disk that has such a level, for others go on.
+pub fn until_not_refused(mut read: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut pause = FIRST_PAUSE;
+    for _ in 0..MOST_PAUSES {
+        match read() {
+            Err(e) if e.kind().is_refusal() => std::thread::sleep(pause),
+            done => return done,
+        }
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+    read()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_contracts::Error;
+
+    #[test]
+    fn a_refused_read_is_tried_again_and_no_other() {
+        let mut tries = 0;
+        let given = until_not_refused(|| {
+            tries += 1;
+            if tries < 4 { Err(Error::new(Kind::Memory, "not now")) } else { Ok(()) }
+        });
+        assert!(given.is_ok() && tries == 4);
+        let mut tries = 0;
+        let failed = until_not_refused(|| {
+            tries += 1;
+            Err(Error::new(Kind::Io, "a bad sector"))
+        });
+        assert!(failed.unwrap_err().kind() == Kind::Io && tries == 1);
+    }
+}

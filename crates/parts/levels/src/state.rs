@@ -1,0 +1,48 @@
+//! The state of a level's map: what a summary says of it, so that the map can be rebuilt.
+
+use lacuna_contracts::Record;
+
+/// Bytes of a state in the clear.
+pub const STATE_LEN: usize = 32;
+
+/// The state of a level's map as of one write to the medium, a stripe or a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapState {
+    /// Place of the page at the top of the map, packed; 0 for none.
+    pub root: u64,
+    /// The last write whose changes the pages hold. Later ones are in the summaries.
+    pub covered: u64,
+    /// Blocks of the level that are written.
+    pub data: u64,
+    /// Pages of its map that are.
+    pub pages: u64,
+}
+
+impl MapState {
+    /// As it stands in a summary, to be encrypted.
+    pub fn encode(&self) -> [u8; STATE_LEN] {
+        let mut out = [0; STATE_LEN];
+        let words = [self.root, self.covered, self.data, self.pages];
+        for (out, word) in out.chunks_exact_mut(8).zip(words) {
+            out.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    /// What [`MapState::encode`] encoded, from the first [`STATE_LEN`] of `bytes`.
+    pub fn decode(bytes: &[u8]) -> MapState {
+        let word = |at| Record(bytes).u64(at);
+        MapState { root: word(0), covered: word(8), data: word(16), pages: word(24) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_comes_back() {
+        let state = MapState { root: 1, covered: 2, data: u64::MAX, pages: 4 };
+        assert_eq!(MapState::decode(&state.encode()), state);
+    }
+}

@@ -1,0 +1,446 @@
+//! The map of one level: a tree of pages of 512 places, whose leaves say where each block is (paper 000's PPM for level
+//! 0, its HM for the others). What a place means is the format's: a nonzero word.
+//!
+//! Pages lie in slots like data. Those above the leaves are held in memory whole (8 bytes for each 2 MiB of
+//! the level: 4 MiB for 1 TiB); leaves are cached within a bound. A changed page is written out in the next *cycle*:
+//! leaves first, then what points at them, up to the top; then the state moves on, and no earlier summary is needed to
+//! rebuild the map. Changes found in summaries when the disk is opened wait as a delta until their leaf is loaded.
+
+use crate::cycle::{Next, WriteOut};
+use crate::entry::{Entry, LOST, MOST_DEPTHS};
+use crate::leaves::{Leaves, Page, WHOLE_LEAF};
+use crate::map_size::FANOUT;
+use crate::state::MapState;
+use lacuna_contracts::{BLOCK_SIZE, Kind, Result, StatusItem};
+use rustc_hash::FxHashMap;
+
+/// From where pages are read.
+pub trait PageSource {
+    /// Reads the block that lies at `place`, which is neither 0 nor [`LOST`], as `entry`. Errors: [`Kind::Corrupt`] if it
+    /// does not verify; everything that the page would have said is then lost.
+    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()>;
+}
+
+/// A leaf of a map that lies on the medium and not in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Missing {
+    number: u64,
+    place: u64,
+}
+
+impl Missing {
+    /// Reads it. Errors: what `source` reports, [`Kind::Corrupt`] if it does not verify.
+    pub fn load(self, source: &dyn PageSource) -> Result<LoadedLeaf> {
+        let mut block = [0; BLOCK_SIZE];
+        source.load(self.place, Entry::Page { depth: 0, index: self.number }, &mut block)?;
+        Ok(LoadedLeaf { missing: self, page: page_of(&block) })
+    }
+}
+
+/// A leaf as the medium has it.
+pub struct LoadedLeaf {
+    missing: Missing,
+    page: Page,
+}
+
+/// The map of a level.
+pub struct Tree {
+    blocks: u64,
+    /// Where the pages of each depth are; the last depth has one page, the top.
+    pages: Vec<Vec<u64>>,
+    write_out: WriteOut,
+    leaves: Leaves,
+    state: MapState,
+}
+
+impl Tree {
+    /// The empty map of a level of `blocks` blocks, which writes its pages out once in `cycle_len` stripes (or batches)
+    /// and caches `cached` leaves.
+    pub fn new(blocks: u64, cycle_len: u64, cached: usize) -> Tree {
+        let mut pages = Vec::new();
+        let mut width = blocks;
+        loop {
+            width = width.div_ceil(FANOUT);
+            pages.push(vec![0; width as usize]);
+            if width <= 1 {
+                break;
+            }
+        }
+        debug_assert!(pages.len() <= usize::from(MOST_DEPTHS));
+        let leaves = Leaves::new(cached);
+        let write_out = WriteOut::new(pages.len(), cycle_len, leaves.cached() / 2);
+        Tree { blocks, pages, write_out, leaves, state: MapState::default() }
+    }
+
+    /// The same, for a format that writes pages out no faster than its schedule: changed leaves need not stay in memory, for
+    /// what changed of them does, and `most_dirty` of them may wait to be written.
+    pub fn spilling(mut self, most_dirty: usize) -> Tree {
+        self.leaves.spill();
+        self.write_out.allow(most_dirty);
+        self
+    }
+
+    /// Depths of the map, 1 for a level of one leaf.
+    fn depths(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// What a summary says of this map now.
+    pub fn state(&self) -> MapState {
+        MapState { root: self.pages[self.depths() - 1][0], ..self.state }
+    }
+
+    /// Its counters: blocks of data, and pages that wait to be written.
+    pub fn status(&self) -> [StatusItem; 2] {
+        let (data, waiting) = (self.state.data, self.write_out.waiting());
+        [StatusItem::new("data", data, "blocks"), StatusItem::new("map_pages_waiting", waiting, "pages")]
+    }
+
+    /// Where block `addr` is: 0 if it is not written, [`LOST`] if nobody knows any more.
+    pub fn get(&mut self, addr: u64, source: &dyn PageSource) -> Result<u64> {
+        let mut place = [0];
+        self.places(addr, &mut place, source)?;
+        Ok(place[0])
+    }
+
+    /// Where the blocks from `first` on are, as [`Tree::get`] says it of one.
+    pub fn places(&mut self, first: u64, out: &mut [u64], source: &dyn PageSource) -> Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let addr = first + done as u64;
+            let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);
+            let part = (FANOUT as usize - at).min(out.len() - done);
+            let here = &mut out[done..done + part];
+            if self.has_leaf(number) {
+                self.cache(number, source)?;
+                here.copy_from_slice(&self.leaves.places(number)[at..at + part]);
+            } else {
+                here.fill(0);
+            }
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// The first leaf with blocks of a range that lies on the medium and not in memory.
+    pub fn missing(&self, first: u64, count: u64) -> Option<Missing> {
+        let last = first.saturating_add(count.max(1)).min(self.blocks).saturating_sub(1);
+        let absent = |leaf: &u64| !self.leaves.is_cached(*leaf);
+        (first / FANOUT..=last / FANOUT)
+            .filter(absent)
+            .map(|number| Missing { number, place: self.pages[0][number as usize] })
+            .find(|missing| missing.place != 0 && missing.place != LOST)
+    }
+
+    /// Puts a leaf into memory that was loaded without a lock, unless it moved or was loaded meanwhile.
+    pub fn supply(&mut self, leaf: LoadedLeaf) {
+        let LoadedLeaf { missing: Missing { number, place }, page } = leaf;
+        if self.pages[0][number as usize] == place && !self.leaves.is_cached(number) {
+            self.leaves.put(number, page, |number| self.write_out.is_dirty(0, number));
+        }
+    }
+
+    /// Leaves that the cache holds.
+    pub fn cached_leaves(&self) -> u64 {
+        self.leaves.cached() as u64
+    }
+
+    /// Leaves that were in memory at once, at most: more than the cache holds where changed ones had to stay.
+    pub fn most_leaves(&self) -> u64 {
+        self.leaves.most() as u64
+    }
+
+    /// Sets where block `addr` is, and returns where it was.
+    pub fn set(&mut self, addr: u64, packed: u64, source: &dyn PageSource) -> Result<u64> {
+        let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);
+        self.cache(number, source)?;
+        let was = self.leaves.set(number, at, packed);
+        self.write_out.mark(0, number);
+        match (was, packed) {
+            (0, 0) => {}
+            (0, _) => self.state.data = self.state.data.saturating_add(1),
+            (_, 0) => self.state.data = self.state.data.saturating_sub(1),
+            _ => {}
+        }
+        Ok(was)
+    }
+
+    /// Whether any block of the range is written.
+    pub fn any(&mut self, first: u64, count: u64, source: &dyn PageSource) -> Result<bool> {
+        let mut at = first;
+        while let Some(next) = self.next_written(at, first + count, source)? {
+            if next < first + count {
+                return Ok(true);
+            }
+            at = next;
+        }
+        Ok(false)
+    }
+
+    /// The first written block in a range, leaves that do not exist skipped.
+    fn next_written(&mut self, first: u64, end: u64, source: &dyn PageSource) -> Result<Option<u64>> {
+        let mut at = first;
+        while at < end {
+            if !self.has_leaf(at / FANOUT) {
+                at = (at / FANOUT + 1) * FANOUT;
+                continue;
+            }
+            if self.get(at, source)? != 0 {
+                return Ok(Some(at));
+            }
+            at += 1;
+        }
+        Ok(None)
+    }
+
+    fn has_leaf(&self, leaf: u64) -> bool {
+        self.pages[0][leaf as usize] != 0 || self.leaves.knows(leaf)
+    }
+
+    /// Makes the blocks of a range unwritten. Returns how many were written.
+    pub fn clear(&mut self, first: u64, count: u64, source: &dyn PageSource) -> Result<u64> {
+        let (mut at, mut cleared) = (first, 0);
+        while let Some(written) = self.next_written(at, first + count, source)? {
+            self.set(written, 0, source)?;
+            cleared += 1;
+            at = written + 1;
+            // The last of a leaf that went whole.
+            let leaf = written / FANOUT;
+            let whole = first <= leaf * FANOUT && (leaf + 1) * FANOUT <= first + count;
+            if whole && self.leaves.places(leaf).iter().all(|place| *place == 0) {
+                self.leaves.cleared(leaf);
+            }
+        }
+        Ok(cleared)
+    }
+
+    /// Where what `entry` names is: 0 if it is nowhere, not within the level, or of no place in a map; [`LOST`] if nobody
+    /// knows any more.
+    pub fn place_of(&mut self, entry: Entry, source: &dyn PageSource) -> Result<u64> {
+        match entry {
+            Entry::Data(addr) | Entry::Lost(addr) if addr < self.blocks => self.get(addr, source),
+            Entry::Page { depth, index } => Ok(self.listed(depth, index).unwrap_or(0)),
+            Entry::Data(_) | Entry::Lost(_) | Entry::Empty | Entry::Trim { .. } => Ok(0),
+        }
+    }
+
+    /// The page that `entry` names cannot be read any more where it lies: it is written anew with the next cycle, if it is in
+    /// memory.
+    pub fn rewrite(&mut self, entry: Entry) {
+        if let Entry::Page { depth, index } = entry
+            && self.names(entry)
+            && (depth > 0 || self.leaves.is_cached(index))
+        {
+            self.write_out.mark(usize::from(depth), index);
+        }
+    }
+
+    /// Whether this map has room for what `entry` names.
+    pub fn names(&self, entry: Entry) -> bool {
+        match entry {
+            Entry::Data(addr) | Entry::Lost(addr) => addr < self.blocks,
+            Entry::Page { depth, index } => {
+                self.pages.get(usize::from(depth)).is_some_and(|pages| index < pages.len() as u64)
+            }
+            Entry::Empty | Entry::Trim { .. } => false,
+        }
+    }
+
+    /// The write with which the running cycle began; 0 if none runs.
+    pub fn cycle_began(&self) -> u64 {
+        self.write_out.began()
+    }
+
+    /// Goes on with a cycle that an earlier session began, after [`Tree::restore`] and all changes have been repeated: it
+    /// still has to write those leaves that `early` says were changed before it began. Otherwise sessions shorter than a
+    /// cycle would never end one, and what no page says yet would grow old without bound.
+    pub fn resume_cycle(&mut self, began: u64, early: impl Fn(u64) -> bool) {
+        self.write_out.resume(began, early);
+    }
+
+    /// Where a page is; none if the map has no such page.
+    fn listed(&self, depth: u8, index: u64) -> Option<u64> {
+        self.pages.get(usize::from(depth))?.get(usize::try_from(index).ok()?).copied()
+    }
+
+    // Writing pages.
+
+    /// How many pages write `seq` should take so that the cycle ends in time and the changed leaves fit the cache.
+    /// Begins a cycle when one is due.
+    pub fn due(&mut self, seq: u64) -> usize {
+        self.write_out.due(seq, self.pages[1..].iter().map(Vec::len)).unwrap_or_else(|| {
+            // Whatever was changed before this write is in pages that were written before it.
+            self.state.covered = seq - 1;
+            0
+        })
+    }
+
+    /// Writes the next page of the cycle, to lie at `place`. None if the cycle has none left, which ends it.
+    pub fn emit(&mut self, place: u64, source: &dyn PageSource, block: &mut [u8]) -> Result<Option<Entry>> {
+        loop {
+            let (depth, index) = match self.write_out.next() {
+                Next::Page(depth, index) => (depth, index),
+                Next::Done(covered) => {
+                    self.state.covered = covered;
+                    return Ok(None);
+                }
+                Next::Idle => return Ok(None),
+            };
+            let empty = self.encode(depth, index, source, block).inspect_err(|_| {
+                self.write_out.put_back(index);
+            })?;
+            let listed = &mut self.pages[depth][index as usize];
+            if empty && *listed == 0 {
+                continue;
+            }
+            // A page that has become empty is written all the same: a crash must not find the one before it.
+            self.state.pages = self.state.pages.saturating_add(u64::from(*listed == 0));
+            *listed = place;
+            self.write_out.mark_above(depth, index);
+            return Ok(Some(Entry::Page { depth: depth as u8, index }));
+        }
+    }
+
+    /// Serialises a page. Returns whether it is empty.
+    fn encode(
+        &mut self,
+        depth: usize,
+        index: u64,
+        source: &dyn PageSource,
+        block: &mut [u8],
+    ) -> Result<bool> {
+        block.fill(0);
+        if depth == 0 {
+            self.cache(index, source)?;
+            let empty = encode_places(&self.leaves.places(index)[..], block);
+            self.leaves.written(index);
+            return Ok(empty);
+        }
+        let below = &self.pages[depth - 1];
+        let first = (index * FANOUT) as usize;
+        let end = below.len().min(first + FANOUT as usize);
+        Ok(encode_places(&below[first..end], block))
+    }
+
+    // Opening.
+
+    /// Takes over what a summary said, and loads the pages above the leaves. `moved` is where later
+    /// stripes wrote pages, which are newer than what the pages above them say.
+    pub fn restore(
+        &mut self,
+        state: MapState,
+        moved: &FxHashMap<(u8, u64), u64>,
+        source: &dyn PageSource,
+    ) -> Result<()> {
+        self.state = state;
+        self.write_out.begin_after(state.covered);
+        let top = self.depths() - 1;
+        let place_of = |depth: usize, index: u64, listed: u64| {
+            moved.get(&(depth as u8, index)).copied().unwrap_or(listed)
+        };
+        self.pages[top][0] = place_of(top, 0, state.root);
+        for depth in (1..=top).rev() {
+            for index in 0..self.pages[depth].len() as u64 {
+                let children = self.load_inner(depth, index, source)?;
+                let first = index * FANOUT;
+                let below = &mut self.pages[depth - 1];
+                let end = below.len().min((first + FANOUT) as usize);
+                for (child, listed) in (first..).zip(&mut below[first as usize..end]) {
+                    *listed = place_of(depth - 1, child, children[(child - first) as usize]);
+                }
+            }
+        }
+        // What moved is not yet in the pages above.
+        for &(depth, index) in moved.keys() {
+            if self.listed(depth, index).is_some() {
+                self.write_out.mark_above(usize::from(depth), index);
+            }
+        }
+        Ok(())
+    }
+
+    /// A page above the leaves; one that does not verify makes everything below it lost.
+    fn load_inner(&self, depth: usize, index: u64, source: &dyn PageSource) -> Result<Page> {
+        let packed = self.pages[depth][index as usize];
+        load(packed, Entry::Page { depth: depth as u8, index }, source)
+    }
+
+    /// Repeats a change that a summary told of.
+    pub fn replay(&mut self, addr: u64, packed: u64) {
+        if addr < self.blocks {
+            self.leaves.remember(addr / FANOUT, (addr % FANOUT) as u16, packed);
+            self.write_out.mark(0, addr / FANOUT);
+        }
+    }
+
+    /// Whether so many leaves wait to be written that no more should be changed for the moment.
+    pub fn crowded(&self) -> bool {
+        self.write_out.is_crowded()
+    }
+
+    /// Repeats a discard that a summary told of.
+    pub fn replay_clear(&mut self, first: u64, count: u64) {
+        let end = first.saturating_add(count).min(self.blocks);
+        let mut at = first;
+        while at < end {
+            let leaf_end = ((at / FANOUT + 1) * FANOUT).min(end);
+            if self.has_leaf(at / FANOUT) && leaf_end - at == FANOUT {
+                // A whole leaf: what was to be done to it before need not be.
+                self.leaves.remember(at / FANOUT, WHOLE_LEAF, 0);
+                self.write_out.mark(0, at / FANOUT);
+            } else if self.has_leaf(at / FANOUT) {
+                (at..leaf_end).for_each(|addr| self.replay(addr, 0));
+            }
+            at = leaf_end;
+        }
+    }
+
+    // Leaves.
+
+    /// Sees to it that a leaf is in memory.
+    fn cache(&mut self, number: u64, source: &dyn PageSource) -> Result<()> {
+        if self.leaves.is_cached(number) {
+            return Ok(());
+        }
+        let packed = self.pages[0][number as usize];
+        let places = load(packed, Entry::Page { depth: 0, index: number }, source)?;
+        self.leaves.put(number, places, |number| self.write_out.is_dirty(0, number));
+        Ok(())
+    }
+}
+
+/// Puts places into the beginning of a page. Returns whether all of them are 0.
+fn encode_places(places: &[u64], block: &mut [u8]) -> bool {
+    for (out, packed) in block.chunks_exact_mut(8).zip(places) {
+        out.copy_from_slice(&packed.to_le_bytes());
+    }
+    places.iter().all(|packed| *packed == 0)
+}
+
+fn page_of(block: &[u8; BLOCK_SIZE]) -> Page {
+    let mut page: Page = Box::new([0; FANOUT as usize]);
+    for (packed, bytes) in page.iter_mut().zip(block.chunks_exact(8)) {
+        *packed = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+    }
+    page
+}
+
+/// Reads a page. If it does not verify, everything in it is lost; a medium that fails is an error.
+fn load(place: u64, entry: Entry, source: &dyn PageSource) -> Result<Page> {
+    let mut page: Page = Box::new([0; FANOUT as usize]);
+    match place {
+        0 => return Ok(page),
+        LOST => {
+            page.fill(LOST);
+            return Ok(page);
+        }
+        _ => {}
+    }
+    let mut block = [0; BLOCK_SIZE];
+    match source.load(place, entry, &mut block) {
+        Ok(()) => page = page_of(&block),
+        Err(e) if e.kind() == Kind::Corrupt => page.fill(LOST),
+        Err(e) => return Err(e),
+    }
+    Ok(page)
+}

@@ -1,0 +1,283 @@
+//! The anchor in a local file: two slots that are written in turn and in place, so that an advance is one write and one sync
+//! of 512 bytes.
+
+use crate::anchor::{Anchor, AnchorState, check_advance};
+use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_crypto::keyed_hash;
+use lacuna_medium::forget_cached;
+use parking_lot::Mutex;
+use rustix::process::geteuid;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const MAGIC: &[u8; 8] = b"lacunaan";
+/// Bytes of a slot: what a power cut writes whole or not at all.
+const SLOT: usize = 512;
+/// Bytes of a slot that say something; a checksum of them follows.
+const SAID: usize = 96;
+/// How often, and how far apart, a lock that another process holds is tried again: as long as that of a vault's header.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The path of a vault's anchor if nobody names another one: in `$XDG_STATE_HOME/lacuna/anchors`, or
+/// `.local/state/lacuna/anchors` in the home directory; for root in `/var/lib/lacuna/anchors`. Its name is the vault's UUID.
+/// A `$XDG_STATE_HOME` of another user counts for nothing, as root has it after `su`: its owner could put the anchor back.
+///
+/// Errors: [`Kind::Usage`] if there is no home directory.
+pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let usual = || {
+        if geteuid().is_root() {
+            return Some(PathBuf::from("/var/lib"));
+        }
+        // Where mount(8) starts a helper for a user, $HOME is not set, and what the system knows of the user counts.
+        let home = std::env::home_dir().filter(|home| home.is_absolute());
+        home.map(|home| home.join(".local/state"))
+    };
+    let state = match absolute("XDG_STATE_HOME") {
+        Some(state) if !is_of_another_user(&state)? => Some(state),
+        _ => usual(),
+    };
+    let state = state.ok_or_else(|| {
+        Error::new(Kind::Usage, "there is no place for the vault's anchor")
+            .found("neither $XDG_STATE_HOME nor $HOME, and no home directory of this user")
+            .expected("the directory in which this user's programs keep their state")
+            .remedy("set $HOME, or name a file for the anchor (in fstab `anchor=`)")
+    })?;
+    let digits = format!("{:032x}", u128::from_be_bytes(*uuid));
+    let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
+    Ok(state.join("lacuna/anchors").join(groups.join("-")))
+}
+
+/// Whether the nearest directory that exists, on the way to `path`, belongs to another user than root and this one. Errors: that
+/// it cannot be told.
+fn is_of_another_user(path: &Path) -> Result<bool> {
+    for dir in path.ancestors() {
+        match std::fs::metadata(dir) {
+            Ok(about) => return Ok(about.uid() != geteuid().as_raw() && about.uid() != 0),
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io(format!("cannot tell whose {} is", path.display()), &e)),
+        }
+    }
+    Ok(false)
+}
+
+/// An anchor in a file that its owner alone may read. Holds a lock on it until dropped, unless it is read-only.
+pub struct FileAnchor {
+    path: PathBuf,
+    uuid: [u8; 16],
+    open: Mutex<Open>,
+}
+
+struct Open {
+    /// None: the file does not exist yet.
+    file: Option<File>,
+    read_only: bool,
+    state: Option<AnchorState>,
+    /// Of the slot that was written last.
+    sequence: u64,
+}
+
+impl FileAnchor {
+    /// Opens the anchor of a vault. The file is made by the first advance.
+    ///
+    /// Errors: [`Kind::Busy`] if another program has it open, [`Kind::Corrupt`] if neither slot can be read, [`Kind::Usage`]
+    /// if it is the anchor of another vault.
+    pub fn open(path: &Path, uuid: [u8; 16], read_only: bool) -> Result<FileAnchor> {
+        let mut open = Open { file: None, read_only, state: None, sequence: 0 };
+        match OpenOptions::new().read(true).write(!read_only).open(path) {
+            Ok(file) => {
+                if !read_only {
+                    lock(path, &file)?;
+                }
+                // After a sync that failed, memory may hold a state that is not durable.
+                forget_cached(&file, path)?;
+                (open.state, open.sequence) = read(path, &file)?;
+                open.file = Some(file);
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(failed("open", path, &e)),
+        }
+        if let Some(other) = open.state.as_ref().filter(|state| state.uuid != uuid) {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("the anchor {} is that of another vault", path.display()),
+            )
+            .found(format!("vault {:032x}", u128::from_be_bytes(other.uuid)))
+            .expected(format!("vault {:032x}", u128::from_be_bytes(uuid))));
+        }
+        Ok(FileAnchor { path: path.to_owned(), uuid, open: Mutex::new(open) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the file, with both slots empty, under another name first.
+    fn make(&self) -> Result<File> {
+        let path = &self.path;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let above = above(folder);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|e| failed("make a place for", path, &e))?;
+        let mut new = path.clone().into_os_string();
+        new.push(".new");
+        let made = || -> std::io::Result<File> {
+            // A crash may have left one. Where others write to the folder, it may be a link: it goes, and none is followed.
+            match std::fs::remove_file(&new) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
+            file.write_all_at(&[0; 2 * SLOT], 0)?;
+            file.sync_all()?;
+            std::fs::rename(&new, path)?;
+            File::open(folder)?.sync_all()?;
+            for (folder, was_there) in &above {
+                let synced = File::open(folder).and_then(|folder| folder.sync_all());
+                // Where nothing was made now, a refusal says nothing about the anchor.
+                if !*was_there {
+                    synced?;
+                }
+            }
+            Ok(file)
+        };
+        let file = made().map_err(|e| failed("make", path, &e))?;
+        lock(path, &file)?;
+        Ok(file)
+    }
+}
+
+impl Anchor for FileAnchor {
+    fn load(&self) -> Result<Option<AnchorState>> {
+        Ok(self.open.lock().state.clone())
+    }
+
+    fn advance(&self, expected: Option<&AnchorState>, next: &AnchorState) -> Result<()> {
+        let mut open = self.open.lock();
+        if open.read_only {
+            return Err(Error::new(Kind::ReadOnly, "the anchor is open for reading alone"));
+        }
+        if next.uuid != self.uuid {
+            return Err(Error::new(Kind::Usage, "the anchor is that of another vault"));
+        }
+        check_advance(open.state.as_ref(), expected, next)?;
+        if open.file.is_none() {
+            open.file = Some(self.make()?);
+        }
+        let sequence = open.sequence + 1;
+        let file = open.file.as_ref().expect("it was just made");
+        // A write that is refused may have torn its slot: the other one counts then, and the write is tried again.
+        file.write_all_at(&to_slot(sequence, next), sequence % 2 * SLOT as u64)
+            .map_err(|e| failed("write", &self.path, &e))?;
+        file.sync_data().map_err(|e| failed("sync", &self.path, &e).of_sync())?;
+        open.sequence = sequence;
+        open.state = Some(next.clone());
+        Ok(())
+    }
+}
+
+/// The directories above one that is to be made with all that is missing above it, from the bottom up, and whether a name in each
+/// was there already. Also those that were there: a process that made them may have been killed before they were durable.
+fn above(folder: &Path) -> Vec<(PathBuf, bool)> {
+    let named = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
+    let pairs = folder.ancestors().zip(folder.ancestors().skip(1));
+    pairs.map(|(below, above)| (named(above), below.exists())).collect()
+}
+
+fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
+    Error::io(format!("cannot {what} the vault's anchor {}", path.display()), e)
+}
+
+/// Takes the lock, and tries again for a moment while another process has it: one that was killed holds it until it is gone.
+fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            done => return done,
+        }
+    }
+    file.try_lock()
+}
+
+fn lock(path: &Path, file: &File) -> Result<()> {
+    match try_lock(file) {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::new(Kind::Busy, format!("cannot open the vault's anchor {}", path.display()))
+                .found("another program has this vault open")
+                .remedy("unmount the vault there first"))
+        }
+        Err(TryLockError::Error(e)) => Err(failed("lock", path, &e)),
+    }
+}
+
+/// A checksum, not a seal: the anchor's place is trusted, and only torn writes are to be noticed.
+fn checksum(said: &[u8]) -> [u8; 32] {
+    keyed_hash(&Secret::copy_from(&[0; 32]), &[b"lacuna anchor", said])
+}
+
+fn to_slot(sequence: u64, state: &AnchorState) -> [u8; SLOT] {
+    let mut slot = [0; SLOT];
+    RecordMut(&mut slot)
+        .put(0, MAGIC)
+        .u64(8, sequence)
+        .put(16, &state.uuid)
+        .put(32, &state.machine)
+        .u64(48, state.number)
+        .put(56, &state.digest)
+        .u64(88, state.time);
+    let sum = checksum(&slot[..SAID]);
+    RecordMut(&mut slot).put(SAID, &sum);
+    slot
+}
+
+fn from_slot(slot: &[u8]) -> Option<(u64, AnchorState)> {
+    let said = Record(slot);
+    if said.array::<8>(0) != *MAGIC || said.array::<32>(SAID) != checksum(&slot[..SAID]) {
+        return None;
+    }
+    let state = AnchorState {
+        uuid: said.array(16),
+        machine: said.array(32),
+        number: said.u64(48),
+        digest: said.array(56),
+        time: said.u64(88),
+    };
+    Some((said.u64(8), state))
+}
+
+/// The newer slot.
+fn read(path: &Path, file: &File) -> Result<(Option<AnchorState>, u64)> {
+    let mut slots = [0; 2 * SLOT];
+    let mut filled = 0;
+    while filled < slots.len() {
+        match file.read_at(&mut slots[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(failed("read", path, &e)),
+        }
+    }
+    let newest = slots.chunks_exact(SLOT).filter_map(from_slot).max_by_key(|(sequence, _)| *sequence);
+    match newest {
+        Some((sequence, state)) => Ok((Some(state), sequence)),
+        // The power went before the first advance.
+        None if slots.iter().all(|byte| *byte == 0) && filled == slots.len() => Ok((None, 0)),
+        None => Err(Error::new(Kind::Corrupt, format!("the vault's anchor {} cannot be read", path.display()))
+            .found("no slot whose checksum is right")
+            .expected("what this machine remembers of the vault")
+            .remedy("restore the file from a backup; or remove it, and the vault is taken as it is at the next opening")),
+    }
+}
+
+#[cfg(test)]
+#[path = "anchor_file_tests.rs"]
+mod tests;

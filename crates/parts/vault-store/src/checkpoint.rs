@@ -1,0 +1,299 @@
+//! The checkpointer: the pages of one journal file go to their places while the other file takes what comes, and the superblock says so.
+
+use crate::commit_log::{CommitLog, Frozen, Request};
+use crate::ids::PAGE;
+use crate::journal::{NAMES, Need};
+use crate::object::{Entry, Layer};
+use crate::parts::Parts;
+use crate::read::is_listed;
+use crate::reclaimer::Reclaimer;
+use crate::superblock::SuperFiles;
+use lacuna_contracts::{Action, Advice, Error, Kind, Result, closed};
+use lacuna_crypto::RandomSource;
+use lacuna_medium::FolderFile;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Pages that are written with one call.
+const AT_ONCE: usize = 64;
+
+/// The checkpoints of an open store.
+pub(crate) struct Checkpointer {
+    parts: Arc<Parts>,
+    reclaimer: Arc<Reclaimer>,
+    log: Arc<CommitLog>,
+    random: Arc<dyn RandomSource>,
+    superblock: Mutex<SuperFiles>,
+    /// A checkpoint that began. Held by the one thread that works on it.
+    frozen: Mutex<Option<Frozen>>,
+}
+
+impl Checkpointer {
+    /// Of a store with this superblock, in which a recovery found a checkpoint that was begun, or none.
+    pub(crate) fn new(
+        parts: Arc<Parts>,
+        reclaimer: Arc<Reclaimer>,
+        log: Arc<CommitLog>,
+        random: Arc<dyn RandomSource>,
+        superblock: SuperFiles,
+        frozen: Option<Frozen>,
+    ) -> Checkpointer {
+        let (superblock, frozen) = (Mutex::new(superblock), Mutex::new(frozen));
+        Checkpointer { parts, reclaimer, log, random, superblock, frozen }
+    }
+
+    /// Whether a checkpoint began and is not finished.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.frozen.lock().is_some()
+    }
+
+    /// Commits with a root, after the checkpoint before is finished: a checkpoint begins, and with `finishes` it is finished.
+    pub(crate) fn commit(&self, asked: &Request<'_>, noted: &mut dyn FnMut(), finishes: bool) -> Result<()> {
+        let mut frozen = self.frozen.lock();
+        self.settle(&mut frozen)?;
+        // An opening that could not write it left the other file as it was; nothing may lead there from the journal file that comes next.
+        self.complete_superblock().map_err(|e| self.parts.health.refused(e))?;
+        *frozen = self.log.commit(asked, noted)?;
+        if !finishes {
+            return Ok(());
+        }
+        match self.finish(&mut frozen) {
+            // The commit is durable; the checkpoint is tried again before the next.
+            Err(e) if !e.kind().is_refusal() => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a commit durable that was noted and refused. If it has a root, the checkpoint that it begins is left for later.
+    pub(crate) fn resume_commit(&self) -> Result<()> {
+        self.resume(&mut self.frozen.lock())
+    }
+
+    /// Finishes a checkpoint that began.
+    ///
+    /// Errors: as of [`Checkpointer::finish_owed`].
+    pub(crate) fn finish_begun(&self) -> Result<()> {
+        self.finish(&mut self.frozen.lock())
+    }
+
+    /// Finishes a checkpoint that began, and that of a commit with a root that was noted and refused.
+    ///
+    /// Errors: a call that the host refuses, for want of space above all, leaves it begun, and it may be tried again; anything else is
+    /// fail-stop.
+    pub(crate) fn finish_owed(&self) -> Result<()> {
+        self.settle(&mut self.frozen.lock())
+    }
+
+    /// See [`crate::Store::finish_and_shrink`].
+    pub(crate) fn finish_and_shrink(&self) -> Result<()> {
+        let Parts { health, journal, .. } = &*self.parts;
+        let mut frozen = self.frozen.lock();
+        self.settle(&mut frozen)?;
+        if !journal.is_idle_large() {
+            return Ok(());
+        }
+        self.give_back(|| journal.shrink_idle()).map_err(|e| health.broken(e))
+    }
+
+    /// Finishes what is owed, and gives most of the journal's space back if nothing was committed since.
+    pub(crate) fn close(&self) -> Result<()> {
+        let Parts { health, journal, .. } = &*self.parts;
+        let mut frozen = self.frozen.lock();
+        self.settle(&mut frozen)?;
+        self.reclaimer.reclaim()?;
+        if journal.used() == 0 {
+            self.give_back(|| {
+                journal.shrink(0, Need::Closed)?;
+                journal.shrink(1, Need::Closed)
+            })?;
+        }
+        health.end(closed());
+        Ok(())
+    }
+
+    /// Makes files of the superblock that are lost anew.
+    pub(crate) fn make_lost(&self) -> Result<()> {
+        self.superblock.lock().make_lost(&*self.parts.folder)
+    }
+
+    /// Writes the newest superblock to both files, if one of them does not hold it.
+    pub(crate) fn complete_superblock(&self) -> Result<()> {
+        self.superblock.lock().complete(&self.parts.keys, &*self.random)
+    }
+
+    /// Makes a commit durable that was noted before. Where it has a root nothing is frozen yet: it begins a checkpoint.
+    fn resume(&self, frozen: &mut Option<Frozen>) -> Result<()> {
+        if let Some(begun) = self.log.resume()? {
+            *frozen = Some(begun);
+        }
+        Ok(())
+    }
+
+    /// Finishes what began: a checkpoint, and that of a commit with a root that was noted and refused. Until then the journal file that
+    /// this commit left has what no superblock says is in its place.
+    fn settle(&self, frozen: &mut Option<Frozen>) -> Result<()> {
+        self.finish(frozen)?;
+        if self.log.owes_root() {
+            self.resume(frozen)?;
+            self.finish(frozen)?;
+        }
+        Ok(())
+    }
+
+    /// Finishes a checkpoint, if one began.
+    fn finish(&self, frozen: &mut Option<Frozen>) -> Result<()> {
+        let health = &self.parts.health;
+        let Some(begun) = frozen.as_ref() else { return Ok(()) };
+        health.check()?;
+        self.bring(begun).map_err(|e| health.refused(e))?;
+        self.release(begun).map_err(|e| health.broken(e))?;
+        *frozen = None;
+        // All of it found room.
+        health.relax();
+        Ok(())
+    }
+
+    /// Brings the pages to their places and writes the superblocks that say so.
+    fn bring(&self, begun: &Frozen) -> Result<()> {
+        let Parts { keys, objects, interval, .. } = &*self.parts;
+        // A recovery that begins at the new superblock does not see these removals.
+        self.reclaimer.reclaim()?;
+        let epoch = interval.epoch();
+        let mut brought = Vec::new();
+        for &id in &begun.objects {
+            let Some(object) = objects.get(id) else { continue };
+            let (layer, file) = {
+                let mut object = object.write();
+                object.turn(epoch);
+                let Some(layer) = object.frozen.clone().filter(|_| !object.gone) else { continue };
+                let file = if layer.pages.is_empty() {
+                    objects.file(id)?
+                } else {
+                    Some(objects.file_or_make(id, &mut object, interval.is_new(id))?)
+                };
+                (layer, file)
+            };
+            if let Some(file) = file {
+                self.bring_object(id, &layer, &*file)?;
+                brought.push(id);
+            }
+        }
+        objects.sync(&brought)?;
+        objects.sync_names()?;
+        let (commit, facts, root) = (&begun.commit, &begun.facts, begun.root.as_deref());
+        // As soon as the second files are written to, the root before is whole in neither: the new one must not hang on its record alone.
+        self.superblock.lock().begin(keys, &*self.random, commit, facts, root, 1 - begun.left)?;
+        self.bring_seconds(&begun.objects)?;
+        self.complete_superblock()
+    }
+
+    /// Brings the pages of doubled objects to their second files, after they are durable in the first, and makes them durable there.
+    fn bring_seconds(&self, frozen: &[u64]) -> Result<()> {
+        let objects = &self.parts.objects;
+        let mut files = Vec::new();
+        for &id in frozen.iter().filter(|id| objects.doubled.has(**id)) {
+            let Some(object) = objects.get(id) else { continue };
+            let layer = {
+                let object = object.read();
+                object.frozen.clone().filter(|_| !object.gone)
+            };
+            let Some(layer) = layer else { continue };
+            let file = objects.second_or_make(id)?;
+            self.bring_object(id, &layer, &*file)?;
+            files.push(file);
+        }
+        files.iter().try_for_each(|file| file.sync()).map_err(Error::of_sync)?;
+        objects.sync_names()
+    }
+
+    /// Brings one object's pages to their places in a file. No other thread writes to these places meanwhile, and an object that is cut is
+    /// written nowhere but to the journal.
+    fn bring_object(&self, id: u64, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
+        if let Some(cut) = layer.cut
+            && file.len()? > cut * PAGE as u64
+        {
+            file.set_len(cut * PAGE as u64)?;
+        }
+        let mut pages = layer.pages.iter().peekable();
+        let mut run = Vec::with_capacity(AT_ONCE * PAGE);
+        while let Some((&first, entry)) = pages.next() {
+            run.clear();
+            self.append(id, first, entry, &mut run)?;
+            let mut next = first + 1;
+            while run.len() < AT_ONCE * PAGE
+                && let Some((_, entry)) = pages.next_if(|(page, _)| **page == next)
+            {
+                self.append(id, next, entry, &mut run)?;
+                next += 1;
+            }
+            file.write_at(first * PAGE as u64, &run)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a page from the journal. One that is not as it was written may be in its first file already, after a checkpoint that was cut
+    /// short. If it is not there, a file's page goes to its place as it is, and is an error of that block alone. A doubled object's must go
+    /// nowhere: its second file has what the root before needs, which gives the same state with the changes since.
+    fn append(&self, object: u64, page: u64, entry: &Entry, run: &mut Vec<u8>) -> Result<()> {
+        let Parts { keys, objects, journal, .. } = &*self.parts;
+        let from = run.len();
+        run.resize(from + PAGE, 0);
+        let bytes = &mut run[from..];
+        journal.read(entry.place, bytes)?;
+        if is_listed(keys, entry, bytes) {
+            return Ok(());
+        }
+        let mut brought = [0; PAGE];
+        objects.read(object, page, &mut brought)?;
+        if is_listed(keys, entry, &brought) {
+            bytes.copy_from_slice(&brought);
+            return Ok(());
+        }
+        if !objects.doubled.has(object) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Corrupt, "cannot finish a checkpoint of the vault")
+            .found(format!(
+                "page {} of {}, with a page of the names that does not verify",
+                entry.place.page,
+                NAMES[usize::from(entry.place.area)]
+            ))
+            .expected("what was written there")
+            .remedy(
+                Advice::from("bring the journal files back as they were, or bring everything out with ")
+                    .action(Action("vault::rescue"))
+                    .text(
+                        " and make the vault anew; nothing is lost by this alone, as long as nothing writes to the directory",
+                    ),
+            ))
+    }
+
+    /// Forgets what is in its place now, and gives the journal file back.
+    fn release(&self, begun: &Frozen) -> Result<()> {
+        let Parts { objects, interval, journal, .. } = &*self.parts;
+        for id in &begun.objects {
+            if let Some(object) = objects.get(*id) {
+                object.write().frozen = None;
+            }
+        }
+        journal.settled();
+        if journal.is_longer(begun.left) {
+            self.give_back(|| journal.shrink(begun.left, Need::Usual))?;
+        }
+        let _alone = interval.alone();
+        objects.forget_idle(&begun.objects, interval.commit());
+        Ok(())
+    }
+
+    /// Gives space of journal files back in which nothing is needed any more, if both superblocks say so: then the loss of one loses
+    /// nothing. File systems that write nothing over itself may need space for it: without it nothing is given back.
+    fn give_back(&self, cut: impl FnOnce() -> Result<()>) -> Result<()> {
+        if !self.superblock.lock().is_in_both() {
+            return Ok(());
+        }
+        match cut() {
+            Err(e) if e.kind().is_refusal() => Ok(()),
+            done => done,
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! What a commit says: the fields of records and superblocks, to bytes and back.
+
+use crate::ids::PAGE;
+use crate::keys::{TAG, malformed};
+use lacuna_contracts::Result;
+
+/// The most machines whose last commits are remembered.
+pub(crate) const MACHINES: usize = 32;
+
+/// The longest root in bytes.
+pub const ROOT_MAX: usize = 4096;
+
+/// Commits, objects and superblocks have numbers up to this one: adding to one never overflows.
+pub(crate) const MOST_NUMBER: u64 = i64::MAX as u64;
+
+/// An object has fewer pages: their offsets fit.
+pub(crate) const MOST_PAGES: u64 = i64::MAX as u64 / PAGE as u64;
+
+/// The most object numbers that a commit lets be given before the next.
+const MOST_NUMBERS: u64 = 16384;
+
+/// The most objects that may be appended to in place between two commits.
+pub(crate) const APPENDABLE: usize = 256;
+
+/// A commit, and what is needed to tell whether a later state descends from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Commit {
+    pub(crate) machine: [u8; 16],
+    pub(crate) number: u64,
+    pub(crate) digest: [u8; 32],
+    /// The digest of the commit before.
+    pub(crate) before: [u8; 32],
+}
+
+/// A page in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JournaledPage {
+    pub(crate) object: u64,
+    pub(crate) page: u64,
+    /// Number of the page in the journal file.
+    pub(crate) place: u32,
+    pub(crate) sequence: u64,
+    pub(crate) tag: [u8; TAG],
+}
+
+/// A number of an object, and one that says something about it: pages.
+pub(crate) type ObjectPages = (u64, u64);
+
+/// What is true after a commit, whatever came before: it stands in records and in superblocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The machine that made the commit.
+    pub(crate) machine: [u8; 16],
+    /// When, in seconds since 1970.
+    pub(crate) time: u64,
+    /// The first object number that was not given.
+    pub(crate) next_object: u64,
+    /// The first object number that may not be given before the next commit.
+    pub(crate) object_limit: u64,
+    /// Last commits of all machines before this one.
+    pub(crate) table: Vec<Commit>,
+    /// Objects that may be appended to in place until the next commit, and how many pages each has.
+    pub(crate) appendable: Vec<ObjectPages>,
+}
+
+/// What a record changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Objects that were cut, and where. What is journaled past that by this commit came after the cut.
+    pub(crate) cuts: Vec<ObjectPages>,
+    pub(crate) removals: Vec<u64>,
+    pub(crate) pages: Vec<JournaledPage>,
+    /// With a root, the commit begins a checkpoint: the next record stands at the start of the other journal file.
+    pub(crate) root: Option<Vec<u8>>,
+    pub(crate) puts: Vec<u8>,
+}
+
+/// Appends numbers in little-endian.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u32(&mut self, number: usize) {
+        self.0.extend(u32::try_from(number).expect("lists in commits are short").to_le_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.0.extend(number.to_le_bytes());
+    }
+
+    fn pairs(&mut self, pairs: &[ObjectPages]) {
+        for (object, pages) in pairs {
+            self.u64(*object);
+            self.u64(*pages);
+        }
+    }
+}
+
+/// Takes numbers off the front. `None` where there are too few bytes.
+pub(crate) struct Reader<'b>(pub(crate) &'b [u8]);
+
+impl<'b> Reader<'b> {
+    fn take(&mut self, len: usize) -> Option<&'b [u8]> {
+        let (front, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(front)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// How many things follow, each of which takes `size` bytes: never more than there are bytes for.
+    fn count(&mut self, size: usize) -> Option<usize> {
+        let count = self.u32()? as usize;
+        (count.checked_mul(size)? <= self.0.len()).then_some(count)
+    }
+
+    fn list<T>(&mut self, size: usize, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = self.count(size)?;
+        (0..count).map(|_| one(self)).collect()
+    }
+
+    fn pair(&mut self) -> Option<ObjectPages> {
+        Some((self.u64()?, self.u64()?))
+    }
+
+    fn bytes(&mut self) -> Option<Vec<u8>> {
+        let len = self.count(1)?;
+        self.take(len).map(<[u8]>::to_vec)
+    }
+}
+
+fn put_facts(out: &mut Writer, facts: &Facts) {
+    out.0.extend(facts.machine);
+    out.u64(facts.time);
+    out.u64(facts.next_object);
+    out.u64(facts.object_limit);
+    out.u32(facts.table.len());
+    for commit in &facts.table {
+        out.0.extend(commit.machine);
+        out.u64(commit.number);
+        out.0.extend(commit.digest);
+        out.0.extend(commit.before);
+    }
+    out.u32(facts.appendable.len());
+    out.pairs(&facts.appendable);
+}
+
+fn take_facts(from: &mut Reader<'_>) -> Option<Facts> {
+    let facts = Facts {
+        machine: from.array()?,
+        time: from.u64()?,
+        next_object: from.u64()?,
+        object_limit: from.u64()?,
+        table: from.list(88, |from| {
+            let (machine, number) = (from.array()?, from.u64()?);
+            Some(Commit { machine, number, digest: from.array()?, before: from.array()? })
+        })?,
+        appendable: from.list(16, Reader::pair)?,
+    };
+    are_bounded(&facts).then_some(facts)
+}
+
+/// The bounds of what is true after a commit.
+fn are_bounded(facts: &Facts) -> bool {
+    let short = facts.table.len() <= MACHINES && facts.appendable.len() <= APPENDABLE;
+    let given = facts.object_limit.checked_sub(facts.next_object).is_some_and(|given| given <= MOST_NUMBERS);
+    let numbered = facts.object_limit <= MOST_NUMBER
+        && facts.table.iter().all(|commit| commit.number <= MOST_NUMBER)
+        && facts.appendable.iter().all(|object| is_object(facts, *object));
+    short && given && numbered
+}
+
+/// Whether a commit with this number can be read again. Nothing else may be sealed: a reader refuses it for ever.
+pub(crate) fn is_readable(number: u64, facts: &Facts, changes: &Changes) -> bool {
+    let root_fits = changes.root.as_ref().is_none_or(|root| root.len() <= ROOT_MAX);
+    number <= MOST_NUMBER && are_bounded(facts) && root_fits && are_objects(facts, changes)
+}
+
+/// Whether an object was given and has so many pages.
+fn is_object(facts: &Facts, (object, pages): ObjectPages) -> bool {
+    object < facts.next_object && pages < MOST_PAGES
+}
+
+/// The text of a record before it is sealed.
+pub(crate) fn record_to_bytes(facts: &Facts, changes: &Changes) -> Vec<u8> {
+    let mut out = Writer(Vec::with_capacity(256 + 48 * changes.pages.len() + changes.puts.len()));
+    put_facts(&mut out, facts);
+    out.u32(changes.cuts.len());
+    out.pairs(&changes.cuts);
+    out.u32(changes.removals.len());
+    changes.removals.iter().for_each(|object| out.u64(*object));
+    out.u32(changes.pages.len());
+    for page in &changes.pages {
+        out.u64(page.object);
+        out.u64(page.page);
+        out.0.extend(page.place.to_le_bytes());
+        out.u64(page.sequence);
+        out.0.extend(page.tag);
+    }
+    out.u32(usize::from(changes.root.is_some()));
+    let root = changes.root.as_deref().unwrap_or_default();
+    out.u32(root.len());
+    out.0.extend(root);
+    out.u32(changes.puts.len());
+    out.0.extend(&changes.puts);
+    out.0
+}
+
+/// Undoes [`record_to_bytes`].
+pub(crate) fn record_from_bytes(bytes: &[u8]) -> Result<(Facts, Changes)> {
+    let parse = || {
+        let mut from = Reader(bytes);
+        let facts = take_facts(&mut from)?;
+        let mut changes = Changes {
+            cuts: from.list(16, Reader::pair)?,
+            removals: from.list(8, Reader::u64)?,
+            pages: from.list(44, |from| {
+                let (object, page) = from.pair()?;
+                Some(JournaledPage {
+                    object,
+                    page,
+                    place: from.u32()?,
+                    sequence: from.u64()?,
+                    tag: from.array()?,
+                })
+            })?,
+            ..Changes::default()
+        };
+        let checkpoint = from.u32()?;
+        let root = from.bytes()?;
+        let no_stray = checkpoint == 1 || root.is_empty();
+        changes.root = (checkpoint == 1).then_some(root);
+        changes.puts = from.bytes()?;
+        let good = from.0.is_empty() && checkpoint <= 1 && no_stray;
+        (good && is_readable(0, &facts, &changes)).then_some((facts, changes))
+    };
+    parse().ok_or_else(|| malformed("a record in the journal"))
+}
+
+/// Whether changes are of objects that were given.
+fn are_objects(facts: &Facts, changes: &Changes) -> bool {
+    changes.cuts.iter().all(|cut| is_object(facts, *cut))
+        && changes.removals.iter().all(|object| *object < facts.next_object)
+        && changes.pages.iter().all(|page| is_object(facts, (page.object, page.page)))
+}
+
+/// The text of a superblock before it is sealed: a commit, what is true after it, the root, and which journal file goes on.
+pub(crate) fn super_to_bytes(commit: &Commit, facts: &Facts, root: Option<&[u8]>, area: u8) -> Vec<u8> {
+    let mut out = Writer(Vec::with_capacity(1024));
+    out.u64(commit.number);
+    out.0.extend(commit.digest);
+    out.0.extend(commit.before);
+    out.u32(usize::from(area));
+    put_facts(&mut out, facts);
+    out.u32(usize::from(root.is_some()));
+    let root = root.unwrap_or_default();
+    out.u32(root.len());
+    out.0.extend(root);
+    out.0
+}
+
+/// What a superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Super {
+    pub(crate) commit: Commit,
+    pub(crate) facts: Facts,
+    pub(crate) root: Option<Vec<u8>>,
+    /// The journal file in which the next record stands.
+    pub(crate) area: u8,
+}
+
+/// Undoes [`super_to_bytes`].
+pub(crate) fn super_from_bytes(bytes: &[u8]) -> Result<Super> {
+    let parse = || {
+        let mut from = Reader(bytes);
+        let (number, digest, before) = (from.u64()?, from.array()?, from.array()?);
+        let area = from.u32()?;
+        let facts = take_facts(&mut from)?;
+        let has_root = from.u32()?;
+        let root = from.bytes()?;
+        let commit = Commit { machine: facts.machine, number, digest, before };
+        let fits = number <= MOST_NUMBER && root.len() <= ROOT_MAX && (has_root == 1 || root.is_empty());
+        let good = from.0.is_empty() && has_root <= 1 && area <= 1 && fits;
+        let root = (has_root == 1).then_some(root);
+        good.then_some(Super { commit, facts, root, area: area as u8 })
+    };
+    parse().ok_or_else(|| malformed("the superblock"))
+}
+
+#[cfg(test)]
+#[path = "content_tests.rs"]
+mod tests;

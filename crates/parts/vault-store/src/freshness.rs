@@ -1,0 +1,110 @@
+//! Whether a state of the folder is one that this machine may go on from: the judgement that tells a crash and another
+//! machine's turn from a rollback.
+
+use crate::anchor::AnchorState;
+use crate::content::{Commit, Facts, MACHINES};
+use crate::ids::CommitInfo;
+use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+
+/// What a state is to this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing is remembered here.
+    Unknown,
+    /// The last one.
+    Same,
+    /// The one after it, by this machine: a crash came before the anchor advanced.
+    Next,
+    /// A later one by another machine, which knows of this machine's last commit.
+    Newer,
+}
+
+/// Judges the newest state in the folder.
+///
+/// Errors: [`Kind::RolledBack`] for whatever does not descend from what the anchor remembers, [`Kind::Usage`] for the anchor of
+/// another vault.
+pub(crate) fn judge(
+    uuid: &[u8; 16],
+    anchor: Option<&AnchorState>,
+    last: &Commit,
+    facts: &Facts,
+) -> Result<Standing> {
+    let Some(known) = anchor else { return Ok(Standing::Unknown) };
+    if known.uuid != *uuid {
+        return Err(Error::new(Kind::Usage, "the anchor is that of another vault")
+            .remedy("name the anchor of this vault, or let lacuna choose it"));
+    }
+    if (last.number, last.digest) == (known.number, known.digest) {
+        return Ok(Standing::Same);
+    }
+    let is_known = |commit: &Commit| (commit.number, commit.digest) == (known.number, known.digest);
+    let follows = |commit: &Commit| commit.number == known.number + 1 && commit.before == known.digest;
+    if last.machine == known.machine {
+        if follows(last) {
+            return Ok(Standing::Next);
+        }
+    } else if last.number > known.number {
+        match facts.table.iter().find(|commit| commit.machine == known.machine) {
+            // The second: a crash came before the anchor advanced, and then another machine's turn.
+            Some(own) if is_known(own) || follows(own) => return Ok(Standing::Newer),
+            None if facts.table.len() >= MACHINES => return Err(forgotten(known, last, facts)),
+            _ => {}
+        }
+    }
+    Err(rolled_back(known, last, facts))
+}
+
+/// The two states that are compared: the one that was found, and the one that the anchor remembers.
+fn states(known: &AnchorState, last: &Commit, facts: &Facts) -> (CommitInfo, CommitInfo) {
+    (
+        CommitInfo { number: last.number, time: facts.time },
+        CommitInfo { number: known.number, time: known.time },
+    )
+}
+
+/// The refusal of a state that names as many other machines as a state can, and not this one. It may have grown out of what this
+/// machine knows, and nobody can tell.
+fn forgotten(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
+    let (found, expected) = states(known, last, facts);
+    Error::new(Kind::RolledBack, "the vault no longer remembers this machine")
+        .found(format!(
+            "{found}, made by another machine, with the last commits of {MACHINES} machines and none of this one"
+        ))
+        .expected(format!("{expected}, made by this machine, or one that follows it and names it"))
+        .remedy(
+            Advice::from(format!(
+                "a vault remembers the {MACHINES} machines that used it last; if more than that have used it since this one \
+                 did, and the directory is its newest copy, "
+            ))
+            .action(Action("vault::accept"))
+            .text(" takes it"),
+        )
+}
+
+fn rolled_back(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
+    let (found, expected) = states(known, last, facts);
+    let (what, why) = if last.number < known.number {
+        ("the vault is older than what this machine committed last", "")
+    } else {
+        (
+            "the vault has another history than the one this machine knows",
+            ", which is not what this machine knows",
+        )
+    };
+    let by = if last.machine == known.machine { "this machine" } else { "another machine" };
+    Error::new(Kind::RolledBack, what)
+        .found(format!("{found}, made by {by}{why}"))
+        .expected(format!("{expected}, made by this machine, or one that follows it"))
+        .remedy(
+            Advice::from(
+                "bring the newest copy of the directory back (one that was opened as a trial counts too); if an older one was \
+                 restored on purpose, or two machines wrote at once and this copy is the one to keep, ",
+            )
+            .action(Action("vault::accept"))
+            .text(" takes it"),
+        )
+}
+
+#[cfg(test)]
+#[path = "freshness_tests.rs"]
+mod tests;

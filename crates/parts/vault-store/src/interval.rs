@@ -1,0 +1,162 @@
+//! The interval since the last record: which objects changed, which numbers were given, and which commit will say so.
+
+use crate::content::Facts;
+use crate::ids::ObjectId;
+use lacuna_contracts::{Error, Kind, Result};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Objects that changed since the last record.
+#[derive(Default)]
+pub(crate) struct Changed {
+    /// Objects that were written or cut.
+    pub(crate) touched: Vec<u64>,
+    /// Objects that were removed.
+    pub(crate) removed: Vec<u64>,
+}
+
+/// The interval, and the numbers of commits and checkpoints between which it lies.
+pub(crate) struct Interval {
+    /// Shared by everything that changes objects; a commit takes it alone while it notes what it says.
+    gate: RwLock<()>,
+    /// Number of the commit that will say what changes now.
+    commit: AtomicU64,
+    /// Number of the last durable commit.
+    durable: AtomicU64,
+    /// Checkpoints that began.
+    epoch: AtomicU64,
+    /// The next object number.
+    next: AtomicU64,
+    /// Objects from here on are in no record.
+    new_from: AtomicU64,
+    /// Objects from here on may not be made before the next commit: a recovery would not find them.
+    limit: AtomicU64,
+    changed: Mutex<Changed>,
+    /// Objects that have something in the journal since the last checkpoint began.
+    journaled: Mutex<BTreeSet<u64>>,
+}
+
+impl Interval {
+    /// The empty interval after commit `durable`, after which `facts` are true. The next commit has number `commit`, and `epoch` checkpoints
+    /// began, after which the journal has something of the objects `journaled`.
+    pub(crate) fn new(
+        durable: u64,
+        facts: &Facts,
+        commit: u64,
+        epoch: u64,
+        journaled: BTreeSet<u64>,
+    ) -> Interval {
+        Interval {
+            gate: RwLock::new(()),
+            commit: AtomicU64::new(commit),
+            durable: AtomicU64::new(durable),
+            epoch: AtomicU64::new(epoch),
+            next: AtomicU64::new(facts.next_object),
+            new_from: AtomicU64::new(facts.next_object),
+            limit: AtomicU64::new(facts.object_limit),
+            changed: Mutex::default(),
+            journaled: Mutex::new(journaled),
+        }
+    }
+
+    /// Held by a caller that changes objects.
+    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read()
+    }
+
+    /// Held by a caller during whose work no object changes.
+    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write()
+    }
+
+    /// Number of the commit that will say what changes now.
+    pub(crate) fn commit(&self) -> u64 {
+        self.commit.load(Ordering::Acquire)
+    }
+
+    /// Number of the last durable commit.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Checkpoints that began.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Whether an object is in no record.
+    pub(crate) fn is_new(&self, object: u64) -> bool {
+        object >= self.new_from.load(Ordering::Acquire)
+    }
+
+    /// See [`crate::Store::new_object`].
+    pub(crate) fn new_object(&self) -> Result<ObjectId> {
+        let _shared = self.gate.read();
+        let limit = self.limit.load(Ordering::Acquire);
+        let given = self
+            .next
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |next| (next < limit).then_some(next + 1));
+        given.map(ObjectId).map_err(|next| {
+            Error::new(Kind::Busy, "no more objects can be made before the next commit")
+                .found(format!("object {next}"))
+                .expected("a commit before, as `needs_commit` said")
+        })
+    }
+
+    /// See [`crate::Store::needs_commit`].
+    pub(crate) fn needs_commit(&self) -> bool {
+        let (next, from) = (self.next.load(Ordering::Acquire), self.new_from.load(Ordering::Acquire));
+        let limit = self.limit.load(Ordering::Acquire);
+        next - from > limit.saturating_sub(from) / 2
+    }
+
+    /// The next object number, and how many numbers were given in this interval.
+    pub(crate) fn given(&self) -> (u64, u64) {
+        let next = self.next.load(Ordering::Acquire);
+        (next, next - self.new_from.load(Ordering::Acquire))
+    }
+
+    /// The objects that changed. The commit that notes them takes them out.
+    pub(crate) fn changed(&self) -> MutexGuard<'_, Changed> {
+        self.changed.lock()
+    }
+
+    /// Notes an object that is written or cut for the first time in this interval.
+    pub(crate) fn touch(&self, object: u64) {
+        self.changed.lock().touched.push(object);
+    }
+
+    /// Notes an object that was removed.
+    pub(crate) fn remove(&self, object: u64) {
+        self.changed.lock().removed.push(object);
+    }
+
+    /// Notes an object of which the journal has something.
+    pub(crate) fn note_journaled(&self, object: u64) {
+        self.journaled.lock().insert(object);
+    }
+
+    /// Of how many objects the journal has something since the last checkpoint began.
+    pub(crate) fn journaled(&self) -> u64 {
+        self.journaled.lock().len() as u64
+    }
+
+    /// The commit is noted: what changes now belongs to the next one, and objects from `next_object` on are in no record.
+    pub(crate) fn end(&self, commit: u64, next_object: u64) {
+        self.new_from.store(next_object, Ordering::Release);
+        self.commit.store(commit + 1, Ordering::Release);
+    }
+
+    /// A checkpoint begins. Gives the objects of which the journal has something.
+    pub(crate) fn begin_checkpoint(&self) -> BTreeSet<u64> {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        std::mem::take(&mut *self.journaled.lock())
+    }
+
+    /// A commit is durable, after which objects below `limit` may be made.
+    pub(crate) fn made_durable(&self, commit: u64, limit: u64) {
+        self.limit.store(limit, Ordering::Release);
+        self.durable.store(commit, Ordering::Release);
+    }
+}

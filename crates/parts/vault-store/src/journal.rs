@@ -1,0 +1,452 @@
+//! The journal: two files, of which one grows while the pages of the other go to their places.
+//!
+//! A file is written with zeros before it is used, a piece at a time, and overwritten in place ever after: a sync of it then
+//! has nothing to do but write the bytes.
+
+use crate::ids::PAGE;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_medium::{Folder, FolderFile};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The files.
+pub(crate) const NAMES: [&str; 2] = ["journal.0", "journal.1"];
+
+/// Pages that a file keeps when the store is closed, and that are prepared behind a record if there is space.
+const KEPT: u64 = 16;
+
+/// How often as long as `most` a file may be with what a checkpoint writes to it.
+const LIFTED: u64 = 4;
+
+/// A page of a journal file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) area: u8,
+    pub(crate) page: u32,
+}
+
+impl Place {
+    fn offset(self) -> u64 {
+        u64::from(self.page) * PAGE as u64
+    }
+}
+
+/// How large the journal may become.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalSize {
+    /// Bytes in one file after which a checkpoint is due.
+    pub due: u64,
+    /// Bytes in one file after which writes are refused; a checkpoint may write four times as much.
+    pub most: u64,
+}
+
+impl Default for JournalSize {
+    fn default() -> Self {
+        JournalSize { due: 24 << 20, most: 64 << 20 }
+    }
+}
+
+impl JournalSize {
+    /// Pages that are prepared at once.
+    fn prepared(self) -> u64 {
+        (self.due / 24 / PAGE as u64).clamp(1, 256)
+    }
+}
+
+/// What a file of the journal keeps when nothing in it is used any more.
+#[derive(Clone, Copy)]
+pub(crate) enum Need {
+    /// What it takes until the next checkpoint is due.
+    Usual,
+    /// What a record takes and leaves behind it: the file system is nearly full.
+    Little,
+    /// What a few records take, so that what makes space can be committed when the file system is full at the next opening.
+    Closed,
+}
+
+struct Cursor {
+    active: u8,
+    /// The next free page.
+    tail: u64,
+    /// The page after the last record.
+    said: u64,
+    /// Pages of each file that were written at least once.
+    prepared: [u64; 2],
+    /// Pages of the file that a checkpoint brings to their places, and the objects that they are of.
+    left: (u64, u64),
+}
+
+/// Both files, and where the next page goes.
+pub(crate) struct Journal {
+    files: [OnceLock<Arc<dyn FolderFile>>; 2],
+    cursor: Mutex<Cursor>,
+    size: JournalSize,
+    /// Whether a file may become [`LIFTED`] times as long, for what a checkpoint must write.
+    lifted: AtomicBool,
+}
+
+impl Journal {
+    /// Two new, empty files.
+    pub(crate) fn create(folder: &dyn Folder, size: JournalSize) -> Result<Journal> {
+        let [first, second] = NAMES;
+        let files = [folder.create(first)?, folder.create(second)?];
+        let zeros = vec![0; size.prepared() as usize * PAGE];
+        files.iter().try_for_each(|file| file.write_at(0, &zeros))?;
+        let cursor = Cursor { active: 0, tail: 0, said: 0, prepared: [size.prepared(); 2], left: (0, 0) };
+        let files = files.map(OnceLock::from);
+        Ok(Journal { files, cursor: Mutex::new(cursor), size, lifted: AtomicBool::new(false) })
+    }
+
+    /// The files that are there; where the journal may be written, what is read of it is durable.
+    pub(crate) fn open(folder: &dyn Folder, size: JournalSize, writable: bool) -> Result<Journal> {
+        let (mut prepared, files) = ([0; 2], [OnceLock::new(), OnceLock::new()]);
+        for (area, place) in files.iter().enumerate() {
+            let file = match folder.open(NAMES[area]) {
+                Err(e) if e.kind() == Kind::NotFound => continue,
+                other => other?,
+            };
+            if writable {
+                file.forget_cached()?;
+            }
+            prepared[area] = file.len()? / PAGE as u64;
+            place.get_or_init(|| file);
+        }
+        let cursor = Cursor { active: 0, tail: 0, said: 0, prepared, left: (0, 0) };
+        Ok(Journal { files, cursor: Mutex::new(cursor), size, lifted: AtomicBool::new(false) })
+    }
+
+    /// Makes files that are lost anew: what was in them is missed by the anchor.
+    pub(crate) fn make_lost(&self, folder: &dyn Folder) -> Result<()> {
+        let mut made = false;
+        for (name, place) in NAMES.iter().zip(&self.files) {
+            if place.get().is_none() {
+                let file = folder.create(name)?;
+                place.get_or_init(|| file);
+                made = true;
+            }
+        }
+        // Commits sync what is in these files, and no commit syncs their names.
+        if made { folder.sync_names("") } else { Ok(()) }
+    }
+
+    fn file(&self, area: u8) -> Result<&Arc<dyn FolderFile>> {
+        let file = self.files[usize::from(area)].get();
+        file.ok_or_else(|| Error::new(Kind::NotFound, "a file of the vault's journal is lost"))
+    }
+
+    /// How long files of the folder may become, in bytes.
+    pub(crate) fn longest(&self) -> Result<u64> {
+        self.files.iter().find_map(OnceLock::get).map_or(Ok(u64::MAX), |file| file.longest())
+    }
+
+    /// Goes on at this place.
+    pub(crate) fn go_on(&self, area: u8, tail: u64) {
+        let mut cursor = self.cursor.lock();
+        (cursor.active, cursor.tail, cursor.said) = (area, tail, tail);
+    }
+
+    /// Pages that may hold something in a file.
+    pub(crate) fn pages_in(&self, area: u8) -> u64 {
+        self.cursor.lock().prepared[usize::from(area)].min(LIFTED * self.size.most / PAGE as u64)
+    }
+
+    /// Whether a checkpoint is due.
+    pub(crate) fn is_due(&self) -> bool {
+        self.cursor.lock().tail * PAGE as u64 >= self.size.due
+    }
+
+    /// Bytes in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.cursor.lock().tail * PAGE as u64
+    }
+
+    /// Gives back what the file that is not written to has more than a little.
+    pub(crate) fn shrink_idle(&self) -> Result<()> {
+        let idle = 1 - self.cursor.lock().active;
+        self.shrink(idle, Need::Little)
+    }
+
+    /// Pages that have places of their own to go to, and the objects of those in the file that was left: at most so many.
+    pub(crate) fn owed(&self) -> (u64, u64) {
+        let cursor = self.cursor.lock();
+        (cursor.tail + cursor.left.0, cursor.left.1)
+    }
+
+    /// A checkpoint is under way that brings so many pages, of so many objects, to their places.
+    pub(crate) fn leave(&self, pages: u64, objects: u64) {
+        self.cursor.lock().left = (pages, objects);
+    }
+
+    /// A checkpoint is complete.
+    pub(crate) fn settled(&self) {
+        self.cursor.lock().left = (0, 0);
+    }
+
+    /// Whether the active file is prepared for so many pages, and may have `beside` more.
+    pub(crate) fn holds(&self, pages: u64, beside: u64) -> bool {
+        let cursor = self.cursor.lock();
+        let end = cursor.tail + pages;
+        end <= cursor.prepared[usize::from(cursor.active)] && end + beside <= self.most_pages()
+    }
+
+    /// Prepares the active file for so many pages, if it may have `beside` more. With `asks` they are written anew: a host that writes
+    /// nothing over itself, and has limits of its own, says now whether it will take them.
+    pub(crate) fn reserve_record(&self, pages: u64, beside: u64, asks: bool) -> Result<()> {
+        let mut cursor = self.cursor.lock();
+        let end = cursor.tail + pages;
+        if end + beside > self.most_pages() {
+            return Err(self.full(&cursor));
+        }
+        self.prepare(&mut cursor, end, end)?;
+        if !asks {
+            return Ok(());
+        }
+        // Whoever took pages has those before these.
+        self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, pages)
+    }
+
+    fn most_pages(&self) -> u64 {
+        let lifted = if self.lifted.load(Ordering::Acquire) { LIFTED } else { 1 };
+        lifted * self.size.most / PAGE as u64
+    }
+
+    /// Lets the active file become longer than writes may make it, or no more: a checkpoint must find its place whatever lies in it. Nobody
+    /// else writes meanwhile.
+    pub(crate) fn lift(&self, lifted: bool) {
+        self.lifted.store(lifted, Ordering::Release);
+    }
+
+    /// Whether a file is longer than it usually becomes.
+    pub(crate) fn is_longer(&self, area: u8) -> bool {
+        self.cursor.lock().prepared[usize::from(area)] > self.usual()
+    }
+
+    fn usual(&self) -> u64 {
+        (self.size.due + self.size.due / 3) / PAGE as u64
+    }
+
+    /// Pages of a file from which on it may give some back.
+    fn little(&self) -> u64 {
+        2 * self.size.prepared() + KEPT
+    }
+
+    /// Whether the file that is not written to has more than a little.
+    pub(crate) fn is_idle_large(&self) -> bool {
+        let cursor = self.cursor.lock();
+        cursor.prepared[usize::from(1 - cursor.active)] > self.little()
+    }
+
+    /// Whether a file has several times as much.
+    pub(crate) fn is_large(&self) -> bool {
+        self.cursor.lock().prepared.iter().any(|pages| *pages > 2 * self.little())
+    }
+
+    /// Bytes that are prepared at once.
+    pub(crate) fn prepared_at_once(&self) -> u64 {
+        self.size.prepared() * PAGE as u64
+    }
+
+    /// Takes pages that follow each other, and leaves prepared ones behind them for a record: a full file system must not keep
+    /// what makes space from being committed.
+    ///
+    /// Errors: [`Kind::NoSpace`] if the file system, or the journal, is full: nothing is taken then.
+    pub(crate) fn take(&self, pages: u64) -> Result<Place> {
+        self.take_before(pages, self.size.prepared())
+    }
+
+    /// The same for a record, which may use what [`Journal::take`] leaves. With `asks`, zeros are written to the place: a host that has
+    /// limits of its own says so now. Nobody else takes pages meanwhile.
+    pub(crate) fn take_record(&self, pages: u64, asks: bool) -> Result<Place> {
+        let place = self.take_before(pages, 0)?;
+        let asked = if asks { self.write_record(place, &vec![0; pages as usize * PAGE]) } else { Ok(true) };
+        let mut cursor = self.cursor.lock();
+        let has_space = asked.inspect_err(|_| cursor.tail = place.page.into())?;
+        let tail = cursor.tail;
+        cursor.said = tail;
+        if !has_space {
+            return Ok(place);
+        }
+        match self.prepare(&mut cursor, tail + KEPT, tail + self.size.prepared()) {
+            Err(e) if !e.kind().is_refusal() => Err(e),
+            _ => Ok(place),
+        }
+    }
+
+    /// Prepares the active file for so many pages, and for a record of `record` pages after them, as far as the journal may grow.
+    /// As long as nobody else takes any, they find space: all of them are written anew, for a host that writes nothing over itself may have
+    /// limits that nothing tells of, and says so now.
+    pub(crate) fn reserve(&self, pages: u64, record: u64) -> Result<()> {
+        let mut cursor = self.cursor.lock();
+        let end = self.reserved(&cursor, pages, record);
+        self.prepare(&mut cursor, end, end)?;
+        self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, end.saturating_sub(cursor.tail))
+    }
+
+    /// Writes zeros to pages that hold nothing, with one call: in parts, a host that writes nothing over itself would find space for each
+    /// where the one before was.
+    fn ask(&self, place: Place, pages: u64) -> Result<()> {
+        self.write(place, &vec![0; pages as usize * PAGE])
+    }
+
+    /// How many pages [`Journal::reserve`] must prepare, about.
+    pub(crate) fn lacks(&self, pages: u64, record: u64) -> u64 {
+        let cursor = self.cursor.lock();
+        let lacking =
+            self.reserved(&cursor, pages, record).saturating_sub(cursor.prepared[usize::from(cursor.active)]);
+        lacking.next_multiple_of(self.size.prepared())
+    }
+
+    fn reserved(&self, cursor: &Cursor, pages: u64, record: u64) -> u64 {
+        let end = cursor.tail + pages + record.max(self.size.prepared());
+        end.min(self.most_pages())
+    }
+
+    /// Pages that were taken since the last record: it lists no others.
+    pub(crate) fn taken(&self) -> u64 {
+        let cursor = self.cursor.lock();
+        cursor.tail - cursor.said
+    }
+
+    fn take_before(&self, pages: u64, reserve: u64) -> Result<Place> {
+        let mut cursor = self.cursor.lock();
+        let end = cursor.tail + pages;
+        // The last part is for records: what is listed there takes about a hundredth of itself.
+        let kept = if reserve > 0 { reserve.max(self.size.most / PAGE as u64 / 64) } else { 0 };
+        if end + kept > self.most_pages() {
+            return Err(self.full(&cursor));
+        }
+        self.prepare(&mut cursor, end + reserve, end + reserve)?;
+        let place = Place { area: cursor.active, page: cursor.tail as u32 };
+        cursor.tail = end;
+        Ok(place)
+    }
+
+    fn full(&self, cursor: &Cursor) -> Error {
+        Error::new(Kind::NoSpace, "the journal of the vault is full")
+            .found(format!("{} bytes in use", cursor.tail * PAGE as u64))
+            .expected(format!("at most {} bytes between two checkpoints", self.size.most))
+            .remedy("free space on the file system that holds the vault's directory, so that a checkpoint can be written")
+    }
+
+    /// Prepares the active file up to a page, in large pieces. Where there is no space for that, up to page `least`.
+    fn prepare(&self, cursor: &mut Cursor, least: u64, end: u64) -> Result<()> {
+        while cursor.prepared[usize::from(cursor.active)] < end {
+            let from = cursor.prepared[usize::from(cursor.active)];
+            match self.grow(cursor, from + self.size.prepared()) {
+                Err(e) if e.kind().is_refusal() => return self.grow(cursor, least),
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros to the active file up to a page: all of them, or for want of space none.
+    fn grow(&self, cursor: &mut Cursor, to: u64) -> Result<()> {
+        let prepared = &mut cursor.prepared[usize::from(cursor.active)];
+        let (file, from) = (self.file(cursor.active)?, *prepared);
+        if from >= to {
+            return Ok(());
+        }
+        // Not with `allocate`: the first write to what was only allocated changes metadata, which a sync must write too.
+        let zeros = vec![0; (to - from) as usize * PAGE];
+        file.write_at(from * PAGE as u64, &zeros).inspect_err(|_| {
+            // What was written of it is given back: it is the space for what follows. The file may as well be longer.
+            let _shorter = file.set_len(from * PAGE as u64);
+        })?;
+        *prepared = to;
+        Ok(())
+    }
+
+    /// Writes pages from a place on that was taken.
+    pub(crate) fn write(&self, place: Place, bytes: &[u8]) -> Result<()> {
+        self.file(place.area)?.write_at(place.offset(), bytes)
+    }
+
+    /// Writes a record, or what asks for it, to its place. Where the host refuses that, it gets the pages back that are prepared behind what
+    /// is taken, and the record is written once more: it is what makes space. Gives whether the host had the space by itself.
+    pub(crate) fn write_record(&self, place: Place, bytes: &[u8]) -> Result<bool> {
+        let pages = (bytes.len() / PAGE) as u64;
+        match self.write(place, bytes) {
+            Err(e) if e.kind().is_refusal() && self.give_prepared(place, pages)? => {
+                self.write(place, bytes).map(|()| false)
+            }
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Gives back what is prepared for others than this record. Whether that was anything.
+    fn give_prepared(&self, record: Place, pages: u64) -> Result<bool> {
+        let mut cursor = self.cursor.lock();
+        let active = (cursor.active, cursor.tail);
+        // Where a checkpoint begins with the record, it is the last one of its file, and the other file begins.
+        let mut keeps = vec![active];
+        if record.area != active.0 {
+            keeps.push((record.area, u64::from(record.page) + pages));
+        }
+        let mut given = false;
+        for (area, keep) in keeps {
+            if cursor.prepared[usize::from(area)] <= keep {
+                continue;
+            }
+            match self.file(area)?.set_len(keep * PAGE as u64) {
+                // With a quota, cutting a file may be refused as well.
+                Err(e) if e.kind().is_refusal() => {}
+                done => {
+                    done?;
+                    cursor.prepared[usize::from(area)] = keep;
+                    given = true;
+                }
+            }
+        }
+        Ok(given)
+    }
+
+    /// Reads from a place on; what was never written is zeros.
+    pub(crate) fn read(&self, place: Place, out: &mut [u8]) -> Result<()> {
+        if let Some(file) = self.files[usize::from(place.area)].get() {
+            return file.read_at(place.offset(), out);
+        }
+        out.fill(0);
+        Ok(())
+    }
+
+    /// Returns when a file is durable.
+    ///
+    /// Errors: [`Kind::Io`], also if somebody removed it: what is written to it then is lost when it is closed.
+    pub(crate) fn sync(&self, area: u8) -> Result<()> {
+        let file = self.file(area)?;
+        file.sync().map_err(Error::of_sync)?;
+        if file.has_name()? {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Io, "the journal of the vault is gone from its directory")
+            .found(format!("{} was removed while the vault is open", NAMES[usize::from(area)]))
+            .remedy("close the vault; bring the directory back from a copy, then open it again"))
+    }
+
+    /// The next page goes to the start of the other file. Gives the file that was left, in which pages of so many objects are.
+    pub(crate) fn switch(&self, objects: u64) -> u8 {
+        let mut cursor = self.cursor.lock();
+        let left = cursor.active;
+        cursor.left = (cursor.tail, objects);
+        (cursor.active, cursor.tail, cursor.said) = (1 - left, 0, 0);
+        self.lift(false);
+        left
+    }
+
+    /// Gives back what a file has more than it needs: nothing in it is used any more.
+    pub(crate) fn shrink(&self, area: u8, need: Need) -> Result<()> {
+        let keep = match need {
+            Need::Usual => self.usual(),
+            Need::Little => self.little(),
+            Need::Closed => KEPT,
+        };
+        let mut cursor = self.cursor.lock();
+        if cursor.prepared[usize::from(area)] > keep {
+            self.file(area)?.set_len(keep * PAGE as u64)?;
+            cursor.prepared[usize::from(area)] = keep;
+        }
+        Ok(())
+    }
+}

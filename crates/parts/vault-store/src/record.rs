@@ -1,0 +1,197 @@
+//! Records: the commits in the journal, each sealed and chained to the one before.
+
+use crate::content::{Changes, Commit, Facts, MOST_NUMBER, record_from_bytes};
+use crate::ids::PAGE;
+use crate::journal::{Journal, Place};
+use crate::keys::{HEDGE, StoreKeys, TAG, nonce_of_record};
+use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
+
+/// Bytes before the sealed part: the header and its tag.
+pub(crate) const HEADER: usize = 96;
+
+const MAGIC: &[u8; 8] = b"lacunarc";
+
+/// Where a part of the nonce stands, which depends on the fields between the magic and it.
+const HEDGE_AT: usize = 68;
+
+/// Where the header's tag stands.
+const HEADER_TAG: usize = HEADER - TAG;
+
+/// Pages that are looked at with one read.
+const AT_ONCE: usize = 64;
+
+/// Pages that a record takes.
+pub(crate) fn pages_of(plain: usize) -> u64 {
+    (HEADER + plain + TAG).div_ceil(PAGE) as u64
+}
+
+/// A record, ready to be written at `place`, and its digest.
+pub(crate) fn seal(
+    keys: &StoreKeys,
+    session: u64,
+    place: Place,
+    number: u64,
+    before: &[u8; 32],
+    plain: &[u8],
+) -> Result<(Vec<u8>, [u8; 32])> {
+    let mut bytes = vec![0; HEADER];
+    RecordMut(&mut bytes)
+        .put(0, MAGIC)
+        .u64(8, number)
+        .u64(16, session)
+        .put(24, before)
+        .u32(56, place.page)
+        .u32(60, (plain.len() + TAG) as u32)
+        .u32(64, u32::from(place.area));
+    let hedge = keys.hedge_of_record(&bytes[MAGIC.len()..HEDGE_AT], plain);
+    RecordMut(&mut bytes).put(HEDGE_AT, &hedge);
+    let tag = keys.header_tag(&bytes[..HEADER_TAG]);
+    RecordMut(&mut bytes).put(HEADER_TAG, &tag);
+    let sealed = keys.seal(&nonce_of_record(session, number, &hedge), &bytes, plain)?;
+    let digest = keys.digest(&bytes, &sealed);
+    bytes.extend(sealed);
+    bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
+    Ok((bytes, digest))
+}
+
+/// A record that was read.
+pub(crate) struct Found {
+    pub(crate) commit: Commit,
+    pub(crate) facts: Facts,
+    pub(crate) changes: Changes,
+    /// The first page behind it.
+    pub(crate) end: u64,
+}
+
+/// The record that follows `last`, from page `tail` of a journal file on: pages that were journaled stand before it. Pages that the
+/// system cannot read are passed, and `unread` is its last word on them.
+pub(crate) fn find(
+    keys: &StoreKeys,
+    journal: &Journal,
+    area: u8,
+    mut tail: u64,
+    last: &Commit,
+    unread: &mut Option<Error>,
+) -> Result<Option<Found>> {
+    let pages = journal.pages_in(area);
+    let mut look = vec![0; AT_ONCE * PAGE];
+    while tail < pages {
+        let count = (pages - tail).min(AT_ONCE as u64);
+        let look = &mut look[..count as usize * PAGE];
+        read_pages(journal, Place { area, page: tail as u32 }, look, unread)?;
+        for (page, bytes) in (tail..).zip(look.chunks_exact(PAGE)) {
+            let place = Place { area, page: page as u32 };
+            if let Some(header) = Header::following(keys, bytes, place, last)
+                && let Some(found) = read(keys, journal, place, &header, unread)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        tail += count;
+    }
+    Ok(None)
+}
+
+/// The newest records of a journal file that nothing leads to: those with higher numbers than `than`, whatever they follow. What is damaged
+/// of the journal comes before them.
+pub(crate) fn unreached(keys: &StoreKeys, journal: &Journal, area: u8, than: u64) -> Result<Vec<Found>> {
+    let (mut found, mut page, mut unread) = (Vec::new(), vec![0; PAGE], None);
+    for at in 0..journal.pages_in(area) {
+        let place = Place { area, page: at as u32 };
+        read_pages(journal, place, &mut page, &mut unread)?;
+        if let Some(header) = Header::verified(keys, &page, place).filter(|header| header.number > than) {
+            found.extend(read(keys, journal, place, &header, &mut unread)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Reads pages of the journal. Those that the system cannot read are zeros, and `unread` is its last word on them.
+fn read_pages(journal: &Journal, place: Place, out: &mut [u8], unread: &mut Option<Error>) -> Result<()> {
+    match journal.read(place, out) {
+        Err(e) if e.kind() == Kind::Io => {}
+        done => return done,
+    }
+    for (nth, page) in (0..).zip(out.chunks_mut(PAGE)) {
+        match journal.read(Place { page: place.page + nth, ..place }, page) {
+            Err(e) if e.kind() == Kind::Io => {
+                page.fill(0);
+                *unread = Some(e);
+            }
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// The verified header of a record.
+#[derive(PartialEq, Eq)]
+struct Header {
+    number: u64,
+    session: u64,
+    /// Digest of the commit that it follows.
+    before: [u8; 32],
+    /// Bytes of the sealed part.
+    sealed: usize,
+    hedge: [u8; HEDGE],
+}
+
+impl Header {
+    /// The header at the start of these bytes, if it is of the record at this place that follows `last`.
+    fn following(keys: &StoreKeys, bytes: &[u8], place: Place, last: &Commit) -> Option<Header> {
+        let header = Record(bytes);
+        let follows = header.u64(8) > last.number && header.array(24) == last.digest;
+        if follows { Header::verified(keys, bytes, place) } else { None }
+    }
+
+    /// The header at the start of these bytes, if it is of the record at this place.
+    fn verified(keys: &StoreKeys, bytes: &[u8], place: Place) -> Option<Header> {
+        let header = Record(bytes);
+        let (number, before) = (header.u64(8), header.array(24));
+        let good = header.array::<8>(0) == *MAGIC
+            && number <= MOST_NUMBER
+            && header.u32(56) == place.page
+            && header.u32(64) == u32::from(place.area)
+            && keys.is_header(&bytes[..HEADER_TAG], &bytes[HEADER_TAG..HEADER]);
+        let (session, sealed, hedge) = (header.u64(16), header.u32(60) as usize, header.array(HEDGE_AT));
+        good.then_some(Header { number, session, before, sealed, hedge })
+    }
+}
+
+/// The record whose header was looked at; nothing if the rest of it is torn. The folder may answer this read with other bytes than
+/// the first: what is used is verified again.
+fn read(
+    keys: &StoreKeys,
+    journal: &Journal,
+    place: Place,
+    looked_at: &Header,
+    unread: &mut Option<Error>,
+) -> Result<Option<Found>> {
+    let end = u64::from(place.page) + (HEADER + looked_at.sealed).div_ceil(PAGE) as u64;
+    if end > journal.pages_in(place.area) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; HEADER + looked_at.sealed];
+    read_pages(journal, place, &mut bytes, unread)?;
+    let header = Header::verified(keys, &bytes, place).filter(|header| header == looked_at);
+    let Some(Header { number, session, before, hedge, .. }) = header else { return Ok(None) };
+    let (header, sealed) = bytes.split_at(HEADER);
+    let nonce = nonce_of_record(session, number, &hedge);
+    let Some(plain) = keys.open(&nonce, header, sealed)? else { return Ok(None) };
+    let (facts, changes) = record_from_bytes(&plain)?;
+    let digest = keys.digest(header, sealed);
+    let commit = Commit { machine: facts.machine, number, digest, before };
+    Ok(Some(Found { commit, facts, changes, end }))
+}
+
+/// Whether every page that a record lists is in the journal as it was written.
+pub(crate) fn is_whole(keys: &StoreKeys, journal: &Journal, area: u8, found: &Found) -> Result<bool> {
+    let mut page = vec![0; PAGE];
+    for listed in &found.changes.pages {
+        journal.read(Place { area, page: listed.place }, &mut page)?;
+        if !keys.is_page(listed.sequence, &page, &listed.tag) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,200 @@
+//! Opening: the newest state that superblock and journal give, judged by the anchor, and rid of what a crash left half done.
+
+use crate::anchor::AnchorState;
+use crate::assembly::{Assembly, assemble};
+use crate::commit_log::Request;
+use crate::content::Commit;
+use crate::freshness::{Standing, judge};
+use crate::ids::{CommitInfo, PAGE};
+use crate::journal::Journal;
+use crate::keys::StoreKeys;
+use crate::object_table::{SYNCS, subfolder};
+use crate::options::{Consent, StoreBase, StoreOptions};
+use crate::record;
+use crate::recovered::{Recovered, Superblocks};
+use crate::replay::Replay;
+use crate::superblock::SuperFiles;
+use lacuna_contracts::{Action, Advice, Error, Kind, Result};
+use lacuna_medium::FolderFile;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What is left to be done when a store is taken up.
+pub(crate) struct Untaken {
+    standing: Standing,
+    /// Objects whose removal may not have been carried out.
+    removed: BTreeSet<u64>,
+}
+
+/// Looks at the newest state, judges it, and changes nothing of it.
+pub(crate) fn look(
+    base: StoreBase,
+    keys: StoreKeys,
+    options: &StoreOptions,
+) -> Result<(Assembly, Recovered, Untaken)> {
+    let writable = !options.read_only;
+    let keys = Arc::new(keys);
+    let known = base.anchor.load()?;
+    let journal = Journal::open(&*base.folder, options.journal, writable)?;
+    let (superblock, newest) = SuperFiles::open(&*base.folder, &keys, writable)?;
+    let mut replay = Replay::read_from_either(&keys, &journal, newest.found, newest.older, |commit| {
+        is_durable(known.as_ref(), commit)
+    })?;
+    if let Some(known) = known.as_ref().filter(|_| options.past_gap && options.read_only) {
+        replay.cross_gap(&keys, &journal, known)?;
+    }
+    let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
+    // Whatever the system cannot read of the journal, the state that the anchor remembers is the newest of this machine.
+    let is_newest = matches!(judged, Ok(Standing::Same | Standing::Next));
+    if let Some(e) = replay.unread.take().filter(|_| !is_newest && options.accept.is_none()) {
+        return Err(e.context("cannot read the journal of the vault"));
+    }
+    let (standing, accepted) = match judged {
+        Ok(standing) => (standing, false),
+        Err(e) if e.kind() == Kind::RolledBack => {
+            let Some(Consent(agrees)) = &options.accept else {
+                let is_there = known.as_ref().map(|known| holds_newest(&keys, &journal, &replay.last, known));
+                return Err(if is_there.transpose()?.unwrap_or(false) { damaged(&replay.last) } else { e });
+            };
+            // What is agreed to is the state that was read just now, whatever lies in the folder meanwhile.
+            agrees(e)?;
+            (Standing::Newer, true)
+        }
+        Err(e) => return Err(e),
+    };
+    let recovered = Recovered {
+        root: replay.root.clone(),
+        puts: replay.puts.clone(),
+        before: replay.before.clone(),
+        stale: stale(&replay, known.as_ref(), options.read_only, standing),
+        may_be_mixed: accepted || replay.has_gap || (replay.unfinished.is_none() && !superblock.is_in_both()),
+        first_opening: standing == Standing::Unknown,
+        accepted,
+        state: CommitInfo { number: replay.last.number, time: replay.facts.time },
+        records: replay.records,
+        superblocks: match newest.fault {
+            None => Superblocks::Whole,
+            Some(_) if replay.was_finished || replay.unfinished.is_none() => Superblocks::Damaged,
+            Some(_) => Superblocks::Torn,
+        },
+        superblock_fault: newest.fault,
+    };
+    let untaken = Untaken { standing, removed: std::mem::take(&mut replay.removed) };
+    let assembly = assemble(base, keys, options, journal, superblock, replay, known)?;
+    Ok((assembly, recovered, untaken))
+}
+
+/// Numbers in the marks of pages that the root of the state that was found cannot have: see [`Recovered::stale`]. They end with those
+/// that this opening will give.
+fn stale(replay: &Replay, known: Option<&AnchorState>, read_only: bool, standing: Standing) -> Range<u64> {
+    let end = match standing {
+        _ if read_only => u64::MAX,
+        Standing::Same | Standing::Next => replay.last.number,
+        // A commit of its own comes first.
+        Standing::Unknown | Standing::Newer => replay.following(known),
+    };
+    replay.root_commit..end
+}
+
+/// Whether the journal holds the record of the commit that the anchor remembers, although nothing leads to it from the last one that was
+/// found: what lies between is damaged, and no older state was put back.
+fn holds_newest(keys: &StoreKeys, journal: &Journal, last: &Commit, known: &AnchorState) -> Result<bool> {
+    for area in 0..2 {
+        let unreached = record::unreached(keys, journal, area, last.number)?;
+        if unreached.iter().any(|found| is_durable(Some(known), &found.commit)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn damaged(last: &Commit) -> Error {
+    Error::new(Kind::Corrupt, "the journal of the vault is damaged")
+        .found(format!("state {}, and later ones that nothing leads to", last.number))
+        .expected("a journal without gaps")
+        .remedy(
+            Advice::from("bring the journal files back as they were, or bring out what there is with ")
+                .action(Action("vault::rescue"))
+                .text("; ")
+                .action(Action("vault::accept"))
+                .text(" goes on from the state before the gap"),
+        )
+}
+
+/// Whether the anchor says that a commit was durable.
+fn is_durable(known: Option<&AnchorState>, commit: &Commit) -> bool {
+    known.is_some_and(|known| (known.number, known.digest) == (commit.number, commit.digest))
+}
+
+/// Goes on from the state that was found: rids it of what a crash left half done, and lets the anchor remember it.
+pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
+    let Assembly { parts, log, checkpoints, background, .. } = store;
+    parts.journal.make_lost(&*parts.folder)?;
+    checkpoints.make_lost()?;
+    tidy(store, &untaken.removed)?;
+    for (id, pages) in log.facts().appendable {
+        parts.objects.get_or_make(id).write().trimmed_to(pages);
+    }
+    if matches!(untaken.standing, Standing::Unknown | Standing::Newer) {
+        // Another program may have brought these files here a moment ago.
+        parts.folder.sync_all()?;
+    }
+    remember(store, untaken.standing)?;
+    let unless_refused =
+        |done: Result<()>| done.or_else(|e| if e.kind().is_refusal() { Ok(()) } else { Err(e) });
+    if !checkpoints.is_begun() {
+        // Otherwise the checkpoint writes both. Where the host refuses that, the next checkpoint does it.
+        unless_refused(checkpoints.complete_superblock())?;
+    }
+    // The thread finishes it while the vault is in use.
+    if !background {
+        // What the host refuses is tried again before the next one.
+        unless_refused(checkpoints.finish_begun())?;
+    }
+    Ok(())
+}
+
+/// Removes what the last commit does not refer to: objects that it removed, objects made since, and pages past the ends of
+/// those that may be appended to in place.
+fn tidy(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
+    let (folder, objects, facts) = (&store.parts.folder, &store.parts.objects, store.log.facts());
+    let mut folders = BTreeSet::new();
+    for id in removed.iter().copied().chain(facts.next_object..facts.object_limit) {
+        let name = objects.name(id);
+        match folder.open(&name) {
+            Err(e) if e.kind() == Kind::NotFound => {}
+            // Whatever it is: the last commit does not refer to it.
+            _ => {
+                folder.remove(&name)?;
+                folders.insert(subfolder(&name).to_owned());
+            }
+        }
+    }
+    let mut trimmed: Vec<Arc<dyn FolderFile>> = Vec::new();
+    for (id, pages) in &facts.appendable {
+        if let Some(file) = objects.file(*id)?
+            && file.len()? > pages * PAGE as u64
+        {
+            file.set_len(pages * PAGE as u64)?;
+            trimmed.push(file);
+        }
+    }
+    if folders.len() + trimmed.len() > SYNCS {
+        return folder.sync_all();
+    }
+    trimmed.iter().try_for_each(|file| file.sync())?;
+    folders.iter().try_for_each(|name| folder.sync_names(name))
+}
+
+/// Makes the anchor remember the state that was found. A state that is not by this machine is followed by a commit of its
+/// own, so that what the anchor remembers is always this machine's last commit, and other machines find it in the table.
+fn remember(store: &Assembly, standing: Standing) -> Result<()> {
+    match standing {
+        Standing::Same => Ok(()),
+        Standing::Next => store.log.advance_anchor(),
+        Standing::Unknown | Standing::Newer => {
+            store.log.commit(&Request { puts: &[], root: None, anyway: true }, &mut || ()).map(drop)
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Reading the journal after the superblock: what every commit since the checkpoint changed.
+
+use crate::anchor::AnchorState;
+use crate::content::{Changes, Commit, Facts, Super};
+use crate::journal::{Journal, Place};
+use crate::keys::{StoreKeys, malformed};
+use crate::object::{Entry, Layer};
+use crate::record::{self, Found};
+use crate::recovered::Before;
+use lacuna_contracts::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What the journal says of an object.
+#[derive(Default)]
+pub(crate) struct Replayed {
+    pub(crate) live: Layer,
+    pub(crate) frozen: Option<Arc<Layer>>,
+}
+
+/// A checkpoint that began and was not finished.
+pub(crate) struct Unfinished {
+    pub(crate) commit: Commit,
+    pub(crate) facts: Facts,
+    pub(crate) root: Option<Vec<u8>>,
+    pub(crate) left: u8,
+}
+
+/// The state that superblock and journal give together.
+pub(crate) struct Replay {
+    pub(crate) last: Commit,
+    pub(crate) facts: Facts,
+    pub(crate) root: Option<Vec<u8>>,
+    pub(crate) puts: Vec<Vec<u8>>,
+    pub(crate) objects: BTreeMap<u64, Replayed>,
+    /// Objects whose removal may not have been carried out.
+    pub(crate) removed: BTreeSet<u64>,
+    pub(crate) unfinished: Option<Unfinished>,
+    /// Where the journal goes on.
+    pub(crate) area: u8,
+    pub(crate) tail: u64,
+    pub(crate) records: u64,
+    /// The number of the commit that brought the root: what was written for it bears smaller ones.
+    pub(crate) root_commit: u64,
+    pub(crate) before: Option<Before>,
+    /// What the system said of pages of the journal that it cannot read: records in them are missed.
+    pub(crate) unread: Option<Error>,
+    /// Whether the records prove that the checkpoint was finished: a superblock that said so is lost.
+    pub(crate) was_finished: bool,
+    /// Whether numbers of commits are left out: a state was accepted since the superblock's.
+    pub(crate) has_gap: bool,
+}
+
+impl Replay {
+    fn new(from: Super) -> Replay {
+        Replay {
+            root_commit: from.commit.number,
+            before: None,
+            unread: None,
+            last: from.commit,
+            facts: from.facts,
+            root: from.root,
+            puts: Vec::new(),
+            objects: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            unfinished: None,
+            area: from.area,
+            tail: 0,
+            records: 0,
+            was_finished: false,
+            has_gap: false,
+        }
+    }
+
+    /// Reads every record that follows the superblock. `is_durable` says of a commit whether it is known to have been durable:
+    /// then pages of it that do not verify were altered later, and are errors of these pages alone.
+    pub(crate) fn read(
+        keys: &StoreKeys,
+        journal: &Journal,
+        from: Super,
+        is_durable: impl Fn(&Commit) -> bool,
+    ) -> Result<Replay> {
+        let mut replay = Replay::new(from);
+        let mut unread = None;
+        let mut next = record::find(keys, journal, replay.area, replay.tail, &replay.last, &mut unread)?;
+        while let Some(found) = next {
+            // A record is written after the one before is durable with its pages: only the last can be without some.
+            let switches = found.changes.root.is_some();
+            let (area, tail) = if switches { (1 - replay.area, 0) } else { (replay.area, found.end) };
+            let after = record::find(keys, journal, area, tail, &found.commit, &mut unread)?;
+            let certain = after.is_some()
+                || is_durable(&found.commit)
+                || record::is_whole(keys, journal, replay.area, &found)?;
+            if !certain {
+                break;
+            }
+            replay.apply(found)?;
+            next = after;
+        }
+        replay.unread = unread;
+        Ok(replay)
+    }
+
+    /// Reads from the older one of two superblocks, if it leads to the newer one: then the checkpoint of the newer one may not have reached
+    /// the second files, and is finished once more.
+    pub(crate) fn read_from_either(
+        keys: &StoreKeys,
+        journal: &Journal,
+        newer: Super,
+        older: Option<Super>,
+        is_durable: impl Fn(&Commit) -> bool,
+    ) -> Result<Replay> {
+        if let Some(older) = older {
+            // Whatever keeps it from leading there: the newer one has all that is in the first files.
+            let read = Replay::read(keys, journal, older, &is_durable);
+            let leads = |replay: &Replay| {
+                replay.unfinished.as_ref().is_some_and(|begun| begun.commit == newer.commit)
+            };
+            if read.as_ref().is_ok_and(leads) {
+                return read;
+            }
+        }
+        Replay::read(keys, journal, newer, is_durable)
+    }
+
+    /// Goes on past records that are damaged, if those behind them are there up to the one that the anchor remembers, and a checkpoint
+    /// began with one of them. Its root has all that was committed before, so the state is the newest one. Pages that the damaged records
+    /// list, and no later record does, may be older: their reader must notice that. The chain is followed from the anchor back, so every
+    /// record that counts was committed as it is read.
+    pub(crate) fn cross_gap(
+        &mut self,
+        keys: &StoreKeys,
+        journal: &Journal,
+        known: &AnchorState,
+    ) -> Result<()> {
+        let mut behind = BTreeMap::new();
+        for area in 0..2 {
+            let unreached = record::unreached(keys, journal, area, self.last.number)?;
+            behind.extend(unreached.into_iter().map(|found| (found.commit.digest, (area, found))));
+        }
+        let (mut chain, mut digest) = (Vec::new(), known.digest);
+        while let Some((area, found)) = behind.remove(&digest) {
+            digest = found.commit.before;
+            chain.push((area, found));
+        }
+        if self.unfinished.is_some() || chain.iter().all(|(_, found)| found.changes.root.is_none()) {
+            return Ok(());
+        }
+        for (area, found) in chain.into_iter().rev() {
+            if area != self.area {
+                return Err(malformed("the journal"));
+            }
+            self.take(found)?;
+        }
+        // The batches of the damaged records are lost.
+        self.before = None;
+        Ok(())
+    }
+
+    /// The number of the next commit. An accepted state is followed by one that is newer than what the anchor knows: the anchor never goes
+    /// back.
+    pub(crate) fn following(&self, known: Option<&AnchorState>) -> u64 {
+        self.last.number.max(known.map_or(0, |known| known.number)) + 1
+    }
+
+    /// Takes a record up. Whatever was read before: one that does not follow the last commit is refused.
+    fn apply(&mut self, found: Found) -> Result<()> {
+        if found.commit.before != self.last.digest || found.commit.number <= self.last.number {
+            return Err(malformed("the journal"));
+        }
+        self.take(found)
+    }
+
+    /// Takes a record up.
+    fn take(&mut self, found: Found) -> Result<()> {
+        let Found { commit, facts, changes, end } = found;
+        let number = commit.number;
+        self.has_gap |= number != self.last.number + 1;
+        let Changes { cuts, removals, pages, root, puts } = changes;
+        for (object, cut) in cuts {
+            let layer = &mut self.objects.entry(object).or_default().live;
+            drop(layer.pages.split_off(&cut));
+            layer.cut = Some(layer.cut.map_or(cut, |before| before.min(cut)));
+        }
+        for page in pages {
+            let place = Place { area: self.area, page: page.place };
+            let entry = Entry { place, sequence: page.sequence, tag: page.tag, commit: number };
+            self.objects.entry(page.object).or_default().live.pages.insert(page.page, entry);
+        }
+        for object in removals {
+            self.objects.remove(&object);
+            self.removed.insert(object);
+        }
+        self.records += 1;
+        self.last = commit;
+        self.facts = facts;
+        self.tail = end;
+        self.keep_what_was_appended();
+        if let Some(root) = root {
+            self.switch(root, puts)?;
+        } else if !puts.is_empty() {
+            self.puts.push(puts);
+        }
+        Ok(())
+    }
+
+    /// Forgets cuts that were carried out. An object that is to be cut by a checkpoint may not be appended to in place before
+    /// that is done. So if a commit since the checkpoint began lists an object as appendable, its cut was carried out, and to
+    /// cut it again would take pages that were appended later. This happens if the superblock that says so is lost.
+    fn keep_what_was_appended(&mut self) {
+        if self.unfinished.is_none() {
+            return;
+        }
+        for (object, _) in &self.facts.appendable {
+            let frozen = self.objects.get_mut(object).and_then(|replayed| replayed.frozen.as_mut());
+            if let Some(layer) = frozen.filter(|layer| layer.cut.is_some()) {
+                Arc::make_mut(layer).cut = None;
+                self.was_finished = true;
+            }
+        }
+    }
+
+    /// A checkpoint began, by a commit with this batch.
+    fn switch(&mut self, root: Vec<u8>, last: Vec<u8>) -> Result<()> {
+        if self.unfinished.is_some() {
+            return Err(malformed("the journal"));
+        }
+        for object in self.objects.values_mut() {
+            object.frozen = Some(Arc::new(std::mem::take(&mut object.live)));
+        }
+        let mut puts = std::mem::take(&mut self.puts);
+        if !last.is_empty() {
+            puts.push(last);
+        }
+        let below = std::mem::replace(&mut self.root_commit, self.last.number);
+        self.before = self.root.replace(root.clone()).map(|root| Before { root, puts, below });
+        let (commit, facts, root) = (self.last.clone(), self.facts.clone(), Some(root));
+        self.unfinished = Some(Unfinished { commit, facts, root, left: self.area });
+        (self.area, self.tail) = (1 - self.area, 0);
+        Ok(())
+    }
+}

@@ -1,0 +1,351 @@
+//! The superblock: the state at the last checkpoint, in two files that hold the same. One is written after the other is durable, so one of
+//! them verifies whenever the power fails, and afterwards the loss of either loses nothing. Between the two a checkpoint brings what it must
+//! to the second files of doubled objects: meanwhile the new state is in the first superblock and in the journal, which both lead to it.
+
+use crate::content::{Commit, Facts, MOST_NUMBER, Super, super_from_bytes, super_to_bytes};
+use crate::keys::{NONCE, StoreKeys, TAG};
+use lacuna_contracts::{Action, Advice, Error, Kind, Record, RecordMut, Result};
+use lacuna_crypto::RandomSource;
+use lacuna_medium::{Folder, FolderFile};
+use std::sync::{Arc, OnceLock};
+
+/// The files.
+pub(crate) const NAMES: [&str; 2] = ["super.0", "super.1"];
+
+/// Bytes of a file.
+pub(crate) const SLOT: usize = 16384;
+
+const MAGIC: &[u8; 8] = b"lacunasb";
+/// Bytes before the sealed part, all of which the seal binds.
+const HEAD: usize = 48;
+
+/// The files of the superblock.
+pub(crate) struct SuperFiles {
+    files: [OnceLock<Arc<dyn FolderFile>>; 2],
+    /// Of the newest superblock.
+    sequence: u64,
+    /// The file that holds it, and was written first: the other one may be older.
+    kept: usize,
+    /// Whether the other file holds it as well.
+    both: bool,
+    /// Its text.
+    text: Vec<u8>,
+}
+
+/// The superblock that counts.
+pub(crate) struct Newest {
+    pub(crate) found: Super,
+    /// That of the other file, if it is an older one: a checkpoint may not have reached the second files.
+    pub(crate) older: Option<Super>,
+    /// Why one of the files has no superblock: a crash while it was written leaves that, or damage.
+    pub(crate) fault: Option<String>,
+}
+
+/// A superblock that was read.
+struct Verified {
+    sequence: u64,
+    text: Vec<u8>,
+    found: Super,
+}
+
+impl SuperFiles {
+    /// New files without superblocks.
+    pub(crate) fn create(folder: &dyn Folder) -> Result<SuperFiles> {
+        let files = [folder.create(NAMES[0])?, folder.create(NAMES[1])?];
+        files.iter().try_for_each(|file| file.write_at(0, &[0; SLOT]))?;
+        let files = files.map(OnceLock::from);
+        Ok(SuperFiles { files, sequence: 0, kept: 1, both: false, text: Vec::new() })
+    }
+
+    /// The files, and the newest superblock in them. `synced` is for folders that may be written: what is read is durable then.
+    ///
+    /// Errors: [`Kind::Corrupt`] if neither verifies; what the system says of both. One that cannot be read is a fault of it alone.
+    pub(crate) fn open(folder: &dyn Folder, keys: &StoreKeys, synced: bool) -> Result<(SuperFiles, Newest)> {
+        let files = [OnceLock::new(), OnceLock::new()];
+        let (mut newest, mut both, mut fault, mut failed) = (None::<(usize, Verified)>, false, None, None);
+        let mut older = None;
+        for (nth, place) in files.iter().enumerate() {
+            match read(folder, NAMES[nth], place, keys, synced) {
+                Ok(Some(read)) => match &newest {
+                    Some((_, other)) if other.sequence >= read.sequence => {
+                        both = other.sequence == read.sequence;
+                        older = Some(read.found).filter(|_| !both);
+                    }
+                    _ => older = newest.replace((nth, read)).map(|(_, other)| other.found),
+                },
+                Ok(None) => fault = Some(format!("{} does not verify", NAMES[nth])),
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {
+                    fault = Some(format!("{} cannot be read ({})", NAMES[nth], e.finding()));
+                    failed = Some(e);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let (kept, Verified { sequence, text, found }) = newest.ok_or_else(|| failed.unwrap_or_else(lost))?;
+        Ok((SuperFiles { files, sequence, kept, both, text }, Newest { found, older, fault }))
+    }
+
+    /// Makes files that are lost anew, without superblocks.
+    pub(crate) fn make_lost(&self, folder: &dyn Folder) -> Result<()> {
+        let mut made = false;
+        for (name, place) in NAMES.iter().zip(&self.files) {
+            if place.get().is_none() {
+                let file = folder.create(name)?;
+                place.get_or_init(|| file);
+                made = true;
+            }
+        }
+        if made { folder.sync_names("") } else { Ok(()) }
+    }
+
+    /// Whether both files hold the newest superblock.
+    pub(crate) fn is_in_both(&self) -> bool {
+        self.both
+    }
+
+    /// Writes the next superblock and returns when it is durable in both files.
+    pub(crate) fn write(
+        &mut self,
+        keys: &StoreKeys,
+        random: &dyn RandomSource,
+        commit: &Commit,
+        facts: &Facts,
+        root: Option<&[u8]>,
+        area: u8,
+    ) -> Result<()> {
+        self.begin(keys, random, commit, facts, root, area)?;
+        self.complete(keys, random)
+    }
+
+    /// Writes the next superblock and returns when it is durable in one of the files: in that which is not needed. If it was written before,
+    /// it is left as it is. Refuses one that could not be read again.
+    pub(crate) fn begin(
+        &mut self,
+        keys: &StoreKeys,
+        random: &dyn RandomSource,
+        commit: &Commit,
+        facts: &Facts,
+        root: Option<&[u8]>,
+        area: u8,
+    ) -> Result<()> {
+        let text = super_to_bytes(commit, facts, root, area);
+        super_from_bytes(&text)?;
+        if self.text == text {
+            return Ok(());
+        }
+        self.begin_text(keys, random, &text)
+    }
+
+    /// Writes the newest superblock to the other file as well, if that does not hold it.
+    pub(crate) fn complete(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<()> {
+        if !self.both {
+            let slot = seal(keys, random, self.sequence, &self.text)?;
+            self.put(1 - self.kept, &slot)?;
+            self.both = true;
+        }
+        Ok(())
+    }
+
+    /// Writes the next superblock with any text to both files.
+    #[cfg(test)]
+    pub(crate) fn write_text(
+        &mut self,
+        keys: &StoreKeys,
+        random: &dyn RandomSource,
+        text: &[u8],
+    ) -> Result<()> {
+        self.begin_text(keys, random, text)?;
+        self.complete(keys, random)
+    }
+
+    fn begin_text(&mut self, keys: &StoreKeys, random: &dyn RandomSource, text: &[u8]) -> Result<()> {
+        let (nth, sequence) = (1 - self.kept, self.sequence + 1);
+        let slot = seal(keys, random, sequence, text)?;
+        self.both = false;
+        self.put(nth, &slot)?;
+        // From now on this one counts, whatever becomes of the other.
+        (self.kept, self.sequence, self.text) = (nth, sequence, text.to_vec());
+        Ok(())
+    }
+
+    /// Returns when a file is durable with this in it.
+    fn put(&self, nth: usize, slot: &[u8]) -> Result<()> {
+        let file = self.files[nth].get();
+        let file =
+            file.ok_or_else(|| Error::new(Kind::NotFound, "a superblock file of the vault is lost"))?;
+        file.write_at(0, slot)?;
+        file.sync().map_err(Error::of_sync)
+    }
+}
+
+/// A superblock, ready to be written.
+fn seal(keys: &StoreKeys, random: &dyn RandomSource, sequence: u64, text: &[u8]) -> Result<Vec<u8>> {
+    let mut drawn = [0; NONCE];
+    random.fill(&mut drawn);
+    let nonce = keys.nonce_of_superblock(drawn, sequence, text);
+    let mut slot = vec![0; HEAD];
+    RecordMut(&mut slot).put(0, MAGIC).u64(8, sequence).put(16, &nonce).u32(40, (text.len() + TAG) as u32);
+    let sealed = keys.seal(&nonce, &slot, text)?;
+    slot.extend(sealed);
+    if slot.len() > SLOT || sequence > MOST_NUMBER {
+        return Err(Error::new(Kind::Other, "cannot write the superblock of the vault")
+            .found(format!("{} bytes, number {sequence}", slot.len()))
+            .expected(format!("at most {SLOT} bytes, and at most {MOST_NUMBER}")));
+    }
+    Ok(slot)
+}
+
+/// The superblock in a file, which is put in its place; nothing if none verifies, or there is no file.
+fn read(
+    folder: &dyn Folder,
+    name: &str,
+    place: &OnceLock<Arc<dyn FolderFile>>,
+    keys: &StoreKeys,
+    synced: bool,
+) -> Result<Option<Verified>> {
+    let file = match folder.open(name) {
+        Err(e) if e.kind() == Kind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let file = place.get_or_init(|| file);
+    if synced {
+        file.forget_cached()?;
+    }
+    let mut bytes = vec![0; SLOT];
+    file.read_at(0, &mut bytes)?;
+    parse(&bytes, keys)
+}
+
+/// The superblock in these bytes, if one verifies.
+fn parse(bytes: &[u8], keys: &StoreKeys) -> Result<Option<Verified>> {
+    let head = Record(bytes);
+    let (sequence, len) = (head.u64(8), head.u32(40) as usize);
+    if head.array::<8>(0) != *MAGIC || len > SLOT - HEAD || sequence > MOST_NUMBER {
+        return Ok(None);
+    }
+    let opened = keys.open(&head.array(16), &bytes[..HEAD], &bytes[HEAD..HEAD + len])?;
+    opened.map(|text| Ok(Verified { sequence, found: super_from_bytes(&text)?, text })).transpose()
+}
+
+fn lost() -> Error {
+    let [first, second] = NAMES;
+    Error::new(Kind::Corrupt, "the vault has no superblock")
+        .found(format!("neither `{first}` nor `{second}` of its directory verifies"))
+        .expected("a superblock in at least one of these files")
+        .remedy(Advice::from("restore the directory from a backup, then ").action(Action("vault::accept")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_contracts::Secret;
+    use lacuna_crypto::SeededRandom;
+    use lacuna_sim::CrashFolder;
+
+    const ROOT: Option<&[u8]> = Some(b"root");
+
+    fn keys() -> StoreKeys {
+        StoreKeys::derive(&Secret::copy_from(&[1; 32]), &[2; 16])
+    }
+
+    fn state() -> (Commit, Facts) {
+        let commit = Commit { machine: [3; 16], number: 4, digest: [5; 32], before: [6; 32] };
+        let facts = Facts { machine: [3; 16], next_object: 9, object_limit: 9, ..Facts::default() };
+        (commit, facts)
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_not_written_and_hides_no_other() {
+        let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
+        let (commit, facts) = state();
+        let beyond = Facts { appendable: vec![(4, u64::MAX)], ..facts.clone() };
+        let mut files = SuperFiles::create(&folder).unwrap();
+        files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
+        let refused = files.write(&keys, &random, &commit, &beyond, None, 0).unwrap_err();
+        assert_eq!(refused.kind(), Kind::Corrupt);
+        let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        assert!(newest.fault.is_none() && files.is_in_both());
+        // Another program wrote it all the same, to one file.
+        let kept = folder.snapshot().files[NAMES[1]].clone();
+        files.write_text(&keys, &random, &super_to_bytes(&commit, &beyond, None, 0)).unwrap();
+        folder.put(NAMES[1], Some(&kept));
+        let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        assert_eq!((newest.found.root.as_deref(), newest.fault.is_some()), (ROOT, true));
+        files.write_text(&keys, &random, b"nonsense").unwrap();
+        assert_eq!(SuperFiles::open(&folder, &keys, true).err().map(|e| e.kind()), Some(Kind::Corrupt));
+    }
+
+    /// The write of either file is refused: the state that is durable stays the newest, and everything may be tried again.
+    #[test]
+    fn a_refusal_leaves_what_is_durable_and_may_be_tried_again() {
+        for after in [0, 1] {
+            let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
+            let (commit, facts) = state();
+            let mut files = SuperFiles::create(&folder).unwrap();
+            files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
+            let next = Commit { number: 5, ..commit.clone() };
+            folder.fail(lacuna_sim::FolderOp::Write, after, Kind::NoSpace, false);
+            let refused = files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap_err();
+            assert!(refused.kind().is_refusal() && !files.is_in_both(), "{refused}");
+            let newest = || SuperFiles::open(&folder, &keys, true).unwrap().1;
+            assert_eq!(newest().found.commit.number, 4 + after);
+            files.complete(&keys, &random).unwrap();
+            assert_eq!((newest().found.commit.number, newest().fault), (4 + after, None));
+            files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap();
+            assert_eq!((newest().found.commit.number, newest().fault), (5, None));
+        }
+    }
+
+    #[test]
+    fn between_the_two_files_the_older_superblock_is_given_as_well() {
+        let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
+        let (commit, facts) = state();
+        let next = Commit { number: 5, ..commit.clone() };
+        let mut files = SuperFiles::create(&folder).unwrap();
+        files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
+        files.begin(&keys, &random, &next, &facts, ROOT, 0).unwrap();
+        drop(files);
+        let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        let older = newest.older.map(|older| older.commit.number);
+        assert_eq!((newest.found.commit.number, older, files.is_in_both()), (5, Some(4), false));
+        // It is not written again where it is, for the other file still has the state before.
+        folder.fail(lacuna_sim::FolderOp::Write, 0, Kind::Io, false);
+        files.begin(&keys, &random, &next, &facts, ROOT, 0).unwrap();
+        folder.heal();
+        files.complete(&keys, &random).unwrap();
+        let (files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        assert!(files.is_in_both() && newest.older.is_none() && newest.fault.is_none());
+    }
+
+    /// Whatever a cut of the power leaves of the file that is written, the other one verifies; and either alone is enough afterwards.
+    #[test]
+    fn one_of_the_files_is_enough_and_is_never_written_while_it_is_the_only_one() {
+        for lost in NAMES {
+            for torn in [None, Some(0), Some(1)] {
+                let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
+                let (commit, facts) = state();
+                let mut files = SuperFiles::create(&folder).unwrap();
+                files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
+                drop(files);
+                folder.put(lost, torn.map(|_| lacuna_sim::Image::new(SLOT as u64)).as_ref());
+                let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+                assert!(newest.fault.unwrap().starts_with(lost) && !files.is_in_both());
+                assert_eq!(newest.found.root.as_deref(), ROOT);
+                files.make_lost(&folder).unwrap();
+                // The first write is that of the lost file: it fails, and the other one is as it was.
+                folder.fail(lacuna_sim::FolderOp::Sync, 0, Kind::Io, false);
+                let next = Commit { number: 5, ..commit.clone() };
+                files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap_err();
+                let kept = folder.snapshot().files[NAMES[usize::from(lost == NAMES[0])]].clone();
+                let alone = CrashFolder::new();
+                alone.put(NAMES[usize::from(lost == NAMES[0])], Some(&kept));
+                let (_, newest) = SuperFiles::open(&alone, &keys, true).unwrap();
+                assert_eq!(newest.found.commit.number, 4);
+                folder.heal();
+                files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap();
+                let (files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+                assert!(newest.fault.is_none() && files.is_in_both() && newest.found.commit.number == 5);
+            }
+        }
+    }
+}

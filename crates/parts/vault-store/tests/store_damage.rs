@@ -1,0 +1,225 @@
+//! What lost, altered and overlong files of a store cost, and what they do not.
+
+mod store_world;
+
+use lacuna_contracts::Kind;
+use lacuna_sim::{CrashFolder, Image, Rng};
+use lacuna_vault_store::{Consent, FILES, ObjectId, PAGE, StoreOptions, Superblocks};
+use store_world::machine::{Machine, commit, content, copy, grown, write};
+use store_world::{options, page};
+
+/// Whatever an adversary does to the files of the store itself: the newest state or an error, and never a panic. Objects are
+/// not sealed by the store; its users verify them.
+#[test]
+fn altered_files_are_refused() {
+    let mut seen = std::collections::BTreeMap::<String, u64>::new();
+    for seed in 0..600 {
+        let mut rng = Rng::new(seed);
+        let (mut machine, folder, store, object) = grown(1 + rng.below(4));
+        if rng.chance(1, 2) {
+            store.commit(&[], Some(b"rootroot")).unwrap();
+            write(&store, object, 77);
+            commit(&store, 77);
+        }
+        let newest = content(&store, object);
+        drop(store);
+        let mut image = folder.snapshot();
+        let name = *rng.pick(&FILES);
+        match rng.below(5) {
+            0 => drop(image.files.remove(name)),
+            1 => drop(image.files.insert(name.into(), Image::new(rng.below(100_000)))),
+            2 => drop(image.alter(name, |bytes| {
+                let len = rng.below(bytes.len() as u64 + 1) as usize;
+                bytes.truncate(len);
+            })),
+            3 => drop(image.alter(name, |bytes| {
+                let pages = bytes.len() / PAGE;
+                if pages > 1 {
+                    let (from, to) = (rng.below(pages as u64) as usize, rng.below(pages as u64) as usize);
+                    bytes.copy_within(from * PAGE..(from + 1) * PAGE, to * PAGE);
+                }
+            })),
+            _ => drop(image.alter(name, |bytes| {
+                // Most of a file is empty: what is not, is hit.
+                let full: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+                for _ in 0..=rng.below(3) {
+                    if !full.is_empty() {
+                        bytes[*rng.pick(&full)] ^= 1 << rng.below(8);
+                    }
+                }
+            })),
+        }
+        let outcome = match machine.open(&copy(&image)) {
+            // The journaled page itself may be what was altered.
+            Ok((store, _)) if content(&store, object) == newest => "newest".to_owned(),
+            Ok((_, found)) => {
+                assert_eq!(found.state.number, machine.number(), "seed {seed}");
+                "altered page of the newest".to_owned()
+            }
+            Err(e) => {
+                assert!(matches!(e.kind(), Kind::Corrupt | Kind::RolledBack), "seed {seed}: {e}");
+                format!("{:?}", e.kind())
+            }
+        };
+        *seen.entry(outcome).or_default() += 1;
+    }
+    println!("{seen:?}");
+    assert!(
+        ["newest", "Corrupt", "RolledBack"].iter().all(|outcome| seen.contains_key(*outcome)),
+        "{seen:?}"
+    );
+}
+
+/// A store whose object was cut, and appended to in place after the checkpoint that brought the cut to its place. Also the
+/// superblock before that checkpoint, and what the object holds.
+fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, Image, Vec<u8>) {
+    let (machine, folder, store, object) = grown(0);
+    let stamped = |stamps: std::ops::Range<u64>| stamps.flat_map(page).collect::<Vec<u8>>();
+    store.write(object, 0, &stamped(1..61)).unwrap();
+    commit(&store, 1);
+    store.commit(&[], Some(b"before")).unwrap();
+    let older = folder.snapshot().files["super.0"].clone();
+    store.truncate(object, 10).unwrap();
+    commit(&store, 2);
+    store.commit(&[], Some(b"root")).unwrap();
+    for (nth, stamps) in (0..).zip([100..120, 120..140, 140..160]) {
+        store.write(object, 10 + 20 * nth, &stamped(stamps)).unwrap();
+        commit(&store, 3 + nth);
+    }
+    let content = [stamped(1..11), stamped(100..160)].concat();
+    (machine, folder, object, older, content)
+}
+
+/// Without the newest superblock the journal has everything: the checkpoint that it ended is carried out once more, and takes
+/// nothing that was appended since. So it is where both files are those of an earlier day, and where one is and the other is damaged.
+#[test]
+fn what_was_appended_survives_the_loss_of_a_superblock() {
+    for (rolled_back, other) in [(false, "super.0"), (false, "super.1"), (true, "super.1")] {
+        let (mut machine, folder, object, older, content) = appended_after_a_cut();
+        let mut image = folder.snapshot();
+        for name in ["super.0", "super.1"] {
+            image.files.insert(name.into(), older.clone());
+        }
+        if !rolled_back {
+            assert!(image.alter(other, |bytes| bytes[100] ^= 1));
+        }
+        for looking in [true, false, false] {
+            let folder = copy(&image);
+            let options = StoreOptions { read_only: looking, ..options() };
+            let (store, found) = machine.open_as(&folder, &options).unwrap();
+            let mut bytes = vec![0; content.len() + PAGE];
+            store.read(object, 0, &mut bytes).unwrap();
+            let (seen, behind) = bytes.split_at(content.len());
+            let bad = (0..).zip(seen.chunks(PAGE).zip(content.chunks(PAGE))).find(|(_, (a, b))| a != b);
+            assert!(bad.is_none(), "rolled back: {rolled_back}, page {:?}", bad.map(|(page, _)| page));
+            assert!(behind.iter().all(|byte| *byte == 0));
+            let expected = if rolled_back { Superblocks::Whole } else { Superblocks::Damaged };
+            assert_eq!(found.superblocks, expected);
+            if !looking {
+                store.commit(&[], Some(b"again")).unwrap();
+            }
+            drop(store);
+            if !looking {
+                image = folder.snapshot();
+                break;
+            }
+        }
+        let (_, found) = machine.open(&copy(&image)).unwrap();
+        assert_eq!(found.superblocks, Superblocks::Whole);
+    }
+}
+
+/// A file that an adversary made as long as a file can be is no reason to write what nobody could read again.
+#[test]
+fn a_file_as_long_as_can_be_spoils_no_commit() {
+    let (mut machine, folder, store, object) = grown(0);
+    let all: Vec<u8> = (1..41).flat_map(page).collect();
+    store.write(object, 0, &all).unwrap();
+    store.commit(&[], Some(b"root")).unwrap();
+    // From here on its length is what its file says.
+    commit(&store, 9);
+    let name = store.object_name(object);
+    drop(store);
+    let mut image = folder.snapshot();
+    image.files.get_mut(&name).unwrap().set_len(i64::MAX as u64);
+    let folder = copy(&image);
+    let (store, _) = machine.open(&folder).unwrap();
+    store.write(object, 40, &all).unwrap();
+    commit(&store, 1);
+    store.write(object, 80, &all).unwrap();
+    commit(&store, 2);
+    drop(store);
+    let (store, _) = machine.open(&folder).unwrap();
+    let mut bytes = vec![0; 3 * all.len()];
+    store.read(object, 0, &mut bytes).unwrap();
+    assert!(bytes.chunks(all.len()).all(|part| part == all));
+    store.truncate(object, 1).unwrap();
+    store.commit(&[], Some(b"root")).unwrap();
+    store.close().unwrap();
+    assert_eq!(folder.snapshot().files[&name].len(), PAGE as u64);
+}
+
+/// A journal file that is made anew is there after a power cut: its name is durable before a commit stands in it.
+#[test]
+fn a_journal_file_that_is_made_anew_stays() {
+    let (mut machine, folder, store, object) = grown(1);
+    store.commit(&[], Some(b"root")).unwrap();
+    store.close().unwrap();
+    let mut image = folder.snapshot();
+    image.files.retain(|name, _| !name.starts_with("journal"));
+    let folder = copy(&image);
+    let (store, _) = machine.open(&folder).unwrap();
+    for state in 2..5 {
+        write(&store, object, state);
+        commit(&store, state);
+    }
+    folder.cut_now();
+    for seed in 0..50 {
+        let left = copy(&folder.after_cut(&mut Rng::new(seed)));
+        let looking = StoreOptions { read_only: true, ..options() };
+        let (store, _) = machine.open_as(&left, &looking).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert_eq!(content(&store, object), 4, "seed {seed}");
+    }
+}
+
+/// More machines use a vault than a state can name: the one that has not used it for longest is told why it cannot judge.
+#[test]
+fn the_machine_after_the_last_that_is_listed_is_told_so() {
+    let (mut first, folder, store, object) = grown(1);
+    drop(store);
+    for seed in 0..33 {
+        let mut machine = Machine::new(1000 + seed);
+        drop(machine.open(&folder).unwrap());
+        if seed < 31 {
+            drop(first.open_as(&folder, &StoreOptions { read_only: true, ..options() }).unwrap());
+        }
+    }
+    let refused = first.refused(&folder);
+    assert_eq!(refused.kind(), Kind::RolledBack);
+    assert!(refused.to_string().contains("no longer remembers this machine"), "{refused}");
+    let (store, found) =
+        first.open_as(&folder, &StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
+    assert!(found.accepted);
+    assert_eq!(content(&store, object), 1);
+    drop(store);
+    assert!(!first.open(&folder).unwrap().1.accepted);
+}
+
+/// A journaled page of a commit that the anchor remembers is altered: that page alone is wrong, and its reader sees it.
+#[test]
+fn one_altered_page_in_the_journal_is_one_bad_page() {
+    let (mut machine, folder, store, object) = grown(2);
+    drop(store);
+    let mut image = folder.snapshot();
+    let mark = page(2);
+    assert!(image.alter("journal.0", |bytes| {
+        let at =
+            bytes.chunks_exact(PAGE).position(|found| found == mark).expect("the page is in the journal");
+        bytes[at * PAGE + 100] ^= 1;
+    }));
+    let (store, found) = machine.open(&copy(&image)).unwrap();
+    assert_eq!(found.state.number, 3);
+    let mut bytes = vec![0; PAGE];
+    store.read(object, 0, &mut bytes).unwrap();
+    assert!(bytes != mark && bytes[8..100] == mark[8..100]);
+}

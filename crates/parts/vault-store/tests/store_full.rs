@@ -1,0 +1,172 @@
+//! A full folder under the store alone. A write that finds no space leaves every page as it was, or ends all writing; what was
+//! committed is there in either case.
+
+mod store_world;
+
+use lacuna_contracts::Kind;
+use lacuna_sim::{CrashFolder, FolderOp};
+use lacuna_vault_store::{MemoryAnchor, ObjectId, PAGE, Store, StoreOptions};
+use std::sync::Arc;
+use store_world::{World, base, keys, options, page};
+
+/// The bytes of pages that bear these stamps.
+fn pages(stamps: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    stamps.into_iter().flat_map(page).collect()
+}
+
+fn read(store: &Store, object: ObjectId, first: u64, count: usize) -> Vec<u8> {
+    let mut bytes = vec![1; count * PAGE];
+    store.read(object, first, &mut bytes).unwrap();
+    bytes
+}
+
+/// Pages that were written in place, and a hole behind them, lie in the way of a write for which there is no space.
+#[test]
+fn no_space_in_a_hole_leaves_the_pages_before_it() {
+    for free in 0..13 {
+        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
+        let object = store.new_object().unwrap();
+        store.write(object, 1000, &page(7)).unwrap();
+        store.write(object, 50, &pages(1..=3)).unwrap();
+        folder.set_capacity(folder.used() + free * PAGE as u64);
+        let refused = store.write(object, 50, &pages(100..116)).unwrap_err();
+        assert_eq!(refused.kind(), Kind::NoSpace, "{refused}");
+        folder.set_capacity(u64::MAX);
+        let expected = pages((1..=3).chain([0; 13]));
+        assert!(read(&store, object, 50, 16) == expected, "{free} pages free");
+        assert!(store.failure().is_none());
+        store.commit(b"said", None).unwrap();
+        drop(store);
+        let (store, _) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
+        assert!(read(&store, object, 50, 16) == expected, "{free} pages free");
+        assert_eq!(read(&store, object, 1000, 1), page(7));
+    }
+}
+
+/// Pages in the journal that no commit lists yet, and pages in their places: file systems that write nothing over itself, and
+/// quotas, refuse to overwrite them.
+#[test]
+fn no_space_for_what_is_there_leaves_it() {
+    let mut outcomes = [0; 3];
+    for (after, forever) in (0..12).flat_map(|after| [(after, false), (after, true)]) {
+        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
+        let object = store.new_object().unwrap();
+        // The first sixteen go to the journal, the others to their places.
+        store.write(object, 0, &pages(1..=20)).unwrap();
+        store.commit(b"said", None).unwrap();
+        store.write(object, 12, &pages(21..=32)).unwrap();
+        folder.fail(FolderOp::Write, after, Kind::NoSpace, forever);
+        let refused = store.write(object, 10, &pages(200..220)).err();
+        folder.heal();
+        let context = format!("after {after} writes, forever: {forever}: {refused:?}");
+        let [before, unchanged] = [
+            [pages(11..=20), pages([0; 10])].concat(),
+            [pages([11, 12]), pages(21..=32), pages([0; 6])].concat(),
+        ];
+        let (outcome, expected) = match refused.map(|e| e.kind()) {
+            // The journal found other space.
+            None => (0, pages(200..220)),
+            Some(Kind::NoSpace) => (1, unchanged),
+            Some(_) => (2, before),
+        };
+        outcomes[outcome] += 1;
+        if outcome < 2 {
+            assert!(store.failure().is_none(), "{context}");
+            assert!(read(&store, object, 10, 20) == expected, "{context}");
+            store.commit(b"more", None).unwrap();
+        } else {
+            assert!(forever, "{context}");
+            assert_eq!(store.commit(b"more", None).unwrap_err().kind(), Kind::FailStop, "{context}");
+        }
+        drop(store);
+        let (store, _) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
+        assert!(read(&store, object, 10, 20) == expected, "{context}, opened again");
+    }
+    assert!(outcomes[1] > 5 && outcomes[2] > 3, "{outcomes:?}");
+}
+
+/// As soon as a commit is noted, others change what belongs to the next one. If the record is refused then, it is written once more as it
+/// is: what others have done is not whole yet.
+#[test]
+fn a_commit_that_is_refused_says_no_more_when_it_is_tried_again() {
+    for root in [None, Some(&b"root"[..])] {
+        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+        // A store without a thread tries nothing again by itself.
+        let background = StoreOptions { background: true, ..options() };
+        let store = Store::create(base(&folder, &anchor, 1), keys(), &background).unwrap();
+        let object = store.new_object().unwrap();
+        store.write(object, 0, &page(1)).unwrap();
+        let (before, mut noted) = (store.last_number(), 0);
+        let done = store.commit_then(b"said", root, &mut || {
+            noted += 1;
+            store.write(object, 1, &page(2)).unwrap();
+            folder.fail(FolderOp::Write, 0, Kind::NoSpace, false);
+        });
+        done.unwrap();
+        assert_eq!((noted, store.last_number()), (1, before + 1), "{root:?}");
+        assert!(read(&store, object, 0, 2) == pages([1, 2]), "{root:?}");
+        drop(store);
+        let (store, found) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
+        assert_eq!(found.state.number, before + 1, "{root:?}");
+        assert!(read(&store, object, 0, 2) == pages([1, 0]), "{root:?}: half of the next commit");
+    }
+}
+
+/// While a commit with a root waits for space, the journal file that it left has what no checkpoint brought to its place: nothing of it is
+/// given back, whoever asks for that.
+#[test]
+fn the_journal_is_whole_while_a_root_waits_for_space() {
+    let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+    let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
+    let object = store.new_object().unwrap();
+    for stamp in [1, 101] {
+        store.write(object, 0, &pages(stamp..stamp + 30)).unwrap();
+        store.commit(b"said", None).unwrap();
+    }
+    let before = store.last_number();
+    let full = &mut || folder.fail(FolderOp::Write, 0, Kind::NoSpace, true);
+    let refused = store.commit_then(&[], Some(&b"root"[..]), full).unwrap_err();
+    assert!(refused.kind().is_refusal(), "{refused}");
+    let refused = store.finish_and_shrink().unwrap_err();
+    assert!(refused.kind().is_refusal(), "{refused}");
+    folder.heal();
+    assert!(read(&store, object, 0, 30) == pages(101..131));
+    store.finish_and_shrink().unwrap();
+    drop(store);
+    let (store, found) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
+    assert_eq!((found.state.number, found.root.as_deref()), (before + 1, Some(&b"root"[..])));
+    assert!(read(&store, object, 0, 30) == pages(101..131));
+}
+
+/// Random workloads in folders that are nearly full, and refuse a write now and then.
+#[test]
+fn a_full_folder_changes_no_page() {
+    let (mut refused, mut failed) = (0, 0);
+    for seed in 0..60 {
+        let (mut world, mut store) = World::new(seed);
+        for round in 0..12 {
+            world.rest(&store, 40).unwrap();
+            if world.rng.chance(1, 3) {
+                let (after, forever) = (world.rng.below(12), world.rng.chance(1, 4));
+                world.folder.fail(FolderOp::Write, after, Kind::NoSpace, forever);
+            } else {
+                let free = world.rng.below(30) * PAGE as u64;
+                world.folder.set_capacity(world.folder.used() + free);
+            }
+            refused += world.push_on(&store, 40);
+            world.folder.heal();
+            world.folder.set_capacity(u64::MAX);
+            let context = format!("seed {seed}, round {round}");
+            if store.failure().is_some() {
+                failed += 1;
+                drop(store);
+                store = world.open(&options()).unwrap_or_else(|e| panic!("{context}: {e}"));
+            }
+            world.compare(&store).unwrap_or_else(|e| panic!("{context}: {e}"));
+        }
+    }
+    println!("{refused} refusals, {failed} stores failed");
+    assert!(refused > 500 && failed > 0, "{refused} refusals, {failed} failures");
+}

@@ -1,0 +1,252 @@
+//! What the anchor and the seals notice: older states, lost and altered files, forks; and what they let pass: a crash, another
+//! machine's turn, a state that was accepted.
+
+mod store_world;
+
+use lacuna_contracts::{Error, Kind};
+use lacuna_sim::CrashFolder;
+use lacuna_vault_store::{Anchor, AnchorState, Consent, MemoryAnchor, Store, StoreOptions};
+use std::sync::Arc;
+use store_world::machine::{Machine, commit, content, copy, grown, write};
+use store_world::{base, keys, options, page};
+
+#[test]
+fn every_older_state_is_named() {
+    let (mut machine, folder, store, object) = grown(0);
+    let mut kept = vec![folder.snapshot()];
+    for state in 1..30 {
+        write(&store, object, state);
+        let said = state.to_le_bytes();
+        if state % 7 == 0 {
+            store.commit(&[], Some(&said)).unwrap();
+        } else {
+            store.commit(&said, None).unwrap();
+        }
+        kept.push(folder.snapshot());
+    }
+    store.close().unwrap();
+    let today = machine.number();
+    for (state, image) in (0..).zip(&kept[..kept.len() - 1]) {
+        let refused = machine.refused(&copy(image));
+        let words = refused.to_string();
+        assert_eq!(refused.kind(), Kind::RolledBack, "{state}: {words}");
+        assert!(words.contains("older than what this machine committed last"), "{words}");
+        assert!(words.contains(&format!("found: state {} of 2023-11-14", state + 1)), "{words}");
+        assert!(words.contains(&format!("expected: state {today} of 2023-11-14")), "{words}");
+    }
+    let (store, found) = machine.open(&folder).unwrap();
+    assert_eq!((content(&store, object), found.first_opening, found.accepted), (29, false, false));
+}
+
+#[test]
+fn a_crash_before_the_anchor_advanced_is_none() {
+    let (_, folder, store, object) = grown(3);
+    let behind = MemoryAnchor::default();
+    behind.advance(None, &store_anchor(&store, &folder, 3)).unwrap();
+    drop(store);
+    let mut machine = Machine { anchor: Arc::new(behind), seed: 5 };
+    assert_eq!(machine.number(), 3);
+    let (store, found) = machine.open(&folder).unwrap();
+    assert_eq!((content(&store, object), found.first_opening, machine.number()), (3, false, 4));
+}
+
+/// What the anchor was at an earlier state: found by going there.
+fn store_anchor(store: &Store, folder: &CrashFolder, number: u64) -> AnchorState {
+    assert!(store.last_commit().number > number && !folder.is_cut());
+    let (machine, _folder, _store, _) = grown(number - 1);
+    machine.anchor.load().unwrap().unwrap()
+}
+
+#[test]
+fn without_an_anchor_the_first_opening_is_said() {
+    let (_, folder, store, object) = grown(3);
+    drop(store);
+    let old = folder.snapshot();
+    let mut fresh = Machine::new(9);
+    let (store, found) = fresh.open(&folder).unwrap();
+    assert!(found.first_opening && !found.accepted);
+    assert_eq!(content(&store, object), 3);
+    // From now on it knows.
+    drop(store);
+    assert!(!fresh.open(&folder).unwrap().1.first_opening);
+    assert_eq!(fresh.refused(&copy(&old)).kind(), Kind::RolledBack);
+}
+
+#[test]
+fn what_is_accepted_is_the_state_that_was_shown() {
+    let (mut machine, folder, store, object) = grown(2);
+    let oldest = folder.snapshot();
+    for state in 3..9 {
+        write(&store, object, state);
+        commit(&store, state);
+        if state == 5 {
+            store.commit(&[], Some(b"root")).unwrap();
+        }
+    }
+    let shown = folder.snapshot();
+    write(&store, object, 9);
+    commit(&store, 9);
+    drop(store);
+    folder.restore(&shown);
+    // Somebody puts an older state there while a person thinks.
+    let swapped = (folder.clone(), oldest);
+    let consent = Consent::asked(move |refusal| {
+        assert!(refusal.to_string().contains("found: state "), "{refusal}");
+        swapped.0.restore(&swapped.1);
+        Ok(())
+    });
+    match machine.open_as(&folder, &StoreOptions { accept: Some(consent), ..options() }) {
+        // What is read is verified against the state that was shown, by who uses the store; the older one never counts.
+        Ok((store, found)) => {
+            assert!(found.accepted && found.state.number > 8);
+            drop(store);
+            // The next opening finds the older state, and says so; or it finds a gap before the record of what was accepted.
+            assert!(matches!(machine.refused(&folder).kind(), Kind::RolledBack | Kind::Corrupt));
+        }
+        Err(e) => assert_ne!(e.kind(), Kind::RolledBack),
+    }
+    // A refusal is that of the opening.
+    let no = Consent::asked(|_| Err(Error::new(Kind::Usage, "nothing was changed")));
+    folder.restore(&shown);
+    let refused = machine.open_as(&folder, &StoreOptions { accept: Some(no), ..options() }).err().unwrap();
+    assert_eq!(refused.kind(), Kind::Usage);
+}
+
+#[test]
+fn a_look_changes_nothing_until_it_is_taken_up() {
+    let (mut machine, folder, store, object) = grown(3);
+    drop(store);
+    let (before, anchor) = (folder.snapshot().digest(), machine.number());
+    let other = Machine::new(77);
+    let (store, found) = Store::look(base(&folder, &other.anchor, 77), keys(), &options()).unwrap();
+    assert!(found.first_opening);
+    assert_eq!(content(&store, object), 3);
+    drop(store);
+    assert_eq!((folder.snapshot().digest(), other.anchor.load().unwrap()), (before, None));
+    assert_eq!(machine.number(), anchor);
+    let (store, _) = Store::look(base(&folder, &other.anchor, 78), keys(), &options()).unwrap();
+    store.take_up().unwrap();
+    assert!(other.number() > anchor);
+    drop(store);
+    assert_eq!(content(&machine.open(&folder).unwrap().0, object), 3);
+}
+
+#[test]
+fn an_older_state_that_is_accepted_goes_on() {
+    let (mut machine, folder, store, object) = grown(3);
+    let backup = folder.snapshot();
+    for state in 4..9 {
+        write(&store, object, state);
+        commit(&store, state);
+    }
+    drop(store);
+    let (newest, before) = (folder.snapshot(), machine.number());
+    folder.restore(&backup);
+    assert_eq!(machine.refused(&folder).kind(), Kind::RolledBack);
+    assert_eq!(machine.number(), before);
+    let (store, found) =
+        machine.open_as(&folder, &StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
+    assert!(found.accepted);
+    assert_eq!((content(&store, object), found.state.number), (3, 4));
+    assert!(machine.number() > before);
+    write(&store, object, 50);
+    commit(&store, 50);
+    drop(store);
+    assert_eq!(content(&machine.open(&folder).unwrap().0, object), 50);
+    // What was there before it was accepted is another history now.
+    let words = machine.refused(&copy(&newest)).to_string();
+    assert!(words.contains("older") || words.contains("another history"), "{words}");
+    assert_eq!(machine.refused(&copy(&backup)).kind(), Kind::RolledBack);
+}
+
+#[test]
+fn two_machines_take_turns() {
+    let (mut one, folder, store, object) = grown(2);
+    drop(store);
+    let mut two = Machine::new(40);
+    let mut shared = folder.snapshot();
+    for turn in 0..8u64 {
+        let machine = if turn % 2 == 0 { &mut two } else { &mut one };
+        let folder = copy(&shared);
+        let (store, found) = machine.open(&folder).unwrap();
+        assert_eq!(found.first_opening, turn == 0);
+        assert_eq!(content(&store, object), turn + 2);
+        write(&store, object, turn + 3);
+        let said = turn.to_le_bytes();
+        if turn % 3 == 0 {
+            store.commit(&[], Some(&said)).unwrap();
+        } else {
+            store.commit(&said, None).unwrap();
+        }
+        drop(store);
+        shared = folder.snapshot();
+    }
+}
+
+#[test]
+fn a_machine_that_only_looks_changes_nothing() {
+    let (mut machine, folder, store, object) = grown(3);
+    drop(store);
+    folder.set_read_only(true);
+    let (before, looking) = (folder.snapshot().digest(), StoreOptions { read_only: true, ..options() });
+    let (store, _) = machine.open_as(&folder, &looking).unwrap();
+    assert_eq!(content(&store, object), 3);
+    assert_eq!(store.write(object, 0, &page(9)).unwrap_err().kind(), Kind::ReadOnly);
+    assert_eq!(store.commit(b"x", None).unwrap_err().kind(), Kind::ReadOnly);
+    store.close().unwrap();
+    assert_eq!(folder.snapshot().digest(), before);
+}
+
+#[test]
+fn a_fork_is_noticed_by_both() {
+    let (mut one, folder, store, object) = grown(2);
+    drop(store);
+    let mut two = Machine::new(40);
+    let (store, _) = two.open(&folder).unwrap();
+    commit(&store, 3);
+    drop(store);
+    let shared = folder.snapshot();
+    let (mine, yours) = (copy(&shared), copy(&shared));
+    for (machine, folder, states) in [(&mut one, &mine, 3), (&mut two, &yours, 6)] {
+        let (store, _) = machine.open(folder).unwrap();
+        for state in 0..states {
+            write(&store, object, state);
+            commit(&store, state);
+        }
+    }
+    for (machine, folder) in [(&mut one, &yours), (&mut two, &mine)] {
+        let refused = machine.refused(&copy(&folder.snapshot()));
+        assert_eq!(refused.kind(), Kind::RolledBack, "{refused}");
+        machine.open(&copy(&shared)).err().expect("the state before the fork is older");
+    }
+    // One of them is kept, and the other machine accepts it.
+    let (store, found) =
+        two.open_as(&mine, &StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
+    assert!(found.accepted);
+    commit(&store, 99);
+    drop(store);
+    assert!(!one.open(&mine).unwrap().1.accepted);
+}
+
+/// A third machine forks from a state that a second one has left: what the first has seen of the second is missed.
+#[test]
+fn what_a_machine_has_seen_of_another_is_missed() {
+    let (mut one, folder, store, object) = grown(2);
+    drop(store);
+    let (mut two, mut three) = (Machine::new(40), Machine::new(70));
+    drop(three.open(&folder).unwrap());
+    let before = folder.snapshot();
+    let (store, _) = two.open(&folder).unwrap();
+    write(&store, object, 7);
+    commit(&store, 7);
+    drop(store);
+    // The first only opens it, and has seen the second's write.
+    drop(one.open(&folder).unwrap());
+    let forked = copy(&before);
+    let (store, _) = three.open(&forked).unwrap();
+    for state in 0..20 {
+        commit(&store, state);
+    }
+    drop(store);
+    assert_eq!(one.refused(&forked).kind(), Kind::RolledBack);
+}

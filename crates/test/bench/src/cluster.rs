@@ -1,0 +1,84 @@
+//! The Ceph cluster to measure on: the one that the environment names, or one of our own that goes with the run.
+
+use crate::program;
+use crate::workspace::Workspace;
+use lacuna_contracts::{Error, Result};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The configuration of a cluster that is there already.
+const CONF: &str = "LACUNA_CEPH_CONF";
+/// The pool that the script makes.
+pub(crate) const POOL: &str = "lacuna";
+/// Bytes of the device of each OSD of a cluster of our own: half as much again as all images.
+const OSD_GIB: u64 = 16;
+const OSDS: u64 = 3;
+/// An OSD that finds the file system full ends itself, and everybody waits for ever: so the space must be there.
+const NEEDED: u64 = (OSD_GIB * OSDS + 1) << 30;
+const DAEMONS: [&str; 4] = ["ceph", "ceph-mon", "ceph-mgr", "ceph-osd"];
+
+/// A cluster that is up. Dropping it ends it, if it is ours.
+pub(crate) struct Cluster {
+    /// What clients need to know.
+    pub conf: PathBuf,
+    /// The folder of our own.
+    own: Option<PathBuf>,
+}
+
+impl Cluster {
+    /// Finds or starts one; otherwise says why there is none. A quick run starts none.
+    pub(crate) fn find(work: &Workspace) -> Result<std::result::Result<Cluster, String>> {
+        if let Some(conf) = std::env::var_os(CONF) {
+            return Ok(Ok(Cluster { conf: conf.into(), own: None }));
+        }
+        if work.scale.quick {
+            return Ok(Err(format!("Ceph is skipped: {CONF} is not set, and a quick run starts no cluster")));
+        }
+        if let Some(absent) = DAEMONS.iter().find(|name| !program::runs(name, &["--version"])) {
+            return Ok(Err(format!("Ceph is skipped: {absent} is not installed")));
+        }
+        let free = work.free()?;
+        if free < NEEDED {
+            return Ok(Err(format!(
+                "Ceph is skipped: {} GiB are free for the disks, and a cluster may take {}; see --dir",
+                free >> 30,
+                NEEDED >> 30
+            )));
+        }
+        work.goes_on("ceph: starting a cluster")?;
+        Cluster::start(work).map(Ok)
+    }
+
+    fn start(work: &Workspace) -> Result<Cluster> {
+        let dir = work.path("ceph");
+        let cluster = Cluster { conf: dir.join("ceph.conf"), own: Some(dir.clone()) };
+        // Should this process be killed, nobody else would end the daemons.
+        let pid = std::process::id().to_string();
+        let mut watch = Command::new(script());
+        watch.args(["watch", &pid]).arg(&dir).process_group(0);
+        watch.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        watch.spawn().map_err(|e| Error::io("cannot run ceph-cluster.sh", &e))?;
+        let mut start = Command::new(script());
+        program::output(start.arg("start").arg(&dir).env("LACUNA_CEPH_OSD_GIB", OSD_GIB.to_string()))?;
+        Ok(cluster)
+    }
+
+    /// The version of Ceph.
+    pub(crate) fn version() -> Option<String> {
+        program::version("ceph")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.own {
+            // The watch tries again.
+            let _ = program::output(Command::new(script()).arg("destroy").arg(dir));
+        }
+    }
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/ceph-cluster.sh")
+}

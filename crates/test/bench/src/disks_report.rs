@@ -1,0 +1,145 @@
+//! What the pages say of disks over NBD.
+
+use crate::disks::{
+    self, BESIDE_PEERS, CIPHERS, Disks, GCM, MAIN, PEER_JOBS, PLAIN, RANDOM_READ, RANDOM_WRITE, READ, SIZES,
+    STATES, SYNCED, WRITE, XTS_RANDOM,
+};
+use crate::job::{Caches, Direction, Job, Size};
+use crate::measured::{Measured, Stable};
+use crate::page::{History, Run};
+use crate::requirement::{self, Bound, Requirement};
+use crate::servers;
+use crate::subject::{Subject, XTS};
+use crate::table::{Table, figure, head};
+use crate::workspace::Workspace;
+use crate::{peers_plot, ratios_plot};
+use lacuna_contracts::Result;
+use std::path::Path;
+
+const HISTORY: History = History {
+    heading: "### History of disks over NBD",
+    about: "Processor time to the better LUKS server, to an unencrypted server, and of gcm to xts, each for sequential writes and reads and random writes and reads",
+    head: &[
+        "date",
+        "lacuna",
+        "processor",
+        "rounds",
+        "xts to LUKS",
+        "xts to nbdkit file",
+        "gcm to xts",
+        "reached",
+    ],
+};
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    Ok(Box::new(disks::measure(work)?))
+}
+
+impl Measured for Disks {
+    fn results(&self) -> Vec<Table> {
+        let names = || head("job", BESIDE_PEERS.map(Subject::name));
+        let mut speed = Table::new("A disk over NBD: speed", names());
+        let mut row = |job: Job, until: &str, durable: bool| {
+            speed
+                .row(format!("{}{until}", job.name()), BESIDE_PEERS.map(|s| self.grid.cell(s, job, durable)));
+        };
+        row(WRITE, ", until durable", true);
+        row(READ, "", true);
+        row(RANDOM_WRITE, ", until answered", false);
+        row(RANDOM_WRITE, ", until durable", true);
+        row(SYNCED[0], "", true);
+        row(RANDOM_READ, "", true);
+        row(STATES[0], "", true);
+        row(STATES[1], "", true);
+        row(Job { depth: 1, ..RANDOM_READ }, "", true);
+        let mut time =
+            Table::new("A disk over NBD: processor time of the server, before + behind the answer", names());
+        for job in MAIN {
+            time.row(servers::with_unit(job), BESIDE_PEERS.map(|s| self.grid.processor_cell(s, job)));
+        }
+        vec![speed, time]
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        let jobs = Disks::all_jobs();
+        let mut tables = servers::tables(&self.grid, "Beside other servers", &BESIDE_PEERS, &jobs);
+        tables.extend(self.steady.table());
+        tables.extend(self.ciphers());
+        let jobs: Vec<Job> = MAIN.into_iter().chain(SYNCED).collect();
+        tables.extend(servers::tables(&self.grid, "Ciphers", &CIPHERS, &jobs));
+        tables
+    }
+
+    fn requirements(&self) -> Vec<Requirement> {
+        let luks = PEER_JOBS.iter().map(|(job, most, _)| {
+            let line = format!("processor time of xts to the better LUKS server: {}", job.name());
+            Requirement::new(line, Bound::AtMost(*most), "").case("", self.to_luks(*job))
+        });
+        let plain = PEER_JOBS.iter().map(|(job, _, most)| {
+            let line = format!("processor time of xts to nbdkit without encryption: {}", job.name());
+            let ratio = self.processor_ratio(XTS, PLAIN, *job);
+            Requirement::new(line, Bound::AtMost(*most), "").case("", ratio)
+        });
+        let mut all: Vec<Requirement> = luks.chain(plain).collect();
+        for (subject, name, writes) in [(XTS_RANDOM, "xts-random", 1.11), (GCM, "gcm", 1.18)] {
+            let mut add = |what: &str, most: f64, jobs: &[Job]| {
+                let line = format!("processor time of {name} to xts: {what}");
+                let empty = Requirement::new(line, Bound::AtMost(most), "");
+                all.push(jobs.iter().fold(empty, |requirement, job| {
+                    let ratio = self.processor_ratio(subject, XTS, *job);
+                    requirement.case(Size(job.size).to_string(), ratio)
+                }));
+            };
+            add("reads, 4 KiB to 4 MiB", 1.05, &SIZES.map(|size| Job::of_size(Direction::Read, size)));
+            add("writes, 4 KiB to 4 MiB", writes, &SIZES.map(|size| Job::of_size(Direction::Write, size)));
+            add("writes, fsync every 32", 1.33, &SYNCED);
+        }
+        let written = |line: &str, most: f64, jobs: &[Job]| {
+            let line = format!("bytes that gcm writes to the medium for a byte: {line}");
+            jobs.iter().fold(Requirement::new(line, Bound::AtMost(most), ""), |requirement, job| {
+                let counted = self.grid.counted(GCM, *job).map(|counted| counted.written);
+                requirement.case(Size(job.size).to_string(), counted)
+            })
+        };
+        all.push(written("sequential", 1.02, &[WRITE, Job::of_size(Direction::Write, SIZES[3])]));
+        all.push(written("random", 2.5, &[RANDOM_WRITE]));
+        all
+    }
+
+    fn stable(&self) -> Vec<Stable> {
+        let mut jobs = Disks::all_jobs();
+        jobs.retain(|job| job.caches == Caches::Warm && job.fsync.is_none());
+        let mut all = servers::stable(&self.grid, &CIPHERS, &jobs);
+        all.extend(self.steady.stable());
+        all
+    }
+
+    fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    fn plot(&self, plots: &Path) -> Result<()> {
+        peers_plot::draw(self, &plots.join("peers.svg"))?;
+        ratios_plot::draw(self, &plots.join("ratio-by-size.svg"))
+    }
+
+    fn body(&self, run: &Run) -> String {
+        let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
+        parts.push("![processor time beside other servers](plots/peers.svg)\n".into());
+        parts.push("![processor time by request size](plots/ratio-by-size.svg)\n".into());
+        parts.push(servers::method(&run.scale));
+        parts.join("\n")
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let row = |ratio: &dyn Fn(Job) -> Option<f64>| MAIN.map(|job| figure(ratio(job), 2)).join(" / ");
+        let figures = [
+            row(&|job| self.to_luks(job)),
+            row(&|job| self.processor_ratio(XTS, PLAIN, job)),
+            row(&|job| self.processor_ratio(GCM, XTS, job)),
+            requirement::tally(requirements),
+        ];
+        Some(HISTORY.and(old, &[&run.cells()[..], &figures].concat()))
+    }
+}

@@ -1,0 +1,81 @@
+//! Disks of format `flash` on a simulated NAND chip in the memory of this process: with a key for each block, or without keys,
+//! as what they are compared with.
+
+use lacuna_contracts::{Budget, Disk, ManualClock, Result, Secret};
+use lacuna_crypto::{RandomSource, SeededRandom};
+use lacuna_flash::{FlashDisk, OpenOptions, Params};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
+use std::sync::Arc;
+
+/// Of a thousand nodes for which the log has room, how many stay free on a full disk: what `create` does unasked.
+pub(crate) const SPARE: u32 = 70;
+
+/// Which keys a disk has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Keys {
+    /// One of 32 bytes for each block.
+    Long,
+    /// One of 16 bytes for each block.
+    Short,
+    /// One for the disk: no key storage area, no key state map, no purge.
+    Off,
+}
+
+impl Keys {
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Keys::Long => "256-bit keys",
+            Keys::Short => "128-bit keys",
+            Keys::Off => "keys off",
+        }
+    }
+
+    /// Bytes of a key.
+    pub(crate) fn bytes(self) -> u8 {
+        match self {
+            Keys::Long => 32,
+            Keys::Short => 16,
+            Keys::Off => 0,
+        }
+    }
+}
+
+/// The key of every disk.
+pub(crate) fn master() -> Secret<32> {
+    Secret::copy_from(&[6; 32])
+}
+
+/// How every disk is opened: nothing is purged unasked.
+pub(crate) fn options(budget: Budget, seed: u64) -> OpenOptions {
+    let (clock, random) = (Arc::new(ManualClock::default()), Arc::new(SeededRandom::new(seed)));
+    OpenOptions { budget, read_only: false, policy: None, clock, random }
+}
+
+/// Logical erase blocks on a new chip in a medium that reads as zeros.
+pub(crate) fn new_flash(medium: Arc<dyn Medium>, chip: ChipGeometry) -> Result<Arc<dyn Flash>> {
+    SimulatedChip::create(&*medium, chip, Wearing::default(), 1)?;
+    let chip = Arc::new(SimulatedChip::open(medium, 1)?);
+    Mapping::create(&*chip, 1)?;
+    Ok(Arc::new(Mapping::open(chip)?))
+}
+
+/// A new disk on this flash, and its parameters.
+pub(crate) fn new_disk(flash: &Arc<dyn Flash>, keys: Keys, budget: Budget) -> Result<(FlashDisk, Params)> {
+    let params = Params::fitting(flash.geometry(), keys.bytes(), SPARE)?;
+    let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(2));
+    FlashDisk::create(flash, &params, &master(), &random)?;
+    Ok((FlashDisk::open(flash.clone(), &params, &master(), &options(budget, 3))?, params))
+}
+
+/// A new disk on a chip in memory.
+pub(crate) fn in_memory(chip: ChipGeometry, keys: Keys, budget: Budget) -> Result<FlashDisk> {
+    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(chip)));
+    Ok(new_disk(&new_flash(medium, chip)?, keys, budget)?.0)
+}
+
+/// What the status of a disk says of `name`; 0 if it says nothing.
+pub(crate) fn status(disk: &FlashDisk, name: &str) -> u64 {
+    disk.status().items.iter().find(|item| item.name == name).map_or(0, |item| item.value)
+}

@@ -1,0 +1,204 @@
+//! What a purge and an opening after a crash cost on flash of 64 GiB.
+
+use crate::flash_bed::{self, Keys, SPARE, master, options};
+use crate::flash_sparse::SparseMedium;
+use crate::requirement::{Bound, Requirement};
+use crate::table::Table;
+use crate::workspace::Workspace;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result};
+use lacuna_flash::{FlashDisk, Params};
+use lacuna_nand::{ChipGeometry, Mapping, SimulatedChip};
+use lacuna_sim::Rng;
+use std::sync::Arc;
+use std::time::Instant;
+
+const PAGE: u32 = 4096;
+const MIB: u64 = (1 << 20) / BLOCK_SIZE as u64;
+/// A file has 1 to so many MiB, each as likely.
+const LARGEST: u64 = 64;
+/// Of a hundred keys, how many are deleted before a purge.
+const DELETED: u64 = 1;
+/// Percent of the key storage area that such a purge may rewrite.
+const MOST_REWRITTEN: f64 = 5.0;
+/// Seconds in which a disk opens after a crash.
+const OPENS: f64 = 1.0;
+/// Percent of the flash for keys.
+const MOST_KEYS: [(Keys, f64); 2] = [(Keys::Long, 0.8), (Keys::Short, 0.4)];
+/// Bytes of a group of 64 nodes: less than what is written of a block of keys.
+const LONGEST_GROUP: usize = 66 * PAGE as usize;
+/// Room for the whole index and all headers, which this medium does not keep.
+const LARGE_BUDGET: u64 = 640 << 20;
+
+/// One purge.
+struct OnePurge {
+    /// Percent of the key storage area that it rewrote.
+    rewritten: f64,
+    /// Keys that it purged in each block of keys.
+    keys: f64,
+    seconds: f64,
+}
+
+/// The figures.
+pub(crate) struct Large {
+    chip: ChipGeometry,
+    key_blocks: u32,
+    purges: Vec<OnePurge>,
+    /// Percent of the flash for keys, with long and short ones.
+    key_storage: Vec<(Keys, f64)>,
+    /// Seconds until the logical erase blocks are found, and until the disk is open.
+    opened: [f64; 2],
+    /// Groups that were replayed.
+    replayed: u64,
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Large> {
+    let quick = work.scale.quick;
+    let chip = ChipGeometry { page: PAGE, pages: 128, blocks: if quick { 1024 } else { 1 << 17 } };
+    work.goes_on("flash: filling 64 GiB, of which headers and keys alone are kept")?;
+    let (purges, params) = purges(work, chip)?;
+    work.goes_on("flash: opening after a crash")?;
+    let (opened, replayed) = open(chip, if quick { 500 } else { 30_000 })?;
+    let share = |keys: Keys| {
+        let params = Params::fitting(params.flash, keys.bytes(), SPARE)?;
+        Ok((keys, f64::from(params.key_blocks()) / f64::from(params.flash.lebs) * 100.0))
+    };
+    let key_storage = MOST_KEYS.map(|(keys, _)| share(keys)).into_iter().collect::<Result<_>>()?;
+    Ok(Large { chip, key_blocks: params.key_blocks(), purges, key_storage, opened, replayed })
+}
+
+/// A full disk of files, of which each epoch deletes and writes again as many at random as have one of a hundred keys.
+fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params)> {
+    let medium = Arc::new(SparseMedium::new(SimulatedChip::medium_len(chip)));
+    let flash = flash_bed::new_flash(medium.clone(), chip)?;
+    let (disk, params) = flash_bed::new_disk(&flash, Keys::Long, Budget::bytes(LARGE_BUDGET))?;
+    medium.keep_first_pages(LONGEST_GROUP);
+    let mut rng = Rng::new(7);
+    let mut files = Vec::new();
+    let mut end = 0;
+    while end < disk.blocks() {
+        let len = ((1 + rng.below(LARGEST)) * MIB).min(disk.blocks() - end);
+        files.push((end, len));
+        end += len;
+    }
+    let content = vec![5; MIB as usize * BLOCK_SIZE];
+    let write = |(first, len): (u64, u64)| -> Result<()> {
+        work.interrupt.check()?;
+        (0..len).step_by(MIB as usize).try_for_each(|at| {
+            let part = &content[..(len - at).min(MIB) as usize * BLOCK_SIZE];
+            disk.write(BlockAddr(first + at), part)
+        })
+    };
+    files.iter().try_for_each(|file| write(*file))?;
+    let mut purges = Vec::new();
+    disk.purge()?;
+    for epoch in 0..if work.scale.quick { 4 } else { 24 } {
+        let mut deleted = 0;
+        while deleted < disk.blocks() * DELETED / 100 {
+            let file = *rng.pick(&files);
+            disk.discard(BlockAddr(file.0), file.1)?;
+            write(file)?;
+            deleted += file.1;
+        }
+        disk.flush()?;
+        let start = Instant::now();
+        let purged = disk.purge()?;
+        let seconds = start.elapsed().as_secs_f64();
+        work.goes_on(&format!("flash: purge {epoch} replaced {} blocks of keys", purged.key_blocks))?;
+        purges.push(OnePurge {
+            rewritten: purged.key_blocks as f64 / f64::from(params.key_blocks()) * 100.0,
+            keys: purged.keys as f64 / purged.key_blocks as f64,
+            seconds,
+        });
+    }
+    // The first ones find keys in the order in which they were written.
+    purges.drain(..purges.len() / 2);
+    Ok((purges, params))
+}
+
+/// Seconds that opening took after a crash, and how many groups it replayed: small random writes, each flushed.
+fn open(chip: ChipGeometry, flushes: u64) -> Result<([f64; 2], u64)> {
+    let medium = Arc::new(SparseMedium::new(SimulatedChip::medium_len(chip)));
+    let flash = flash_bed::new_flash(medium.clone(), chip)?;
+    let (disk, params) = flash_bed::new_disk(&flash, Keys::Long, Budget::default())?;
+    let mut rng = Rng::new(8);
+    for number in 0..flushes {
+        for _ in 0..2 {
+            disk.write(BlockAddr(rng.below(disk.blocks())), &vec![number as u8; BLOCK_SIZE])?;
+        }
+        disk.flush()?;
+    }
+    drop((disk, flash));
+    let start = Instant::now();
+    let chip = Arc::new(SimulatedChip::open(medium, 9)?);
+    let mapping = Arc::new(Mapping::open(chip)?);
+    let mapped = start.elapsed().as_secs_f64();
+    let disk = FlashDisk::open(mapping, &params, &master(), &options(Budget::default(), 9))?;
+    let opened = start.elapsed().as_secs_f64();
+    Ok(([mapped, opened], flash_bed::status(&disk, "groups_replayed")))
+}
+
+impl Large {
+    /// The figures.
+    pub(crate) fn tables(&self) -> Vec<Table> {
+        let title = format!(
+            "Flash of {} MiB: purges of one of a hundred keys, deleted in files",
+            self.chip.len() >> 20
+        );
+        let mut purges = Table::new(title, ["", "least", "median", "most"]);
+        let mut row = |name: &str, decimals: usize, of: &dyn Fn(&OnePurge) -> f64| {
+            let mut values: Vec<f64> = self.purges.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            let cells = [values[0], values[values.len() / 2], values[values.len() - 1]];
+            purges.row(name, cells.map(|value| format!("{value:.decimals$}")));
+        };
+        row("of the key storage area rewritten, %", 2, &|purge| purge.rewritten);
+        row("deleted keys for each block of keys", 0, &|purge| purge.keys);
+        row("time, ms", 0, &|purge| purge.seconds * 1e3);
+        let mut opening = Table::new("The same flash: opening after a crash", ["until", "after"]);
+        let [mapped, opened] = self.opened.map(|seconds| format!("{seconds:.3} s"));
+        opening.row("the logical erase blocks are found", [mapped]);
+        opening.row(format!("{} groups are replayed and a checkpoint is written", self.replayed), [opened]);
+        vec![purges, opening]
+    }
+
+    /// The promises.
+    pub(crate) fn requirements(&self) -> Vec<Requirement> {
+        let most = self.purges.iter().map(|purge| purge.rewritten).reduce(f64::max);
+        let mut requirements = vec![
+            Requirement::new(
+                "flash: of the key storage area, rewritten by a purge of 1% of its keys",
+                Bound::AtMost(MOST_REWRITTEN),
+                "%",
+            )
+            .case("", most),
+            Requirement::new("flash: opening 64 GiB after a crash", Bound::AtMost(OPENS), " s")
+                .case("", Some(self.opened[1])),
+        ];
+        for ((keys, share), (_, most)) in self.key_storage.iter().zip(MOST_KEYS) {
+            let line = format!("flash: share of the key storage area, {}", keys.name());
+            requirements.push(Requirement::new(line, Bound::AtMost(most), "%").case("", Some(*share)));
+        }
+        requirements
+    }
+
+    /// How the figures come about.
+    pub(crate) fn method(&self) -> String {
+        format!(
+            "- Flash of {size} GiB, {blocks} erase blocks of {pages} pages of {PAGE} bytes, {keys} blocks of keys, on a medium of which only \
+what was written takes room. For the purges it keeps of each group in the log the header alone. The disk is filled with files \
+of 1 to {LARGEST} MiB, each size as likely; an epoch deletes files at random until {DELETED}% of the disk was deleted, and writes each of \
+them again at once, from new keys; then comes the purge. The second half of the purges counts.\n\
+- The share of the key storage area is that of the flash, its spare blocks included. On erase blocks of 16 MiB there are so few \
+blocks of keys that every purge rewrites most of them.\n\
+- Opening: {replayed} groups since the checkpoint, each of which was one flush of two blocks at random places; then the \
+process forgets the disk without closing it. The chip is taken up, the headers of all its erase blocks are read, the checkpoint, \
+the headers of the groups, and the next checkpoint is written.\n",
+            size = self.chip.len() >> 30,
+            blocks = self.chip.blocks,
+            pages = self.chip.pages,
+            keys = self.key_blocks,
+            replayed = self.replayed,
+        )
+    }
+}

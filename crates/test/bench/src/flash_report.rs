@@ -1,0 +1,62 @@
+//! The format `flash` on simulated chips in this process: its speed beside itself without keys, and what purges, its
+//! key storage area and opening cost.
+
+use crate::flash_large::{self, Large};
+use crate::flash_speed::{self, Speed};
+use crate::measured::{Measured, Stable};
+use crate::page::{History, Run};
+use crate::requirement::{self, Requirement};
+use crate::table::Table;
+use crate::workspace::Workspace;
+use lacuna_contracts::Result;
+
+const HISTORY: History = History {
+    heading: "### History of flash",
+    about: "Processor time of a disk with keys to one without: sequential writes, sequential reads, random writes, random reads, each at depth 1 and 8",
+    head: &["date", "lacuna", "ratios", "reached"],
+};
+
+/// The figures.
+struct OnFlash {
+    speed: Speed,
+    large: Large,
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    Ok(Box::new(OnFlash { speed: flash_speed::measure(work)?, large: flash_large::measure(work)? }))
+}
+
+impl Measured for OnFlash {
+    fn results(&self) -> Vec<Table> {
+        self.speed.results()
+    }
+
+    fn stable(&self) -> Vec<Stable> {
+        self.speed.stable()
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        let mut tables = self.speed.tables();
+        tables.extend(self.large.tables());
+        tables
+    }
+
+    fn requirements(&self) -> Vec<Requirement> {
+        let mut requirements = self.speed.requirements();
+        requirements.extend(self.large.requirements());
+        requirements
+    }
+
+    fn body(&self, run: &Run) -> String {
+        let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
+        let (speed, large) = (self.speed.method(run.scale.rounds), self.large.method());
+        parts.push(format!("### Method on flash\n\n{speed}{large}"));
+        parts.join("\n")
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let figures = [self.speed.ratios(), requirement::tally(requirements)];
+        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+    }
+}

@@ -1,0 +1,176 @@
+//! How fast a disk on flash is, beside the same disk without keys of its own for each block.
+
+use crate::flash_bed::{self, Keys, status};
+use crate::flash_job::{DISCARDS, JOBS, PURGES, run};
+use crate::flash_steady::{self, Steady};
+use crate::grid::Grid;
+use crate::job::{Direction, Job};
+use crate::measured::Stable;
+use crate::processor::Processor;
+use crate::requirement::{Bound, Requirement};
+use crate::table::{Table, head};
+use crate::turn::Took;
+use crate::workspace::Workspace;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result};
+use lacuna_flash::FlashDisk;
+use lacuna_nand::ChipGeometry;
+use std::time::Instant;
+
+/// Processor time to the same disk without keys.
+const MOST: f64 = 1.11;
+/// What paper 003 measured, in MiB/s: UBIFS and UBIFSec, reads and writes (Table 3).
+const PAPER: &str = "0.77 (reads) and 0.81 (writes)";
+
+/// The figures.
+pub(crate) struct Speed {
+    grid: Grid<Keys>,
+    steady: Steady,
+    chip: ChipGeometry,
+    disk: u64,
+    /// Blocks copied by garbage collection for each that was written, while the disks were aged.
+    copied: f64,
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
+    let quick = work.scale.quick;
+    let chip = ChipGeometry { page: 4096, pages: 64, blocks: if quick { 96 } else { 4096 } };
+    let mut disks = Vec::new();
+    let mut copied = 0.0;
+    for keys in [Keys::Long, Keys::Off] {
+        work.goes_on(&format!("flash: filling and aging a disk, {}", keys.name()))?;
+        let disk = flash_bed::in_memory(chip, keys, Budget::default())?;
+        for (first, len) in runs(disk.blocks(), 256) {
+            disk.write(BlockAddr(first), &vec![1; len as usize * BLOCK_SIZE])?;
+        }
+        // Until garbage collection is at its usual pace.
+        run(&disk, keys, JOBS[4], 2 * disk.blocks(), 1)?;
+        copied = status(&disk, "nodes_copied") as f64 / (2 * disk.blocks()) as f64;
+        disks.push((keys, disk));
+    }
+    let steady = flash_steady::measure(work, &disks)?;
+    let mut grid = Grid::default();
+    for round in 0..work.scale.rounds {
+        work.goes_on(&format!("flash: round {} of {}", round + 1, work.scale.rounds))?;
+        // Each follows the other in half of the rounds.
+        disks.reverse();
+        for job in JOBS {
+            for (keys, disk) in &disks {
+                work.interrupt.check()?;
+                let blocks = if job.direction == Direction::Read { disk.blocks() } else { disk.blocks() / 2 };
+                let blocks = if job.random { blocks / 2 } else { blocks };
+                grid.add(*keys, job, &turn(disk, *keys, job, blocks, u64::from(round) + 2)?);
+            }
+        }
+    }
+    let disk = disks[0].1.blocks() * BLOCK_SIZE as u64;
+    for (_, disk) in &disks {
+        disk.close()?;
+    }
+    Ok(Speed { grid, steady, chip, disk, copied })
+}
+
+/// The disk in pieces of `len` blocks.
+fn runs(blocks: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..blocks).step_by(len as usize).map(move |first| (first, len.min(blocks - first)))
+}
+
+/// One turn of a job over this number of blocks, timed by the clock of this process.
+fn turn(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<Took> {
+    let clock = Processor::of(std::process::id())?;
+    let (begin, before) = (Instant::now(), clock.total()?);
+    run(disk, keys, job, blocks, seed)?;
+    let spent = clock.total()?.saturating_sub(before);
+    let answered = begin.elapsed();
+    let requests = blocks * BLOCK_SIZE as u64 / u64::from(job.size);
+    let slices = vec![(spent.as_nanos() as f64 / requests as f64, 0.0)];
+    let bytes = requests * u64::from(job.size);
+    Ok(Took { requests, bytes, answered, durable: answered, slices, ..Took::default() })
+}
+
+impl Speed {
+    /// The speeds, and their ratios.
+    pub(crate) fn tables(&self) -> Vec<Table> {
+        vec![self.table(JOBS.iter())]
+    }
+
+    fn table<'j>(&self, jobs: impl Iterator<Item = &'j Job>) -> Table {
+        let columns = [Keys::Long, Keys::Off].map(|keys| keys.name().to_owned());
+        let columns = columns.into_iter().chain(
+            [
+                "speed ratio",
+                "processor time ratio",
+                "the same on one processor, in turns",
+                "speed ratio in paper 003, Table 3",
+            ]
+            .map(str::to_owned),
+        );
+        let mut table =
+            Table::new("Disks on flash in memory: speed with keys and without", head("job", columns));
+        for &job in jobs {
+            let mut cells = [Keys::Long, Keys::Off].map(|keys| self.grid.cell(keys, job, true)).to_vec();
+            cells.push(self.grid.ratio_cell(Keys::Long, Keys::Off, job, true));
+            cells.push(self.grid.processor_ratio_cell(Keys::Long, Keys::Off, job));
+            cells.push(self.steady.cell(job));
+            cells.push(
+                match (job.random, job.direction) {
+                    (false, Direction::Read) => "0.77",
+                    (false, Direction::Write) => "0.81",
+                    _ => "-",
+                }
+                .into(),
+            );
+            table.row(job.name(), cells);
+        }
+        table
+    }
+
+    /// The same at a depth of 1.
+    pub(crate) fn results(&self) -> Vec<Table> {
+        vec![self.table(JOBS.iter().filter(|job| job.depth == 1))]
+    }
+
+    /// The promises.
+    pub(crate) fn requirements(&self) -> Vec<Requirement> {
+        let line = "flash: processor time with keys, to the same disk without";
+        let empty = Requirement::new(line, Bound::AtMost(MOST), "");
+        let of = |r: Requirement, job: Job| r.case(job.name(), self.ratio(job));
+        vec![JOBS.into_iter().fold(empty, of)]
+    }
+
+    fn ratio(&self, job: Job) -> Option<f64> {
+        self.steady.ratio(job).or_else(|| self.grid.processor_ratio(Keys::Long, Keys::Off, job))
+    }
+
+    /// For the history: the ratios of all jobs.
+    pub(crate) fn ratios(&self) -> String {
+        JOBS.map(|job| self.grid.processor_ratio_cell(Keys::Long, Keys::Off, job)).join(" / ")
+    }
+
+    /// The figures that two runs must agree on.
+    pub(crate) fn stable(&self) -> Vec<Stable> {
+        self.steady.stable()
+    }
+
+    /// How the figures come about.
+    pub(crate) fn method(&self, rounds: u32) -> String {
+        format!(
+            "- Speed: two disks of {disk} MiB in this process, each on a simulated chip in memory ({blocks} erase blocks of {pages} \
+pages of {page} bytes), budget 64 MiB, no front end. Both are filled from end to end and then overwritten twice at random; \
+then come {rounds} rounds. *keys off* is the same engine with the same log, index, groups and garbage collection, \
+with everything encrypted under one key of the disk and nonces that never repeat: no key storage area, no key state map, \
+no purge. A depth of 8 is 8 threads.\n\
+- A job that writes overwrites half of the disk, a random one a quarter, and ends with a flush. One request of {DISCARDS} discards its \
+blocks instead; the disk with keys is purged whenever one {PURGES}th of it was overwritten. So garbage collection \
+({copied:.2} blocks copied for each that is written, while aging), renewed keys, and purges with their drains are in \
+the figures. Reads find what random and sequential writes left.\n\
+- The paper's ratios are {PAPER} on a Nexus One, between two versions of a file system with real flash below; \
+ours have memory below, which hides less of what keys cost.\n",
+            disk = self.disk >> 20,
+            blocks = self.chip.blocks,
+            pages = self.chip.pages,
+            page = self.chip.page,
+            copied = self.copied,
+        )
+    }
+}

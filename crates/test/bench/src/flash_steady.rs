@@ -1,0 +1,94 @@
+//! Processor times of disks on flash that two runs on one commit agree on: with keys and without do short slices of the same job in
+//! turns, on one processor, as the servers of `side_by_side` do.
+
+use crate::flash_bed::Keys;
+use crate::flash_job::{JOBS, PURGES, run};
+use crate::job::Job;
+use crate::measured::Stable;
+use crate::pin;
+use crate::processor::Processor;
+use crate::samples::Samples;
+use crate::workspace::Workspace;
+use lacuna_contracts::{Disk, Result};
+use lacuna_flash::FlashDisk;
+
+/// How often each job is measured.
+const SESSIONS: u32 = 8;
+/// Slices of each disk at each job in a session.
+const SLICES: u32 = 16;
+
+/// Of each job at a depth of 1 the ratios of the sessions, with keys to without.
+#[derive(Default)]
+pub(crate) struct Steady(Vec<(Job, Samples)>);
+
+/// Measures on two disks that were aged, with keys and without.
+pub(crate) fn measure(work: &Workspace, disks: &[(Keys, FlashDisk)]) -> Result<Steady> {
+    let jobs = JOBS.into_iter().filter(|job| job.depth == 1);
+    let mut steady = Steady(jobs.map(|job| (job, Samples::default())).collect());
+    let (sessions, slices) = if work.scale.quick { (1, 2) } else { (SESSIONS, SLICES) };
+    let free = pin::to_one([std::process::id()])?;
+    for number in 0..sessions {
+        work.goes_on(&format!("flash: session {} of {sessions} on one processor", number + 1))?;
+        for (job, ratios) in &mut steady.0 {
+            ratios.push(session(work, disks, *job, Session { number, slices })?);
+        }
+    }
+    pin::back(&free)?;
+    Ok(steady)
+}
+
+/// A session, and how many slices each disk has in it.
+#[derive(Clone, Copy)]
+struct Session {
+    number: u32,
+    slices: u32,
+}
+
+/// The ratio of the lower quartiles of a session's slices.
+fn session(
+    work: &Workspace,
+    disks: &[(Keys, FlashDisk)],
+    job: Job,
+    Session { number, slices }: Session,
+) -> Result<f64> {
+    let clock = Processor::of(std::process::id())?;
+    let (mut with, mut without) = (Samples::default(), Samples::default());
+    for slice in 0..slices {
+        let one_and_other: Vec<usize> = if number % 2 == 0 { vec![0, 1] } else { vec![1, 0] };
+        for at in one_and_other {
+            work.interrupt.check()?;
+            let (keys, disk) = &disks[at];
+            // Of what is written a sixteenth is discarded: each slice comes to one purge.
+            let blocks = disk.blocks() / PURGES * 9 / 8;
+            let before = clock.total()?;
+            run(disk, *keys, job, blocks, u64::from(number << 16 | slice))?;
+            let spent = clock.total()?.saturating_sub(before).as_secs_f64();
+            if *keys == Keys::Off { without.push(spent) } else { with.push(spent) }
+        }
+    }
+    Ok(with.lower_quartile() / without.lower_quartile())
+}
+
+impl Steady {
+    /// The processor time with keys to that without, if the job was measured so.
+    pub(crate) fn ratio(&self, job: Job) -> Option<f64> {
+        self.0.iter().find(|(of, _)| *of == job).map(|(_, ratios)| ratios.median())
+    }
+
+    /// For people: the ratio and its interval.
+    pub(crate) fn cell(&self, job: Job) -> String {
+        self.0.iter().find(|(of, _)| *of == job).map_or("-".to_owned(), |(_, ratios)| {
+            let (low, high) = ratios.interval();
+            format!("{:.2} ({low:.2} to {high:.2})", ratios.median())
+        })
+    }
+
+    /// What two runs on the same commit must agree on.
+    pub(crate) fn stable(&self) -> Vec<Stable> {
+        let of = |(job, ratios): &(Job, Samples)| Stable {
+            name: format!("{}: processor time on one processor with keys to without", job.name()),
+            value: ratios.median(),
+        };
+        self.0.iter().map(of).collect()
+    }
+}

@@ -1,0 +1,70 @@
+//! Disks opened in this process on any medium, without threads and with seeded randomness: what they ask of the medium
+//! follows from the calls alone, so that it can be counted, or charged by a model, and comes out the same every time.
+
+use lacuna_contracts::{Budget, Disk, Result, Secret};
+use lacuna_crypto::SeededRandom;
+use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness, level_disks};
+use lacuna_medium::Medium;
+use lacuna_sealed::Sealed;
+use std::sync::Arc;
+
+const UUID: [u8; 16] = [6; 16];
+
+fn master(level: u8) -> Secret<32> {
+    Secret::copy_from(&[level + 5; 32])
+}
+
+fn random(seed: u64) -> Arc<SeededRandom> {
+    Arc::new(SeededRandom::new(seed))
+}
+
+/// The levels of a new disk, so many of them open, level 0 first.
+pub fn levels(
+    medium: &Arc<dyn Medium>,
+    params: &impl LevelFormat,
+    levels: u8,
+    budget: Budget,
+) -> Result<Vec<Arc<dyn Disk>>> {
+    Ok(levels_of(&open_new(medium, params, levels, budget)?))
+}
+
+/// The open levels of a disk, level 0 first.
+pub fn levels_of<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<dyn Disk>> {
+    level_disks(disk).into_iter().map(|level| level as Arc<dyn Disk>).collect()
+}
+
+/// A new disk with so many levels open.
+pub fn open_new<F: LevelFormat>(
+    medium: &Arc<dyn Medium>,
+    params: &F,
+    levels: u8,
+    budget: Budget,
+) -> Result<Arc<F::Disk>> {
+    let keys: Vec<Secret<32>> = (0..levels).map(master).collect();
+    let masters = Masters { keys: &keys, uuid: &UUID };
+    params.create(medium, masters, Randomness { public: random(1), filler: random(2) })?;
+    let options = OpenOptions::in_the_foreground(budget, Randomness { public: random(3), filler: random(4) });
+    params.open(Arc::clone(medium), masters, options).map(Arc::new)
+}
+
+/// A new disk of format `sealed`.
+pub fn sealed(
+    medium: &Arc<dyn Medium>,
+    params: &lacuna_sealed::Params,
+    budget: Budget,
+) -> Result<Arc<dyn Disk>> {
+    Sealed::create(&**medium, params, &master(0))?;
+    let options = lacuna_sealed::OpenOptions {
+        budget,
+        read_only: false,
+        write_through: false,
+        background: false,
+        random: random(3),
+    };
+    Ok(Arc::new(Sealed::open(Arc::clone(medium), params, &master(0), &UUID, options)?))
+}
+
+/// What the status of a disk says of `name`; 0 if it says nothing.
+pub fn status(disk: &dyn Disk, name: &str) -> u64 {
+    disk.status().items.iter().find(|item| item.name == name).map_or(0, |item| item.value)
+}

@@ -1,0 +1,30 @@
+//! Whether somebody wants the run to end: INT and TERM set a flag, so that servers and files are cleared away.
+
+use lacuna_contracts::{Error, Kind, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The flag.
+#[derive(Clone, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Takes over INT and TERM.
+    pub fn install() -> Result<Self> {
+        let interrupt = Interrupt::default();
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupt.0))
+                .map_err(|e| Error::io("cannot watch for signals", &e))?;
+        }
+        Ok(interrupt)
+    }
+
+    /// An error once a signal came.
+    pub fn check(&self) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Other, "the run was interrupted"));
+        }
+        Ok(())
+    }
+}

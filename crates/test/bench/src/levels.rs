@@ -1,0 +1,245 @@
+//! The formats with levels, `deniable` and `oblivious`, over NBD beside `sealed` with `xts` and the raw file, on the same file
+//! system in the same rounds.
+
+use crate::grid::Grid;
+use crate::job::{Direction, Job};
+use crate::measured::{Measured, Stable};
+use crate::page::{History, Run};
+use crate::requirement::{self, Bound, Requirement};
+use crate::rounds::Rounds;
+use crate::scale::Scale;
+use crate::servers;
+use crate::steady::{Steady, Together};
+use crate::subject::{Shape, Subject, Variant, XTS};
+use crate::table::{Table, figure, head};
+use crate::workspace::Workspace;
+use lacuna_contracts::Result;
+
+const HISTORY: History = History {
+    heading: "### History of levels",
+    about: "Processor time to xts: deniable, its hidden level, oblivious, its hidden level, each for sequential writes, sequential reads, random writes, random reads",
+    head: &[
+        "date",
+        "lacuna",
+        "processor",
+        "rounds",
+        "deniable",
+        "hidden",
+        "oblivious",
+        "oblivious hidden",
+        "reached",
+    ],
+};
+
+const FULL: Subject = Subject::Levels(Shape::Full);
+const WORN: Subject = Subject::Levels(Shape::Worn);
+const HALF: Subject = Subject::Levels(Shape::Half);
+const PAPER: Subject = Subject::Levels(Shape::Paper);
+/// The hidden level of a disk, while level 0 is written as much.
+const HIDDEN: Subject = Subject::Levels(Shape::Hidden);
+
+const RAW: Subject = Subject::NbdkitFile;
+const CELLS: Subject = Subject::Oblivious(Variant::Opportunistic);
+const CELLS_HIDDEN: Subject = Subject::Oblivious(Variant::Hidden);
+const PLAUSIBLE: Subject = Subject::Oblivious(Variant::Plausible);
+
+const WRITE: Job = Job::of_size(Direction::Write, 1 << 20);
+const READ: Job = Job::of_size(Direction::Read, 1 << 20);
+const RANDOM_WRITE: Job = Job::of_size(Direction::Write, 4096);
+const RANDOM_READ: Job = Job::of_size(Direction::Read, 4096);
+const JOBS: [Job; 4] = [WRITE, READ, RANDOM_WRITE, RANDOM_READ];
+
+/// These formats are slower than the others: their turns have this part of the requests.
+const PART: u64 = 4;
+
+/// In the order of the columns.
+const SUBJECTS: [Subject; 9] = [RAW, XTS, FULL, WORN, HALF, HIDDEN, CELLS, CELLS_HIDDEN, PLAUSIBLE];
+
+/// Side by side on one processor.
+const STEADY: [Subject; 3] = [XTS, HALF, CELLS];
+
+struct Levels {
+    grid: Grid,
+    steady: Steady,
+    skipped: Vec<String>,
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    let mut rounds = Rounds::new(work, "levels");
+    // The second time the log goes round: from then on nothing about a disk is new any more.
+    (rounds.fills, rounds.part) = (2, PART);
+    let skipped: Vec<String> = RAW.missing().into_iter().collect();
+    if skipped.is_empty() {
+        rounds.add(RAW, &JOBS);
+    }
+    rounds.add(XTS, &JOBS);
+    rounds.add(FULL, &[WRITE, READ, RANDOM_READ]);
+    rounds.add(HIDDEN, &[WRITE, READ, RANDOM_READ]);
+    // Random writes leave a log whose sequential writes are not what they were: they have disks of their own.
+    rounds.add(WORN, &[RANDOM_WRITE]);
+    rounds.add(HALF, &[RANDOM_WRITE]);
+    rounds.add(PAPER, &[WRITE]);
+    rounds.add(CELLS, &JOBS);
+    rounds.add(CELLS_HIDDEN, &JOBS);
+    rounds.add(PLAUSIBLE, &[WRITE, RANDOM_WRITE, RANDOM_READ]);
+    let grid = rounds.run()?;
+    let steady = Together { section: "levels", subjects: &STEADY, jobs: &JOBS }.measure(work)?;
+    Ok(Box::new(Levels { grid, steady, skipped }))
+}
+
+impl Levels {
+    fn written(&self, line: &str, most: f64, subject: Subject, job: Job) -> Requirement {
+        let line = format!("bytes written to the medium for a byte: {line}");
+        let written = self.grid.counted(subject, job).map(|counted| counted.written);
+        Requirement::new(line, Bound::AtMost(most), "").case("", written)
+    }
+
+    fn ratios(&self) -> [Table; 2] {
+        let subjects = &SUBJECTS[2..];
+        let columns = || head("job", subjects.iter().map(|subject| subject.name()));
+        let mut time = Table::new("Levels: processor time to xts", columns());
+        let mut speed = Table::new("Levels: speed to xts, writes until durable", columns());
+        for job in JOBS {
+            time.row(job.name(), subjects.iter().map(|s| self.grid.processor_ratio_cell(*s, XTS, job)));
+            speed.row(job.name(), subjects.iter().map(|s| self.grid.ratio_cell(*s, XTS, job, true)));
+        }
+        [time, speed]
+    }
+}
+
+impl Measured for Levels {
+    fn results(&self) -> Vec<Table> {
+        let subjects = [XTS, FULL, HALF, HIDDEN, CELLS, CELLS_HIDDEN];
+        let mut table =
+            Table::new("Levels: speed, writes until durable", head("job", subjects.map(Subject::name)));
+        for job in JOBS {
+            table.row(job.name(), subjects.map(|subject| self.grid.cell(subject, job, true)));
+        }
+        let mut time =
+            Table::new("Levels: processor time of the server", head("job", subjects.map(Subject::name)));
+        for job in JOBS {
+            time.row(servers::with_unit(job), subjects.map(|s| self.grid.processor_cell(s, job)));
+        }
+        vec![table, time]
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        let mut subjects = SUBJECTS.to_vec();
+        subjects.push(PAPER);
+        let mut tables = Vec::from(self.ratios());
+        tables.extend(self.steady.table());
+        tables.extend(servers::tables(&self.grid, "Disks with levels", &subjects, &JOBS));
+        tables
+    }
+
+    /// The processor time that each speed wanted of old allows: what has 0.4 of the speed may take 2.5 of the time.
+    fn requirements(&self) -> Vec<Requirement> {
+        let to_xts = |line: &str, most: f64, cases: &[(&str, Subject, Job)]| {
+            let line = format!("processor time to xts: {line}");
+            cases.iter().fold(Requirement::new(line, Bound::AtMost(most), ""), |r, (name, subject, job)| {
+                r.case(*name, self.grid.processor_ratio(*subject, XTS, *job))
+            })
+        };
+        vec![
+            to_xts("deniable, public sequential writes", 2.5, &[("", FULL, WRITE)]),
+            to_xts(
+                "deniable, hidden sequential writes, level 0 written as much",
+                4.0,
+                &[("", HIDDEN, WRITE)],
+            ),
+            to_xts("deniable, sequential reads", 1.11, &[("public", FULL, READ), ("hidden", HIDDEN, READ)]),
+            to_xts(
+                "deniable, random 4 KiB reads",
+                1.05,
+                &[("public", FULL, RANDOM_READ), ("hidden", HIDDEN, RANDOM_READ)],
+            ),
+            to_xts("deniable, random 4 KiB writes, half full", 0.67, &[("", HALF, RANDOM_WRITE)]),
+            to_xts("deniable, random 4 KiB writes, full", 1.0, &[("", WORN, RANDOM_WRITE)]),
+            Requirement::new(
+                "processor time of the paper's geometry to the default",
+                Bound::AtLeast(3.0),
+                "",
+            )
+            .case("", self.grid.processor_ratio(PAPER, FULL, WRITE)),
+            to_xts(
+                "oblivious, sequential writes",
+                12.5,
+                &[("public", CELLS, WRITE), ("plausible", PLAUSIBLE, WRITE)],
+            ),
+            to_xts(
+                "oblivious, hidden sequential writes, level 0 written as much",
+                20.0,
+                &[("", CELLS_HIDDEN, WRITE)],
+            ),
+            to_xts(
+                "oblivious, random 4 KiB writes",
+                2.0,
+                &[
+                    ("public", CELLS, RANDOM_WRITE),
+                    ("hidden", CELLS_HIDDEN, RANDOM_WRITE),
+                    ("plausible", PLAUSIBLE, RANDOM_WRITE),
+                ],
+            ),
+            to_xts(
+                "oblivious, random 4 KiB reads",
+                1.18,
+                &[("public", CELLS, RANDOM_READ), ("hidden", CELLS_HIDDEN, RANDOM_READ)],
+            ),
+            self.written("deniable, sequential", 2.5, FULL, WRITE),
+            self.written("deniable, random, half full", 4.0, HALF, RANDOM_WRITE),
+            self.written("oblivious, sequential", 12.0, CELLS, WRITE),
+            self.written("oblivious, random", 12.0, CELLS, RANDOM_WRITE),
+        ]
+    }
+
+    fn stable(&self) -> Vec<Stable> {
+        // What is written beside a hidden level depends on how two clients meet.
+        let alone = [FULL, WORN, HALF, CELLS, PLAUSIBLE];
+        let mut all = servers::stable(&self.grid, &alone, &JOBS);
+        all.extend(self.steady.stable());
+        all
+    }
+
+    fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    fn body(&self, run: &Run) -> String {
+        let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
+        parts.push(method(&run.scale));
+        parts.join("\n")
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let row =
+            |subject| JOBS.map(|job| figure(self.grid.processor_ratio(subject, XTS, job), 2)).join(" / ");
+        let [full, hidden, cells, deep] = [FULL, HIDDEN, CELLS, CELLS_HIDDEN].map(row);
+        let figures = [full, hidden, cells, deep, requirement::tally(requirements)];
+        Some(HISTORY.and(old, &[&run.cells()[..], &figures].concat()))
+    }
+}
+
+fn method(scale: &Scale) -> String {
+    format!(
+        "### Method for levels\n\n\
+- As for [servers](#method-for-servers), on disks of {disk} MiB in files beside each other, filled from end to end twice; a turn has a quarter of the requests.\n\
+- *full*: level 0 is as large as what is written to it, the spare factor 0.2; sequential writes and all reads. *worn*: \
+the same, but random writes alone. *half*: level 0 is twice as large as what is written. *paper*: one public and one \
+hidden block in a stripe (`--geometry paper`). *hidden*: the hidden level of a disk of two, also twice as large; a level \
+that is full to the last block, and was written from another place before, takes a half of this for some laps of the \
+log. While it is written, a second client writes level 0 in the same way, started before and going on until the last hidden write is durable; the \
+processor time and counts are those of both, for each hidden request, and depend on how the two clients meet.\n\
+- No paced cover (`--cover 0`), for it would be measured with them; *hidden* has the default, a stripe a second.\n\
+- *oblivious*: level 0 of a disk whose levels are as large as what is written to them, on a medium six and a half times as \
+large; *oblivious hidden*: its hidden level, level 0 written beside it as above, so that twice the bytes in the table are \
+written; *oblivious plausible*: level 0 of a disk made with `--hiding plausible`, where reads write as well. *nbdkit \
+file* is the raw file, without encryption.\n\
+- A log, a ring and a journal have an order that the medium must keep, so disks with levels sync it as they go, and *xts* does not. What that costs \
+on a medium that is not a host's cache stands in [media](#on-a-modelled-hard-disk-and-stick).\n\
+- What a block costs on the medium is counted in `crates/formats/deniable/tests/amplification.rs`: sequential writes 2.21 \
+blocks when first written and 2.01 afterwards; uniform random writes on a full level 11.4, 5.83 and 3.16 blocks at ρ \
+of 0.1, 0.2 and 0.4 with 8 and 8 slots, where Equation 1 of paper 000 says 10.6, 5.63 and 3.13.\n",
+        disk = scale.disk >> 20,
+    )
+}

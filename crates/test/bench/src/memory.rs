@@ -1,0 +1,213 @@
+//! The memory of a server on a sparse disk of 1 TiB, and how long opening that disk takes.
+
+use crate::disks::{GCM, XTS_RANDOM};
+use crate::job::{Direction, Job};
+use crate::machine::field;
+use crate::measured::{Measured, Stable};
+use crate::page::{History, Run};
+use crate::requirement::{self, Bound, Requirement};
+use crate::server::Server;
+use crate::subject::{Shape, Subject};
+use crate::table::{Table, figure};
+use crate::turn::Task;
+use crate::workspace::Workspace;
+use lacuna_contracts::{Error, Kind, Result};
+
+const HISTORY: History = History {
+    heading: "### History of memory",
+    about: "Greatest peak in MiB",
+    head: &["date", "lacuna", "processor", "rounds", "peak on 1 TiB", "reached"],
+};
+const METHOD: &str = "### Method for memory\n\n\
+`VmHWM` and `VmRSS` of the server process, with the default budget, on a sparse disk of 1 TiB with the least key derivation cost that \
+`create` takes (128 KiB, one pass), so that its memory and time do not count; measured once. Of *levels sparse* the medium is that large, level 0 some two \
+fifths of it, and the writes go over the whole of level 0. The page cache belongs to the system and is not in these figures. Reads have the \
+addresses of the writes. Opening is timed from the start of the process to its greeting to the first client.\n";
+
+const SIZE: u64 = 1 << 40;
+const LIMIT_MIB: f64 = 96.0;
+/// Seconds in which a sealed disk opens, beside key derivation.
+const SEALED_OPENS: f64 = 1.0;
+/// The same of a deniable disk, which reads the summaries of its last cycle.
+const LEVELS_OPEN: f64 = 2.0;
+/// A deniable disk, of which level 0 is measured.
+const LEVELS: Subject = Subject::Levels(Shape::Sparse);
+
+/// Memory of a process in MiB.
+pub(crate) struct Resident {
+    pub(crate) peak: f64,
+    pub(crate) now: f64,
+}
+
+struct Row {
+    subject: Subject,
+    written: Resident,
+    read: Resident,
+    /// Seconds to the greeting: when new, after a clean end, after a kill under load.
+    opened: [f64; 3],
+    /// Requests per second, writes and reads.
+    rates: [f64; 2],
+}
+
+struct Memory {
+    rows: Vec<Row>,
+    requests: u64,
+}
+
+/// Measures the two ciphers with metadata, and levels.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    let mut rows = Vec::new();
+    for subject in [XTS_RANDOM, GCM, LEVELS] {
+        work.goes_on(&format!("memory: {} on 1 TiB", subject.name()))?;
+        rows.push(row(work, subject)?);
+        std::fs::remove_file(subject.disk(work)).map_err(|e| Error::io("cannot remove a disk", &e))?;
+        work.settle()?;
+    }
+    Ok(Box::new(Memory { rows, requests: work.scale.requests }))
+}
+
+fn row(work: &Workspace, subject: Subject) -> Result<Row> {
+    let socket = work.path("socket");
+    let start = || Server::start(work, &mut subject.serve(work, &socket), &socket);
+    subject.create(work, SIZE)?;
+    let server = start()?;
+    let fresh = server.ready_after;
+    let writes = load(work, subject, &server, Direction::Write, 1)?;
+    let written = resident(server.pid())?;
+    let reads = load(work, subject, &server, Direction::Read, 1)?;
+    let read = resident(server.pid())?;
+    server.stop()?;
+    let server = start()?;
+    let clean = server.ready_after;
+    load(work, subject, &server, Direction::Write, 2)?;
+    // Killed without a word, as by a power cut of the machine it runs on.
+    drop(server);
+    let server = start()?;
+    let killed = server.ready_after;
+    server.stop()?;
+    let opened = [fresh, clean, killed].map(|time| time.as_secs_f64());
+    Ok(Row { subject, written, read, opened, rates: [writes, reads] })
+}
+
+/// Random 4 KiB requests over the whole disk; the same addresses for the same seed.
+fn load(
+    work: &Workspace,
+    subject: Subject,
+    server: &Server<'_>,
+    direction: Direction,
+    seed: u64,
+) -> Result<f64> {
+    let disk = subject.served(SIZE)?;
+    let (job, requests) = (Job::of_size(direction, 4096), work.scale.requests);
+    let load = Task { job, disk, requests, export: "", beside: None, seed };
+    let (answered, _) = load.perform(server)?;
+    Ok(requests as f64 / answered.as_secs_f64())
+}
+
+/// What a process needs.
+pub(crate) fn resident(pid: u32) -> Result<Resident> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).map_err(|e| Error::io(format!("cannot read {path}"), &e))?;
+    let mib = |name: &str| {
+        let kib =
+            field(&text, name).and_then(|value| value.trim_end_matches("kB").trim().parse::<f64>().ok());
+        kib.map(|kib| kib / 1024.0).ok_or_else(|| {
+            Error::new(Kind::Other, format!("cannot use {path}")).found(format!("no number in {name}"))
+        })
+    };
+    Ok(Resident { peak: mib("VmHWM")?, now: mib("VmRSS")? })
+}
+
+impl Memory {
+    fn table(&self) -> Table {
+        let title = format!("1 TiB, {} random 4 KiB writes, then as many reads, depth 32", self.requests);
+        let head = [
+            "disk",
+            "peak after writes",
+            "resident after writes",
+            "peak after reads",
+            "resident after reads",
+            "open, new",
+            "open, after a clean end",
+            "open, after a kill under load",
+            "writes",
+            "reads",
+        ];
+        let mut table = Table::new(title, head);
+        for row in &self.rows {
+            let memory = [&row.written, &row.read].map(|r| [r.peak, r.now]);
+            let mut cells: Vec<_> = memory.iter().flatten().map(|mib| format!("{mib:.1} MiB")).collect();
+            cells.extend(row.opened.map(|seconds| format!("{seconds:.3} s")));
+            cells.extend(row.rates.map(|rate| format!("{:.1}k/s", rate / 1e3)));
+            table.row(row.subject.name(), cells);
+        }
+        table
+    }
+}
+
+impl Measured for Memory {
+    fn results(&self) -> Vec<Table> {
+        let title = "A disk of 1 TiB: memory of the server, and opening";
+        let head = [
+            "disk",
+            "most memory under random writes",
+            "open, new",
+            "open, after a clean end",
+            "open, after a kill under load",
+        ];
+        let mut table = Table::new(title, head);
+        for row in &self.rows {
+            let opened = row.opened.map(|seconds| format!("{seconds:.2} s"));
+            table.row(
+                row.subject.name(),
+                std::iter::once(format!("{:.0} MiB", row.written.peak)).chain(opened),
+            );
+        }
+        vec![table]
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
+
+    /// The promises about memory and opening.
+    fn requirements(&self) -> Vec<Requirement> {
+        let line = "peak memory on 1 TiB under random writes";
+        let mut memory = Requirement::new(line, Bound::AtMost(LIMIT_MIB), " MiB");
+        let opening = |what: &str, limit| {
+            Requirement::new(
+                format!("opening {what} of 1 TiB, least key derivation"),
+                Bound::AtMost(limit),
+                " s",
+            )
+        };
+        let mut sealed = opening("a sealed disk", SEALED_OPENS);
+        let mut levels = opening("a deniable disk", LEVELS_OPEN);
+        for row in &self.rows {
+            memory = memory.case(row.subject.name(), Some(row.written.peak));
+            let open = if row.subject == LEVELS { &mut levels } else { &mut sealed };
+            for (when, seconds) in ["new", "after a clean end", "after a kill"].iter().zip(row.opened) {
+                open.add(format!("{}, {when}", row.subject.name()), Some(seconds));
+            }
+        }
+        vec![memory, sealed, levels]
+    }
+
+    fn stable(&self) -> Vec<Stable> {
+        let peak = |row: &Row| Stable {
+            name: format!("{}: peak memory", row.subject.name()),
+            value: row.written.peak,
+        };
+        self.rows.iter().map(peak).collect()
+    }
+
+    fn body(&self, _run: &Run) -> String {
+        format!("{}\n{METHOD}", self.table().markdown())
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let peak = self.rows.iter().map(|row| row.written.peak).fold(0.0, f64::max);
+        let figures = [figure(Some(peak), 0), requirement::tally(requirements)];
+        Some(HISTORY.and(old, &[&run.cells()[..], &figures].concat()))
+    }
+}

@@ -1,0 +1,141 @@
+//! ext4 in a `sealed` disk through `lacuna open`, beside ext4 on a plain loop device and `gocryptfs`, on the same file system.
+
+use crate::file_jobs::{FileJob, Load, Rates, Workload};
+use crate::measured::Measured;
+use crate::mountable::Mountable;
+use crate::page::{History, Run};
+use crate::requirement::{self, Bound, Requirement};
+use crate::table::{Table, figure, head};
+use crate::vault_tree;
+use crate::workspace::Workspace;
+use lacuna_contracts::Result;
+
+const HISTORY: History = History {
+    heading: "### History of mounted disks",
+    about: "The worst ratios over all jobs of the machine's processor time for ext4 through `lacuna open` to ext4 on a plain loop device and to gocryptfs, \
+    of xts-random and gcm",
+    head: &["date", "lacuna", "xts-random", "gcm", "reached"],
+};
+const OURS: [Mountable; 2] = [Mountable::Sealed("gcm"), Mountable::Sealed("xts-random")];
+/// In the order of their turns.
+const SUBJECTS: [Mountable; 4] = [OURS[0], Mountable::Plain, OURS[1], Mountable::Gocryptfs];
+/// What ours are compared with.
+const PEERS: [Mountable; 2] = [Mountable::Plain, Mountable::Gocryptfs];
+/// Of the speed of a loop device, which encrypts nothing, so that processor time says little beside it.
+const LEAST_OF_LOOP: f64 = 0.85;
+/// Of the processor time of `gocryptfs`.
+const MOST_OF_PEER: f64 = 1.0;
+/// In the order in which they are done.
+const JOBS: [FileJob; 7] = [
+    FileJob::Write,
+    FileJob::Read,
+    FileJob::RandomWrite,
+    FileJob::RandomRead,
+    FileJob::SyncedWrite,
+    FileJob::Unpack,
+    FileJob::Remove,
+];
+
+/// The figures.
+struct OnMounts {
+    rates: Rates,
+    load: Load,
+    skipped: Vec<String>,
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    let load = Load::of(work.scale);
+    work.spread();
+    work.goes_on("mounted disks: making a tree of small files")?;
+    let archive = vault_tree::archive(work, load.files)?;
+    let mut mounts = OnMounts { rates: Rates::default(), load, skipped: Vec::new() };
+    mounts.skipped.extend(SUBJECTS.iter().filter_map(|subject| subject.missing()));
+    let mut subjects: Vec<_> = SUBJECTS.into_iter().filter(|subject| subject.missing().is_none()).collect();
+    for round in 0..work.scale.rounds {
+        for subject in &subjects {
+            let name = subject.name();
+            work.goes_on(&format!("mounted disks: round {} of {}, {name}", round + 1, work.scale.rounds))?;
+            let workload = Workload { load, archive: &archive, seed: u64::from(round) + 1 };
+            mounts.rates.turn(work, *subject, &JOBS, workload)?;
+        }
+        // Every subject follows each neighbour in half of the rounds.
+        subjects.reverse();
+    }
+    Ok(Box::new(mounts))
+}
+
+impl OnMounts {
+    /// The greatest ratio over all jobs.
+    fn worst(&self, ours: Mountable, to: Mountable) -> Option<f64> {
+        JOBS.into_iter().filter_map(|job| self.rates.processor_ratio(ours, to, job)).max_by(f64::total_cmp)
+    }
+}
+
+impl Measured for OnMounts {
+    fn results(&self) -> Vec<Table> {
+        let mut both = Table::new(
+            "Mounted: ext4 in a disk, speed / processor time of the whole machine",
+            head("job", SUBJECTS.map(Mountable::name)),
+        );
+        for job in JOBS {
+            both.row(job.name(), SUBJECTS.map(|subject| self.rates.both_cell(subject, job, self.load.files)));
+        }
+        vec![both]
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        let pairs = PEERS.into_iter().flat_map(|to| OURS.map(|ours| (ours, to)));
+        let names = || pairs.clone().map(|(ours, to)| format!("{} to {}", ours.name(), to.name()));
+        let mut times = Table::new("Mounted disks: ratios of processor time", head("job", names()));
+        let mut speeds = Table::new("Mounted disks: ratios of speed", head("job", names()));
+        for job in JOBS {
+            let time = |(ours, to)| figure(self.rates.processor_ratio(ours, to, job), 2);
+            times.row(job.name(), pairs.clone().map(time));
+            speeds.row(job.name(), pairs.clone().map(|(ours, to)| self.rates.ratio_cell(ours, to, job)));
+        }
+        self.results().into_iter().chain([times, speeds]).collect()
+    }
+
+    /// The promises about peers: of each, all jobs and both ciphers.
+    fn requirements(&self) -> Vec<Requirement> {
+        let line = "speed, ext4 in a disk to ext4 on a loop device";
+        let mut speed = Requirement::new(line, Bound::AtLeast(LEAST_OF_LOOP), "");
+        let line = "processor time of the machine, ext4 in a disk to gocryptfs";
+        let mut time = Requirement::new(line, Bound::AtMost(MOST_OF_PEER), "");
+        for (ours, job) in OURS.into_iter().flat_map(|ours| JOBS.map(|job| (ours, job))) {
+            let name = format!("{}, {}", ours.name(), job.name());
+            speed.add(&name, self.rates.ratio(ours, Mountable::Plain, job));
+            time.add(&name, self.rates.processor_ratio(ours, Mountable::Gocryptfs, job));
+        }
+        vec![speed, time]
+    }
+
+    fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    fn body(&self, run: &Run) -> String {
+        let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
+        let Load { file, writes, synced, files } = self.load;
+        parts.push(format!(
+            "### Method of mounted disks\n\n\
+            Every file system is made anew for each of {} rounds, in a file or directory of the same disk; speeds are \
+            medians, marked with `~` as for [servers](#method-for-servers). Processor time is that of the whole machine, for the \
+            work lies in the server, in the client and in threads of the kernel; it includes writing back what a job left, and is the lower \
+            quartile of the rounds. The \
+            loop device is made by `mount -o loop` with its defaults. The file has {} MiB; {writes} random writes, four times as \
+            many random reads by 4 threads, {synced} writes with an fsync each. The tree is the one of vaults, of {files} files, \
+            and durable at the end of each job. Before a cold job the file system is unmounted and the kernel's caches are emptied.\n",
+            run.scale.rounds,
+            file >> 20
+        ));
+        parts.join("\n")
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let worst = |ours| PEERS.map(|to| figure(self.worst(ours, to), 2)).join(" / ");
+        let figures = [worst(OURS[1]), worst(OURS[0]), requirement::tally(requirements)];
+        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+    }
+}

@@ -1,0 +1,36 @@
+//! Which processors threads may run on.
+
+use lacuna_contracts::{Error, Result};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+/// Has all threads of some processes, and this one, run on the first processor that this thread may use; gives those that it could use.
+pub(crate) fn to_one(processes: impl IntoIterator<Item = u32>) -> Result<CpuSet> {
+    let free = sched_getaffinity(None).map_err(|e| failed(&e.into()))?;
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| free.is_set(*cpu)).unwrap_or(0);
+    let mut one = CpuSet::new();
+    one.set(first);
+    for process in processes {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).map_err(|e| failed(&e))?;
+        for thread in threads {
+            let name = thread.map_err(|e| failed(&e))?.file_name();
+            if let Some(thread) = name.to_str().and_then(|name| Pid::from_raw(name.parse().ok()?)) {
+                match sched_setaffinity(Some(thread), &one) {
+                    // A thread that has ended meanwhile runs nowhere.
+                    Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                    Err(e) => return Err(failed(&e.into())),
+                }
+            }
+        }
+    }
+    sched_setaffinity(None, &one).map_err(|e| failed(&e.into()))?;
+    Ok(free)
+}
+
+/// Lets this thread run where it could before.
+pub(crate) fn back(free: &CpuSet) -> Result<()> {
+    sched_setaffinity(None, free).map_err(|e| failed(&e.into()))
+}
+
+fn failed(e: &std::io::Error) -> Error {
+    Error::io("cannot choose a processor", e)
+}

@@ -1,0 +1,139 @@
+//! The processor time of a server: of the whole process, and of the threads that work behind the requests.
+
+use lacuna_contracts::{Error, Kind, Result};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Threads of lacuna begin with this.
+const OURS: &str = "lacuna-";
+/// Those of them that take requests and answer them.
+const FOREGROUND: [&str; 2] = ["lacuna-nbd", "lacuna-fuse"];
+
+/// The clocks of one process.
+pub(crate) struct Processor {
+    process: ClockId,
+    /// Where the kernel tells the time of each background thread.
+    background: Vec<PathBuf>,
+}
+
+/// Processor time up to a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// Of all threads, also of those that have ended.
+    pub total: Duration,
+    /// Of the background threads that were there when the process was first looked at.
+    pub background: Duration,
+}
+
+impl Spent {
+    /// From an earlier moment to this one.
+    pub(crate) fn since(self, earlier: Spent) -> Spent {
+        Spent {
+            total: self.total.saturating_sub(earlier.total),
+            background: self.background.saturating_sub(earlier.background),
+        }
+    }
+}
+
+impl Processor {
+    /// The clocks of a process, whose threads are those that it has now.
+    pub(crate) fn of(pid: u32) -> Result<Processor> {
+        let process = clock_getcpuclockid(Pid::from_raw(pid as i32)).map_err(failed)?;
+        let tasks = format!("/proc/{pid}/task");
+        let entries = std::fs::read_dir(&tasks).map_err(|e| Error::io(format!("cannot read {tasks}"), &e))?;
+        let mut background = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|e| Error::io(format!("cannot read {tasks}"), &e))?.path();
+            if name(&path)?.is_some_and(|name| is_background(&name)) {
+                background.push(path.join("schedstat"));
+            }
+        }
+        Ok(Processor { process, background })
+    }
+
+    /// The time up to now. That of a process that has ended and was not waited for is complete.
+    pub(crate) fn spent(&self) -> Result<Spent> {
+        let total = Duration::from(clock_gettime(self.process).map_err(failed)? as TimeSpec);
+        let background = self.background.iter().map(running_time).sum::<Result<Duration>>()?;
+        Ok(Spent { total, background })
+    }
+
+    /// The time of the whole process up to now.
+    pub(crate) fn total(&self) -> Result<Duration> {
+        clock_gettime(self.process).map(Duration::from).map_err(failed)
+    }
+}
+
+fn failed(errno: nix::Error) -> Error {
+    Error::io("cannot read the processor time of a server", &errno.into())
+}
+
+/// The name of a thread; none if it has ended meanwhile.
+fn name(task: &std::path::Path) -> Result<Option<String>> {
+    present(std::fs::read_to_string(task.join("comm")))
+}
+
+fn is_background(name: &str) -> bool {
+    let name = name.trim();
+    name.starts_with(OURS) && !FOREGROUND.contains(&name)
+}
+
+/// The first number of `schedstat` is the time on a processor, in nanoseconds. A thread that has ended spends no more.
+fn running_time(path: &PathBuf) -> Result<Duration> {
+    let Some(text) = present(std::fs::read_to_string(path))? else { return Ok(Duration::ZERO) };
+    let nanos = text.split(' ').next().unwrap_or(&text).parse();
+    nanos
+        .map(Duration::from_nanos)
+        .map_err(|_| Error::new(Kind::Other, format!("cannot use {}", path.display())).found(text.trim()))
+}
+
+/// What was read, or nothing if the thread has ended.
+fn present(read: std::io::Result<String>) -> Result<Option<String>> {
+    match read {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        // The thread ended between opening and reading.
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(e) => Err(Error::io("cannot read about a thread", &e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hint::black_box;
+
+    #[test]
+    fn what_a_background_thread_works_is_told_apart() {
+        let (begin, end) = (std::sync::mpsc::channel::<()>(), std::sync::mpsc::channel::<()>());
+        let work = move || {
+            begin.1.recv().unwrap();
+            (0..30_000_000u64).for_each(|n| _ = black_box(n));
+            end.0.send(()).unwrap();
+            begin.1.recv().unwrap_err();
+        };
+        let thread = std::thread::Builder::new().name("lacuna-commit".into()).spawn(work).unwrap();
+        // A thread names itself when it starts.
+        std::thread::sleep(Duration::from_millis(50));
+        let clocks = Processor::of(std::process::id()).unwrap();
+        let before = clocks.spent().unwrap();
+        begin.0.send(()).unwrap();
+        end.1.recv().unwrap();
+        // The time of a thread is whole when it stops running.
+        std::thread::sleep(Duration::from_millis(50));
+        let spent = clocks.spent().unwrap().since(before);
+        assert!(spent.background > Duration::ZERO && spent.total >= spent.background, "{spent:?}");
+        drop(begin.0);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_name() {
+        assert!(
+            is_background("lacuna-commit\n") && !is_background("lacuna-nbd\n") && !is_background("nbdkit\n")
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! Other programs: which are installed, in which version, and where the `lacuna` to measure is.
+
+use lacuna_contracts::{Error, Kind, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a program that ran to its end printed, or an error that says how it failed.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let done = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| Error::io(format!("cannot run {name}"), &e).remedy("install it"))?;
+    if done.status.success() {
+        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    Err(Error::new(Kind::Other, format!("{name} failed"))
+        .found(format!("{}: {}", done.status, said.trim()))
+        .expected("exit code 0"))
+}
+
+/// The first line of what `name --version` prints; `None` if it does not run.
+pub(crate) fn version(name: &str) -> Option<String> {
+    let text = output(Command::new(name).arg("--version")).ok()?;
+    text.lines().next().map(|line| line.trim().to_owned())
+}
+
+/// Whether this program runs with these arguments.
+pub(crate) fn runs(name: &str, args: &[&str]) -> bool {
+    output(Command::new(name).args(args)).is_ok()
+}
+
+/// The `lacuna` to measure: the one given, or a freshly built one of the same profile as this program, or,
+/// outside Cargo, the one beside this program.
+pub(crate) fn lacuna(given: Option<&Path>) -> Result<PathBuf> {
+    let path = match given {
+        Some(path) => path.to_owned(),
+        None => beside()?,
+    };
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(Error::new(Kind::NotFound, "no lacuna to measure")
+        .found(format!("nothing at {}", path.display()))
+        .remedy("build it with `cargo build --release -p lacuna-cli`, or give --lacuna PATH"))
+}
+
+fn beside() -> Result<PathBuf> {
+    let own = std::env::current_exe().map_err(|e| Error::io("cannot find this program", &e))?;
+    let dir = own.parent().unwrap_or(Path::new("."));
+    if let Some(cargo) = std::env::var_os("CARGO") {
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "-p", "lacuna-cli"]);
+        if dir.ends_with("release") {
+            build.arg("--release");
+        }
+        output(&mut build)?;
+    }
+    Ok(dir.join("lacuna"))
+}

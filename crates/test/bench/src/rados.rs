@@ -1,0 +1,251 @@
+//! Disks on Ceph. Random IVs and authentication in every layout beside our own `xts`, and that beside librbd's own encryption, on
+//! one cluster.
+
+use crate::cluster::Cluster;
+use crate::counters;
+use crate::disks::SIZES;
+use crate::grid::Grid;
+use crate::image::Image;
+use crate::job::{Direction, Job, Size};
+use crate::requirement::{Bound, Requirement};
+use crate::server::Server;
+use crate::table::{Table, head};
+use crate::turn::Task;
+use crate::workspace::Workspace;
+use lacuna_contracts::Result;
+
+/// The address-tweaked baseline: no metadata in any layout.
+pub(crate) const BASE: Image = Image::Lacuna { cipher: "xts", layout: None };
+pub(crate) const XTS_RANDOM: Image = Image::Lacuna { cipher: "xts-random", layout: Some("adaptive") };
+pub(crate) const GCM: Image = Image::Lacuna { cipher: "gcm", layout: Some("adaptive") };
+/// What users choose between: the kernel counts for these.
+pub(crate) const MAIN: [Image; 3] = [GCM, BASE, Image::RbdLuks];
+/// The layouts: ours, then the paper's (object end, unaligned, OMAP).
+pub(crate) const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
+/// The ciphers with metadata.
+pub(crate) const CIPHERS: [&str; 2] = ["xts-random", "gcm"];
+const FILL: Job = Job::of_size(Direction::Write, 4 << 20);
+/// Requests and bytes of one turn, at most.
+pub(crate) const MOST_REQUESTS: u64 = 512;
+pub(crate) const MOST_BYTES: u64 = 256 << 20;
+/// What one job moves the start of the next on by, so that nobody always follows the same neighbour.
+const ROTATION: usize = 3;
+
+pub(crate) struct Rados {
+    pub grid: Grid<Image>,
+    /// Who could not take part, and why.
+    pub skipped: Vec<String>,
+}
+
+/// A disk with metadata.
+pub(crate) fn random(cipher: &'static str, layout: &'static str) -> Image {
+    Image::Lacuna { cipher, layout: Some(layout) }
+}
+
+/// The job for a size.
+pub(crate) fn job(direction: Direction, size: u32) -> Job {
+    Job { random: true, depth: 32, ..Job::of_size(direction, size) }
+}
+
+/// Reads come first, then writes from large to small: small ones leave objects in pieces, which would weigh on what
+/// comes after, and the more the faster they were.
+pub(crate) fn jobs() -> Vec<Job> {
+    let reads = SIZES.into_iter().map(|size| job(Direction::Read, size));
+    let writes = SIZES.into_iter().rev().map(|size| job(Direction::Write, size));
+    reads.chain(writes).collect()
+}
+
+/// Everyone, in the order of the first turn.
+pub(crate) fn images() -> Vec<Image> {
+    let random = CIPHERS.into_iter().flat_map(|cipher| LAYOUTS.map(|layout| random(cipher, layout)));
+    [BASE, Image::RbdLuks].into_iter().chain(random).collect()
+}
+
+/// Measures everyone who is installed; an error if there is a cluster and something fails on it.
+pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
+    let mut rados = Rados { grid: Grid::default(), skipped: Vec::new() };
+    let cluster = match Cluster::find(work)? {
+        Ok(cluster) => cluster,
+        Err(why) => {
+            work.goes_on(&why)?;
+            rados.skipped.push(why);
+            return Ok(rados);
+        }
+    };
+    let mut present = Vec::new();
+    for image in images() {
+        match image.missing() {
+            Some(why) => {
+                work.goes_on(&why)?;
+                rados.skipped.push(why);
+            }
+            None => present.push(image),
+        }
+    }
+    let mut pool = Images { work, cluster: &cluster, made: Vec::new() };
+    // All servers are up at once and idle but for their turn: what a ratio compares runs within seconds.
+    let servers =
+        present.iter().map(|image| Ok((*image, pool.create(*image)?))).collect::<Result<Vec<_>>>()?;
+    for round in 0..work.scale.rounds {
+        work.goes_on(&format!("ceph: round {} of {}", round + 1, work.scale.rounds))?;
+        // The first time it fills the images, later it puts together what small writes took apart.
+        for (image, server) in &servers {
+            pool.fill(*image, server)?;
+        }
+        for (nth, job) in jobs().into_iter().enumerate() {
+            for (image, server) in order(&servers, round as usize + nth) {
+                work.interrupt.check()?;
+                let took = pool.order(job, u64::from(round) + 1).timed_beside_others(server);
+                rados.grid.add(image, job, &took.map_err(|e| e.context(image.name()))?);
+                work.settle()?;
+            }
+        }
+    }
+    // The images are left as small writes leave them; bytes and calls do not depend on that.
+    if counters::missing().is_none() {
+        let counted: Vec<_> = servers.iter().filter(|(image, _)| MAIN.contains(image)).collect();
+        // A quick run tries one job alone.
+        let some = if work.scale.quick { 1 } else { usize::MAX };
+        for (job, (image, server)) in
+            jobs().into_iter().take(some).flat_map(|job| counted.iter().map(move |s| (job, *s)))
+        {
+            work.interrupt.check()?;
+            let counts = pool.order(job, 0).counted_beside_others(work, server);
+            rados.grid.turns_mut(*image, job).count(counts.map_err(|e| e.context(image.name()))?);
+        }
+    }
+    for (image, server) in servers {
+        server.stop().map_err(|e| e.context(image.name()))?;
+    }
+    Ok(rados)
+}
+
+/// The order of the turns at a job: rotated each time, and every other time backwards.
+fn order<T>(servers: &[(Image, T)], nth: usize) -> Vec<(Image, &T)> {
+    let mut order: Vec<_> = servers.iter().map(|(image, server)| (*image, server)).collect();
+    order.rotate_left(nth * ROTATION % servers.len().max(1));
+    if nth % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+/// Images in the pool, which go when this is dropped.
+struct Images<'w> {
+    work: &'w Workspace,
+    cluster: &'w Cluster,
+    made: Vec<Image>,
+}
+
+impl<'w> Images<'w> {
+    /// Makes an image and starts a server of it.
+    fn create(&mut self, image: Image) -> Result<Server<'w>> {
+        let size = self.work.scale.image;
+        self.made.push(image);
+        image.create(self.work, self.cluster, size).map_err(|e| e.context(image.name()))?;
+        let socket = self.work.path(&format!("{}.socket", image.name().replace(' ', "-")));
+        Server::start(self.work, &mut image.serve(self.work, self.cluster, &socket), &socket)
+            .map_err(|e| e.context(image.name()))
+    }
+
+    /// A job on any of the images.
+    fn order(&self, job: Job, seed: u64) -> Task<'static> {
+        let disk = self.work.scale.image;
+        let most = if self.work.scale.quick { u64::from(job.depth) } else { MOST_REQUESTS };
+        let requests = (MOST_BYTES.min(disk) / u64::from(job.size)).clamp(1, most);
+        Task { job, disk, requests, export: "", beside: None, seed }
+    }
+
+    fn fill(&self, image: Image, server: &Server<'_>) -> Result<()> {
+        let whole = self.work.scale.image / u64::from(FILL.size);
+        let filled = Task { requests: whole, ..self.order(FILL, 0) }.perform(server);
+        filled.map_err(|e| e.context(image.name()))?;
+        self.work.settle()
+    }
+}
+
+impl Drop for Images<'_> {
+    fn drop(&mut self) {
+        for image in &self.made {
+            // What an unsuccessful run cannot remove goes with the cluster, or stays in another's.
+            let _ = image.remove(self.work, self.cluster);
+        }
+    }
+}
+
+impl Rados {
+    /// Whether anything was measured.
+    pub(crate) fn measured(&self) -> bool {
+        self.grid.has(BASE, job(Direction::Write, SIZES[0]))
+    }
+
+    pub(crate) fn speeds(&self, direction: Direction) -> Table {
+        let images = images();
+        let title = format!("On Ceph: random {}s, depth 32, MB/s", direction.name());
+        let mut table = Table::new(title, head("size", images.iter().map(|image| image.short())));
+        for size in SIZES {
+            let cells = images.iter().map(|image| self.megabytes(*image, job(direction, size)));
+            table.row(Size(size).to_string(), cells);
+        }
+        table
+    }
+
+    fn megabytes(&self, image: Image, job: Job) -> String {
+        let Some(turns) = self.grid.turns(image, job) else { return "-".into() };
+        let bytes = turns.bytes_per_second(true);
+        format!("{:.1}{}", bytes.median() / 1e6, bytes.mark())
+    }
+
+    pub(crate) fn ratios(&self, direction: Direction) -> Table {
+        let others = images().into_iter().filter(|i| !matches!(*i, BASE | Image::RbdLuks));
+        let pairs: Vec<_> =
+            std::iter::once((BASE, Image::RbdLuks)).chain(others.map(|i| (i, BASE))).collect();
+        let columns = pairs.iter().map(|(image, to)| match to {
+            Image::RbdLuks => "xts to librbd LUKS2".into(),
+            Image::Lacuna { .. } => image.short(),
+        });
+        let title = format!("On Ceph: random {}s, speed to xts", direction.name());
+        let mut table = Table::new(title, head("size", columns));
+        for size in SIZES {
+            let ratio = |(image, to): &(_, _)| self.grid.ratio_cell(*image, *to, job(direction, size), true);
+            table.row(Size(size).to_string(), pairs.iter().map(ratio));
+        }
+        table
+    }
+
+    pub(crate) fn requirement(
+        &self,
+        image: Image,
+        to: Image,
+        direction: Direction,
+        most: f64,
+    ) -> Requirement {
+        let line = format!(
+            "on Ceph, processor time of {} to {}: random {}s",
+            image.short(),
+            to.short(),
+            direction.name()
+        );
+        SIZES.iter().fold(Requirement::new(line, Bound::AtMost(most), ""), |requirement, size| {
+            requirement
+                .case(Size(*size).to_string(), self.grid.processor_ratio(image, to, job(direction, *size)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyone_has_a_turn_at_each_job_at_another_place() {
+        let all: Vec<_> = images().into_iter().map(|image| (image, ())).collect();
+        let images = |nth| order(&all, nth).into_iter().map(|(image, ())| image).collect::<Vec<_>>();
+        let first = images(0);
+        for nth in 1..5 {
+            let order = images(nth);
+            assert_ne!(order[0], first[0]);
+            assert!(first.iter().all(|image| order.contains(image)) && order.len() == all.len());
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What the page says about Ceph, and its history.
+
+use crate::cluster::Cluster;
+use crate::image::Image;
+use crate::job::Direction;
+use crate::machine::{self, Machine};
+use crate::measured::{Measured, Stable};
+use crate::page::{History, Run};
+use crate::rados::{self, BASE, GCM, MAIN, MOST_BYTES, MOST_REQUESTS, Rados, XTS_RANDOM, images, job, jobs};
+use crate::rados_plot;
+use crate::requirement::{self, Requirement};
+use crate::scale::Scale;
+use crate::servers;
+use crate::table::{Table, figure, head};
+use crate::workspace::Workspace;
+use lacuna_contracts::Result;
+use std::path::Path;
+
+const HISTORY: History = History {
+    heading: "### History on Ceph",
+    about: "Processor time, the worst ratio of all sizes",
+    head: &[
+        "date",
+        "lacuna",
+        "processor",
+        "rounds",
+        "xts-random writes / reads to xts",
+        "gcm writes / reads to xts",
+        "xts writes / reads to librbd LUKS2",
+        "reached",
+    ],
+};
+const FIGURES: &str = "![throughput on Ceph by request size](plots/ceph-throughput.svg)\n\n\
+![what random IVs cost writes on Ceph](plots/ceph-write-overhead.svg)\n\n\
+These are figures 3 and 4 of paper 004, from our runs. Its text gives no figure for single sizes: with random IVs at \
+the object's end it loses 1 to 22 percent on writes, \"depending on the IO size\", and at most 3 percent on reads, \
+against LUKS2 in librbd; the grey bands are that much less than our `xts`. Its unaligned layout is our \
+`interleaved`, its object end our `segment-end`, its OMAP our `kv`; `adaptive` is our own. It measured 27 NVMe disks \
+in three machines, with a client of its own, over a network; here one small machine does the client's and the \
+cluster's work.\n";
+
+/// The text of its part: tables, plots, method.
+fn body(rados: &Rados, run: &Run) -> String {
+    let mut parts: Vec<String> = rados.tables().iter().map(Table::markdown).collect();
+    parts.push(FIGURES.into());
+    parts.push(method(&run.scale));
+    parts.push(format!("### Machine on Ceph\n\n{}", facts(&run.machine)));
+    parts.join("\n")
+}
+
+fn facts(machine: &Machine) -> String {
+    let ceph = Cluster::version().unwrap_or_else(|| "unknown".into());
+    let wanted = ["processor", "cores", "memory", "kernel", "file system", "lacuna", "qemu-nbd"];
+    machine::list(wanted.map(|name| (name, machine.fact(name))).into_iter().chain([("ceph", ceph.as_str())]))
+}
+
+fn method(scale: &Scale) -> String {
+    format!(
+        "### Method on Ceph\n\n\
+- The cluster is that of `scripts/ceph-cluster.sh`: one monitor, one manager and three BlueStore OSDs on loopback, on \
+the machine of the client, with sparse files on its disk as devices; a pool of three replicas. Client, server and \
+OSDs share the processor.\n\
+- Every subject has an image of {image} MiB in that pool, filled from end to end before each round. As for [servers](#method-for-servers), one \
+client drives all of them, 32 requests in flight; a turn has at most {requests} requests and {bytes} MiB. All caches are as they are by default: the \
+write-back cache of lacuna (within 64 MiB) and that of librbd.\n\
+- All servers are up at once and idle but for their turn. Each job goes to one after another, in an order that changes with each job, {rounds} \
+times: reads from small to large, then writes from large to small, because small writes leave objects in pieces. At \
+this size of the image the metadata of `adaptive` fits into its cache, and the filling leaves it there; on a disk \
+whose metadata does not, a small random read brings its page with it.\n\
+- Processor time is that of the server until a job is durable, the threads of librados among it; that of the OSDs is not in it. The kernel counts for gcm adaptive, xts and librbd alone, after the last round.\n\
+- librbd LUKS2: `qemu-img create -f rbd -o encrypt.format=luks2` and `qemu-nbd --cache=writeback` with the driver rbd; \
+AES-256-XTS on sectors of 4096 bytes, as our `xts`.\n",
+        image = scale.image >> 20,
+        requests = MOST_REQUESTS,
+        bytes = MOST_BYTES >> 20,
+        rounds = scale.rounds,
+    )
+}
+
+fn history(requirements: &[Requirement], run: &Run, old: &str) -> String {
+    let worst =
+        |i: usize| figure(requirements.get(i).and_then(Requirement::worst).map(|(_, value)| value), 2);
+    let figures = [
+        format!("{} / {}", worst(0), worst(1)),
+        format!("{} / {}", worst(2), worst(3)),
+        format!("{} / {}", worst(4), worst(5)),
+        requirement::tally(requirements),
+    ];
+    HISTORY.and(old, &[&run.cells()[..], &figures].concat())
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    Ok(Box::new(rados::measure(work)?))
+}
+
+impl Measured for Rados {
+    fn results(&self) -> Vec<Table> {
+        if !self.measured() {
+            return Vec::new();
+        }
+        let columns = || head("job", MAIN.map(Image::short));
+        let mut speed = Table::new("On Ceph: speed, writes until durable", columns());
+        let mut time = Table::new("On Ceph: processor time of the server", columns());
+        for job in [Direction::Write, Direction::Read]
+            .into_iter()
+            .flat_map(|d| [4 << 10, 1 << 20].map(|size| job(d, size)))
+        {
+            speed.row(job.name(), MAIN.map(|image| self.grid.cell(image, job, true)));
+            time.row(servers::with_unit(job), MAIN.map(|image| self.grid.processor_cell(image, job)));
+        }
+        vec![speed, time]
+    }
+
+    /// All figures: speeds, then ratios, of each direction.
+    fn tables(&self) -> Vec<Table> {
+        if !self.measured() {
+            return Vec::new();
+        }
+        let mut tables: Vec<Table> = [Direction::Write, Direction::Read]
+            .into_iter()
+            .flat_map(|d| [self.speeds(d), self.ratios(d)])
+            .collect();
+        tables.extend(servers::tables(&self.grid, "Disks on Ceph", &images(), &jobs()));
+        tables
+    }
+
+    fn stable(&self) -> Vec<Stable> {
+        servers::stable(&self.grid, &images(), &jobs())
+    }
+
+    fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    fn plot(&self, plots: &Path) -> Result<()> {
+        if !self.measured() {
+            return Ok(());
+        }
+        rados_plot::throughput(self, &plots.join("ceph-throughput.svg"))?;
+        rados_plot::overhead(self, &plots.join("ceph-write-overhead.svg"))
+    }
+
+    fn body(&self, run: &Run) -> String {
+        body(self, run)
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        self.measured().then(|| history(requirements, run, old))
+    }
+
+    /// The promises about Ceph.
+    fn requirements(&self) -> Vec<Requirement> {
+        if !self.measured() {
+            return Vec::new();
+        }
+        let promises = [
+            (XTS_RANDOM, BASE, Direction::Write, 1.11),
+            (XTS_RANDOM, BASE, Direction::Read, 1.05),
+            (GCM, BASE, Direction::Write, 1.18),
+            (GCM, BASE, Direction::Read, 1.05),
+            (BASE, Image::RbdLuks, Direction::Write, 1.0),
+            (BASE, Image::RbdLuks, Direction::Read, 1.0),
+        ];
+        promises.map(|(image, to, direction, most)| self.requirement(image, to, direction, most)).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grid::Grid;
+
+    #[test]
+    fn without_figures_nothing_is_promised() {
+        let rados = Rados { grid: Grid::default(), skipped: vec!["no cluster".into()] };
+        assert!(rados.tables().is_empty() && rados.requirements().is_empty());
+    }
+}

@@ -1,0 +1,139 @@
+//! Records of stable measures: what one run writes down so that another can be held against it.
+
+use crate::measured::Measured;
+use crate::section::Section;
+use crate::table::Table;
+use lacuna_contracts::{Error, Kind, Result};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// How far apart two runs on the same commit may be.
+const AGREE: f64 = 0.05;
+/// Counts below this on both sides are nothing, and say nothing about agreement: two bytes or calls for a thousand.
+const NOTHING: f64 = 0.002;
+/// Rows of the table of what moved most.
+const MOST: usize = 20;
+
+/// Stable measures by section and name.
+pub(crate) type Figures = BTreeMap<(String, String), f64>;
+
+/// Writes the stable measures of a run into a file, with what they depend on.
+pub(crate) fn write(
+    path: &Path,
+    facts: &[(&'static str, String)],
+    sections: &[(&'static Section, Box<dyn Measured>)],
+) -> Result<()> {
+    let mut figures = Map::new();
+    for (section, measured) in sections {
+        let stable = measured.stable().into_iter().map(|figure| (figure.name, json!(figure.value)));
+        figures.insert(section.name.to_owned(), Value::Object(stable.collect()));
+    }
+    let machine: Map<String, Value> =
+        facts.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    let begun = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let record = json!({ "written": begun, "machine": machine, "figures": figures });
+    let text = serde_json::to_string_pretty(&record).map_err(|e| strange(path, &e))?;
+    std::fs::write(path, text + "\n").map_err(|e| Error::io(format!("cannot write {}", path.display()), &e))
+}
+
+/// Reads a record: when it was written, and its figures.
+fn read(path: &Path) -> Result<(String, Figures)> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Error::io(format!("cannot read {}", path.display()), &e))?;
+    let record: Value = serde_json::from_str(&text).map_err(|e| strange(path, &e))?;
+    let mut all = Figures::new();
+    for (section, figures) in record["figures"].as_object().into_iter().flatten() {
+        for (name, value) in figures.as_object().into_iter().flatten() {
+            let value = value.as_f64().ok_or_else(|| strange(path, &format!("no number for {name}")))?;
+            all.insert((section.clone(), name.clone()), value);
+        }
+    }
+    Ok((record["written"].as_str().unwrap_or("unknown").to_owned(), all))
+}
+
+fn strange(path: &Path, found: &impl ToString) -> Error {
+    Error::new(Kind::Other, format!("cannot use {}", path.display()))
+        .found(found.to_string())
+        .expected("a record that --record wrote")
+}
+
+/// Compares two records: a text for people. An error if there is nothing to compare.
+pub(crate) fn agree(one: &Path, other: &Path) -> Result<(String, bool)> {
+    let ((first, ours), (second, theirs)) = (read(one)?, read(other)?);
+    let mut differences: Vec<(&(String, String), f64, f64, f64)> = ours
+        .iter()
+        .filter_map(|(name, value)| {
+            let other = theirs.get(name)?;
+            let is_something = value.abs() >= NOTHING || other.abs() >= NOTHING;
+            is_something.then_some((name, *value, *other, other / value - 1.0))
+        })
+        .collect();
+    if differences.is_empty() {
+        return Err(Error::new(Kind::Other, "the records have no figure in common"));
+    }
+    let lacks =
+        |figures: &Figures, of: &Figures| figures.keys().filter(|name| !of.contains_key(*name)).count();
+    let alone = lacks(&ours, &theirs) + lacks(&theirs, &ours);
+    differences.sort_by(|a, b| b.3.abs().total_cmp(&a.3.abs()));
+    let mut sections = Table::new(
+        format!("Stable measures of {first} and {second}"),
+        ["section", "measures", "half of them within", "95 % within", "all within", "beyond 5 %"],
+    );
+    let names: std::collections::BTreeSet<&str> =
+        differences.iter().map(|((section, _), ..)| section.as_str()).collect();
+    for section in names {
+        // From the greatest to the least.
+        let moved: Vec<f64> =
+            differences.iter().filter(|((of, _), ..)| of == section).map(|(.., moved)| moved.abs()).collect();
+        let within = |part: f64| {
+            let at = ((1.0 - part) * moved.len() as f64).floor() as usize;
+            format!("{:.1}%", 100.0 * moved[at.min(moved.len() - 1)])
+        };
+        let beyond = moved.iter().filter(|moved| **moved > AGREE).count();
+        sections.row(
+            section,
+            [moved.len().to_string(), within(0.5), within(0.95), within(1.0), beyond.to_string()],
+        );
+    }
+    let mut most = Table::new("What moved most", ["section", "measure", "one", "other", "moved"]);
+    for ((section, name), one, other, moved) in differences.iter().take(MOST) {
+        most.row(
+            section,
+            [name.clone(), format!("{one:.4}"), format!("{other:.4}"), format!("{:+.1}%", 100.0 * moved)],
+        );
+    }
+    let beyond = differences.iter().filter(|(.., moved)| moved.abs() > AGREE).count();
+    let verdict = format!(
+        "{} of {} stable measures agree within {:.0} %; {alone} stand in one of the records alone.",
+        differences.len() - beyond,
+        differences.len(),
+        100.0 * AGREE
+    );
+    Ok((format!("{}\n{}\n{verdict}", sections.text(), most.text()), beyond == 0 && alone == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(dir: &Path, name: &str, value: f64) -> std::path::PathBuf {
+        let path = dir.join(name);
+        let record = json!({ "written": name, "figures": { "disks": { "a": value, "b": 0.0001 } } });
+        std::fs::write(&path, record.to_string()).unwrap();
+        path
+    }
+
+    #[test]
+    fn records_agree_within_five_percent() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, near, far] = [("one", 1.0), ("near", 1.04), ("far", 1.06)]
+            .map(|(name, value)| record(dir.path(), name, value));
+        let (text, agrees) = agree(&one, &near).unwrap();
+        assert!(agrees && text.contains("1 of 1 stable measures"), "{text}");
+        let (text, agrees) = agree(&one, &far).unwrap();
+        assert!(!agrees && text.contains("+6.0%"), "{text}");
+        std::fs::write(dir.path().join("none"), "{}").unwrap();
+        assert!(agree(&one, &dir.path().join("none")).is_err());
+    }
+}

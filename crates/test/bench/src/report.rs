@@ -1,0 +1,106 @@
+//! The report of a run: on the terminal, and in the pages, of which each section replaces its own part and continues its history.
+
+use crate::machine;
+use crate::measured::Measured;
+use crate::page::{self, Page, Run, Shows};
+use crate::requirement::{self, Requirement};
+use crate::section::Section;
+use crate::table::Table;
+use lacuna_contracts::{Error, Result};
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// What one run found out.
+pub(crate) struct Report {
+    /// When, where, how large.
+    pub run: Run,
+    /// The sections that were measured.
+    pub sections: Vec<(&'static Section, Box<dyn Measured>)>,
+}
+
+impl Report {
+    fn requirements(&self) -> Vec<Requirement> {
+        self.sections.iter().flat_map(|(_, measured)| measured.requirements()).collect()
+    }
+
+    /// The report as text for a terminal.
+    pub(crate) fn terminal(&self) -> String {
+        let requirements = self.requirements();
+        let mut tables: Vec<Table> =
+            self.sections.iter().flat_map(|(_, measured)| measured.tables()).collect();
+        tables.push(requirement::table(&requirements));
+        let mut parts: Vec<String> = tables.iter().map(Table::text).collect();
+        let skipped = self.sections.iter().flat_map(|(_, measured)| measured.skipped());
+        parts.extend(skipped.map(|why| format!("{why}\n")));
+        parts.push(requirement::verdict(&requirements));
+        parts.join("\n")
+    }
+
+    /// Writes these pages and the plots into `dir`.
+    pub(crate) fn write(&self, dir: &Path, pages: &[Page]) -> Result<()> {
+        let failed = |e| Error::io(format!("cannot write the report into {}", dir.display()), &e);
+        let plots = dir.join("plots");
+        std::fs::create_dir_all(&plots).map_err(failed)?;
+        for (_, measured) in &self.sections {
+            measured.plot(&plots)?;
+        }
+        for page in pages {
+            let path = dir.join(page.file);
+            let old = match std::fs::read_to_string(&path) {
+                Err(e) if e.kind() == ErrorKind::NotFound => page.introduction.to_owned(),
+                other => other.map_err(failed)?,
+            };
+            std::fs::write(&path, self.text_of(page, old)).map_err(failed)?;
+            println!("written: {}", path.display());
+        }
+        Ok(())
+    }
+
+    /// The text of a page, from its old text.
+    fn text_of(&self, page: &Page, mut text: String) -> String {
+        for (section, measured) in &self.sections {
+            let written = match page.shows {
+                Shows::Results => measured.results(),
+                Shows::Everything => measured.tables(),
+            };
+            // What could not be measured leaves the part of an earlier run.
+            if !written.is_empty() {
+                text = page::replace(&text, page.command, section.name, |old| match page.shows {
+                    Shows::Results => results(&written),
+                    Shows::Everything => self.part(section, &**measured, old),
+                });
+            }
+        }
+        if page.shows == Shows::Results {
+            text = page::replace(&text, page.command, "machine", |_| self.machine());
+        }
+        text
+    }
+
+    /// The whole part of a section.
+    fn part(&self, section: &Section, measured: &dyn Measured, old: &str) -> String {
+        let requirements = measured.requirements();
+        let Run { date, .. } = &self.run;
+        let mut parts = vec![format!(
+            "## {}\n\nRun of {date}. {}\n",
+            section.heading,
+            requirement::verdict(&requirements)
+        )];
+        parts.push(requirement::table(&requirements).markdown());
+        parts.extend(measured.skipped().iter().map(|why| format!("{why}\n")));
+        parts.push(measured.body(&self.run));
+        parts.extend(measured.history(&self.run, &requirements, old));
+        parts.join("\n")
+    }
+
+    fn machine(&self) -> String {
+        let facts = self.run.machine.facts().iter().map(|(name, value)| (*name, value.as_str()));
+        format!("\n### Machine of the last run, {}\n\n{}", self.run.date, machine::list(facts))
+    }
+}
+
+/// The tables that users look for.
+fn results(tables: &[Table]) -> String {
+    let tables: Vec<String> = tables.iter().map(Table::markdown).collect();
+    format!("\n{}", tables.join("\n"))
+}

@@ -1,0 +1,172 @@
+//! The rounds: every subject's disk is made and filled, then in each round each job goes to one subject after another, so that what a
+//! ratio compares was measured within seconds. One more round is counted and not timed.
+
+use crate::counters;
+use crate::grid::Grid;
+use crate::job::{Caches, Direction, Job};
+use crate::server::Server;
+use crate::subject::Subject;
+use crate::turn::Task;
+use crate::workspace::Workspace;
+use lacuna_contracts::{Error, Result};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+const FILL: Job = Job::of_size(Direction::Write, 1 << 20);
+/// The exports of a disk with levels.
+const PUBLIC: &str = "";
+const HIDDEN: &str = "1";
+
+/// The rounds of one section.
+pub(crate) struct Rounds<'w> {
+    work: &'w Workspace,
+    section: &'static str,
+    /// Bytes of every disk that are written and read.
+    size: u64,
+    /// How often each disk is filled before anything is measured.
+    pub fills: u32,
+    /// A turn has this part of a job's requests.
+    pub part: u64,
+    entries: Vec<(Subject, Vec<Job>)>,
+}
+
+impl<'w> Rounds<'w> {
+    /// Rounds on disks that are filled once and have the size of the scale.
+    pub(crate) fn new(work: &'w Workspace, section: &'static str) -> Self {
+        Rounds { work, section, size: work.scale.disk, fills: 1, part: 1, entries: Vec::new() }
+    }
+
+    /// A subject and its jobs, or more jobs of one that is there.
+    pub(crate) fn add(&mut self, subject: Subject, jobs: &[Job]) {
+        match self.entries.iter_mut().find(|(known, _)| *known == subject) {
+            Some((_, known)) => known.extend(jobs),
+            None => self.entries.push((subject, jobs.to_vec())),
+        }
+    }
+
+    /// Takes all turns, then removes the disks.
+    pub(crate) fn run(self) -> Result<Grid> {
+        for (subject, _) in &self.entries {
+            self.fill(*subject)?;
+        }
+        let mut grid = Grid::default();
+        let jobs = self.all_jobs();
+        if counters::missing().is_none() {
+            // A quick run tries one job alone.
+            let counted = if self.work.scale.quick { 1 } else { jobs.len() };
+            self.count(&jobs[..counted], &mut grid)?;
+        }
+        for round in 0..self.work.scale.rounds {
+            self.work.goes_on(&format!(
+                "{}: round {} of {}",
+                self.section,
+                round + 1,
+                self.work.scale.rounds
+            ))?;
+            for job in &jobs {
+                let mut takers: Vec<Subject> = self.takers(*job).collect();
+                // Every subject follows each neighbour in half of the rounds.
+                if round % 2 == 1 {
+                    takers.reverse();
+                }
+                for subject in takers {
+                    self.work.interrupt.check()?;
+                    let work = self.order(subject, *job, u64::from(round) + 1);
+                    let server = self.ready(subject, work)?;
+                    let took = work.timed(server).map_err(|e| e.context(subject.name()))?;
+                    grid.add(subject, *job, &took);
+                    self.work.settle()?;
+                }
+            }
+        }
+        for (subject, _) in &self.entries {
+            std::fs::remove_file(subject.disk(self.work))
+                .map_err(|e| Error::io("cannot remove a disk", &e))?;
+        }
+        Ok(grid)
+    }
+
+    /// One round of these jobs in which the kernel counts what the servers do.
+    fn count(&self, jobs: &[Job], grid: &mut Grid) -> Result<()> {
+        self.work.goes_on(&format!("{}: counting", self.section))?;
+        for (job, subject) in jobs.iter().flat_map(|job| self.takers(*job).map(move |s| (*job, s))) {
+            let work = self.order(subject, job, 0);
+            let server = self.ready(subject, work)?;
+            let counts = work.counted(self.work, server).map_err(|e| e.context(subject.name()))?;
+            grid.turns_mut(subject, job).count(counts);
+        }
+        Ok(())
+    }
+
+    /// A job that writes to a hidden level has the same beside it on level 0, until everything hidden is through.
+    fn order(&self, subject: Subject, job: Job, seed: u64) -> Task<'static> {
+        let hidden = subject.has_hidden_level();
+        let export = if hidden { HIDDEN } else { PUBLIC };
+        let beside = (hidden && job.direction == Direction::Write).then_some(PUBLIC);
+        let requests = (job.requests(self.size) / self.part).max(job.depth.into());
+        Task { job, disk: self.size, requests, export, beside, seed }
+    }
+
+    fn fill(&self, subject: Subject) -> Result<()> {
+        self.work.goes_on(&format!("{}: filling {}", self.section, subject.name()))?;
+        subject.create(self.work, self.size)?;
+        let server = self.start(subject)?;
+        for seed in 0..self.fills {
+            let work = self.order(subject, FILL, u64::from(seed));
+            let work = Task { requests: self.size / u64::from(FILL.size), ..work };
+            work.perform(&server).map_err(|e| e.context(subject.name()))?;
+        }
+        server.stop()?;
+        self.work.settle()
+    }
+
+    /// A server with its caches in the state that the job wants.
+    fn ready(&self, subject: Subject, work: Task<'_>) -> Result<Server<'w>> {
+        if work.job.caches != Caches::Cold {
+            let disk = subject.disk(self.work);
+            read_data(&disk).map_err(|e| Error::io(format!("cannot read {}", disk.display()), &e))?;
+        }
+        let server = self.start(subject)?;
+        work.prepare(self.work, &server).map_err(|e| e.context(subject.name()))?;
+        Ok(server)
+    }
+
+    fn start(&self, subject: Subject) -> Result<Server<'w>> {
+        let socket = self.work.path("socket");
+        Server::start(self.work, &mut subject.serve(self.work, &socket), &socket)
+            .map_err(|e| e.context(subject.name()))
+    }
+
+    /// Every job of any subject, once, in the order of their first mention.
+    fn all_jobs(&self) -> Vec<Job> {
+        let mut jobs: Vec<Job> = Vec::new();
+        for job in self.entries.iter().flat_map(|(_, jobs)| jobs) {
+            if !jobs.contains(job) {
+                jobs.push(*job);
+            }
+        }
+        jobs
+    }
+
+    fn takers(&self, job: Job) -> impl Iterator<Item = Subject> {
+        self.entries.iter().filter(move |(_, jobs)| jobs.contains(&job)).map(|(subject, _)| *subject)
+    }
+}
+
+/// Reads what a file holds, and no holes.
+fn read_data(path: &Path) -> std::io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut end = 0;
+    loop {
+        let data = match seek(&file, SeekFrom::Data(end)) {
+            Err(Errno::NXIO) => return Ok(()),
+            found => found?,
+        };
+        end = seek(&file, SeekFrom::Hole(data))?;
+        seek(&file, SeekFrom::Start(data))?;
+        std::io::copy(&mut (&mut file).take(end - data), &mut std::io::sink())?;
+    }
+}

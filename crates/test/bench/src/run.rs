@@ -1,0 +1,39 @@
+//! A run: sections are measured one after another, and what came out is printed and written down.
+
+use crate::interrupt::Interrupt;
+use crate::machine;
+use crate::page::{Page, Run};
+use crate::program;
+use crate::record;
+use crate::report::Report;
+use crate::run_args::RunArgs;
+use crate::section::Section;
+use crate::workspace::Workspace;
+use lacuna_contracts::Result;
+use std::time::Instant;
+
+/// Measures those of the sections `all` that were asked for, prints what came out, and writes it into `pages` unless the run is
+/// a partial one. Errors: [`lacuna_contracts::Kind::Usage`] for a section that does not exist; those of the sections.
+pub fn run(args: &RunArgs, all: &'static [Section], pages: &[Page]) -> Result<()> {
+    let wanted = args.sections(all)?;
+    let interrupt = Interrupt::install()?;
+    let lacuna = program::lacuna(args.place.lacuna.as_deref())?;
+    let work = Workspace::new(&args.place.dir, lacuna, args.scale(), interrupt)?;
+    let run = Run::new(machine::describe(&work), args.scale());
+    let mut sections = Vec::new();
+    let mut times = Vec::new();
+    for section in wanted {
+        let begin = Instant::now();
+        sections.push((section, (section.measure)(&work)?));
+        times.push(format!("{} {:.1}", section.name, begin.elapsed().as_secs_f64() / 60.0));
+    }
+    let report = Report { run, sections };
+    println!("\n{}\nminutes: {}", report.terminal(), times.join(", "));
+    if let Some(path) = &args.record {
+        record::write(path, report.run.machine.facts(), &report.sections)?;
+    }
+    if let Some(out) = args.out() {
+        report.write(out, pages)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The options of a run, whatever its sections are.
+
+use crate::scale::Scale;
+use crate::section::Section;
+use lacuna_contracts::{Error, Kind, Result};
+use std::path::{Path, PathBuf};
+
+/// The options of a run.
+#[derive(clap::Args)]
+pub struct RunArgs {
+    /// How often every server has its turn [default: 9, with --quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: Option<u32>,
+    /// Tiny sizes and one round, to see that everything works; the figures mean nothing
+    #[arg(long)]
+    quick: bool,
+    /// Measure only this; may be repeated
+    #[arg(long, value_name = "SECTION")]
+    only: Vec<String>,
+    /// Directory for the pages and plots [default: docs; nowhere with --quick or --only]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// File for the stable measures, for `agree`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+/// Where it is measured, and what.
+#[derive(clap::Args)]
+pub(crate) struct PlaceArgs {
+    /// Directory for the disks, on the file system to measure; they need about 20 GiB, with Ceph
+    /// 50 GiB
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+    /// The lacuna command [default: built with Cargo, or the one beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub lacuna: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// The sections of `all` that were asked for. Errors: [`Kind::Usage`] for a name that none of them has.
+    pub(crate) fn sections(&self, all: &'static [Section]) -> Result<Vec<&'static Section>> {
+        if self.only.is_empty() {
+            return Ok(all.iter().collect());
+        }
+        let by_name = |name: &String| {
+            all.iter().find(|section| section.name == name).ok_or_else(|| {
+                let known: Vec<&str> = all.iter().map(|section| section.name).collect();
+                Error::new(Kind::Usage, "cannot measure a section that does not exist")
+                    .found(name.as_str())
+                    .expected(format!("one of {}", known.join(", ")))
+            })
+        };
+        self.only.iter().map(by_name).collect()
+    }
+
+    /// Where to write, if anywhere. A partial run must not replace the record of a whole one unasked.
+    pub(crate) fn out(&self) -> Option<&Path> {
+        let whole = !self.quick && self.only.is_empty();
+        self.out.as_deref().or_else(|| whole.then_some(Path::new("docs")))
+    }
+
+    /// The sizes of this run.
+    pub(crate) fn scale(&self) -> Scale {
+        Scale::new(self.quick, self.rounds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sections::SECTIONS;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    fn args(words: &[&str]) -> RunArgs {
+        Words::parse_from([&["run"], words].concat()).run
+    }
+
+    #[test]
+    fn only_a_whole_run_replaces_the_record() {
+        let out = |words: &[&str]| args(words).out().map(Path::to_owned);
+        assert_eq!(out(&[]), Some(PathBuf::from("docs")));
+        assert_eq!(out(&["--quick"]), None);
+        assert_eq!(out(&["--only", "disks"]), None);
+        assert_eq!(out(&["--quick", "--out", "x"]), Some(PathBuf::from("x")));
+    }
+
+    #[test]
+    fn sections_are_asked_for_by_their_names() {
+        let names = |words: &[&str]| -> Result<Vec<&'static str>> {
+            Ok(args(words).sections(&SECTIONS)?.iter().map(|section| section.name).collect())
+        };
+        assert_eq!(names(&[]).unwrap().len(), SECTIONS.len());
+        assert_eq!(names(&["--only", "memory", "--only", "disks"]).unwrap(), ["memory", "disks"]);
+        assert_eq!(names(&["--only", "nothing"]).unwrap_err().kind(), Kind::Usage);
+    }
+}

@@ -1,0 +1,120 @@
+//! What tables say of servers that did jobs: speed, latency, processor time, and what the kernel counted.
+
+use crate::grid::Grid;
+use crate::job::{Direction, Job};
+use crate::measured::Stable;
+use crate::scale::Scale;
+use crate::subject::Named;
+use crate::table::{Table, head};
+use crate::turn::Counted;
+
+/// A measure that the kernel counts: its name, the figure, and its decimals.
+type Measure = (&'static str, fn(&Counted) -> f64, usize);
+
+const COUNTED: [Measure; 7] = [
+    ("system calls a request", |counted| counted.calls, 2),
+    ("switches of threads a request", |counted| counted.switches, 2),
+    ("bytes copied for a byte", |counted| counted.copied, 2),
+    ("bytes read from the medium for a byte", |counted| counted.read, 3),
+    ("bytes written to the medium for a byte", |counted| counted.written, 3),
+    ("requests to the medium for a request", |counted| counted.medium, 3),
+    ("syncs of the medium for 1,000 requests", |counted| counted.syncs, 2),
+];
+/// Those of them that follow from what a server does, and not from how its threads happen to meet.
+const COUNTED_STABLE: [usize; 4] = [2, 3, 4, 5];
+
+/// All that was measured of some subjects in some jobs.
+pub(crate) fn tables<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S], jobs: &[Job]) -> Vec<Table> {
+    let columns = || head("job", subjects.iter().map(|subject| subject.name()));
+    let mut speed = Table::new(format!("{title}: speed"), columns());
+    let mut latency = Table::new(format!("{title}: latency p50 / p99, µs"), columns());
+    let mut time = Table::new(format!("{title}: processor time, foreground + background"), columns());
+    for job in jobs {
+        let name = job.name();
+        let writes = job.direction == Direction::Write;
+        if writes && job.fsync.is_none() {
+            speed.row(format!("{name}, until answered"), cells(subjects, |s| grid.cell(s, *job, false)));
+        }
+        let until = if writes { ", until durable" } else { "" };
+        speed.row(format!("{name}{until}"), cells(subjects, |s| grid.cell(s, *job, true)));
+        latency.row(name.clone(), cells(subjects, |s| grid.latency_cell(s, *job)));
+        time.row(with_unit(*job), cells(subjects, |s| grid.processor_cell(s, *job)));
+    }
+    let mut tables = vec![speed, time, latency];
+    if subjects.iter().any(|subject| jobs.iter().any(|job| grid.counted(*subject, *job).is_some())) {
+        let mut counted = Table::new(format!("{title}: what the kernel counted"), columns());
+        for ((what, of, decimals), job) in
+            COUNTED.iter().flat_map(|measure| jobs.iter().map(move |job| (measure, job)))
+        {
+            let figures: Vec<Option<f64>> = subjects
+                .iter()
+                .map(|subject| grid.counted(*subject, *job).map(|counted| of(&counted)))
+                .collect();
+            // What is nothing everywhere is not worth a line.
+            if figures.iter().flatten().any(|figure| *figure >= 0.5 / 10f64.powi(*decimals as i32)) {
+                let cell = |figure: &Option<f64>| crate::table::figure(*figure, *decimals);
+                counted.row(format!("{what}: {}", job.name()), figures.iter().map(cell));
+            }
+        }
+        tables.push(counted);
+    }
+    tables
+}
+
+/// The name of a job, and how much of it a processor time is for.
+pub(crate) fn with_unit(job: Job) -> String {
+    format!("{}, {}", job.name(), if job.in_bytes() { "a GiB" } else { "1,000 requests" })
+}
+
+fn cells<S: Named>(subjects: &[S], cell: impl Fn(S) -> String) -> Vec<String> {
+    subjects.iter().map(|subject| cell(*subject)).collect()
+}
+
+/// The counts that two runs on the same commit must agree on. When servers destage what sequential writes left in their journals, and so
+/// how much of it goes at once, depends on when threads run: those jobs are left out. So are processor times, which depend on what else
+/// the host of a machine does ([`Steady`](crate::steady::Steady) has others).
+pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[Job]) -> Vec<Stable> {
+    let mut all = Vec::new();
+    let jobs = jobs.iter().filter(|job| job.random || job.direction == Direction::Read);
+    for (job, subject) in jobs.flat_map(|job| subjects.iter().map(move |subject| (*job, *subject))) {
+        let counted = grid.counted(subject, job);
+        for (what, of, _) in COUNTED_STABLE.map(|at| COUNTED[at]) {
+            let name = format!("{}, {}: {what}", subject.name(), job.name());
+            all.extend(counted.as_ref().map(of).map(|value| Stable { name, value }));
+        }
+    }
+    all
+}
+
+/// How the figures come about, in words for the reader.
+pub(crate) fn method(scale: &Scale) -> String {
+    format!(
+        "### Method for servers\n\n\
+- One client of our own (`crates/test/bench/src/client.rs`, some 250 lines) drives all servers over a unix socket and one connection: it \
+keeps the requests of the depth in flight and looks at no content. `fio` was used before; its start takes longer than a turn, and its own processor \
+time drew all ratios towards 1.\n\
+- Every disk has {disk} MiB and is filled once. Every turn has the same number of requests for all servers, so that work that a server \
+puts off weighs the same.\n\
+- *Rounds*: each job goes to one server after another, {rounds} times, the order reversed every other time. A server is started for its \
+turn and ended after it; then the file system is synced, so that no server pays for another's dirty pages. The places of random requests \
+differ between rounds and are the same for all servers.\n\
+- *Caches*: *warm*, unless said otherwise: the whole disk was read once through the server. *Just started*: the page cache held the disk's file when the \
+server started; lacuna drops what the page cache has of its disk when it opens it, the peers do not. *Cold*: the kernel's caches were emptied after the start.\n\
+- *Until answered* ends with the last answer; *until durable* with a flush behind it. On the medium of a virtual machine the latter \
+says more of its host than of the server; [media](#on-a-modelled-hard-disk-and-stick) has modelled ones.\n\
+- A *speed* is the median of the rounds, a ratio of speeds the median of the ratios of the rounds. `~` marks a figure whose interval of 95 % \
+(of nine rounds from the second to the eighth) is wider than 15 % of it.\n\
+- *Processor time* is that of the server process, read by its clock in up to eight slices of each turn, between which nothing of the client's is in flight. Of each slice the lower quartile \
+of the rounds counts, for other work on the machine only adds to it, and then the mean of the slices. Work that comes at another point in every round, and in few of them, \
+does not show; the counts have it. The background is what the threads behind the requests take (journal, stripes, maps), \
+and everything after the last answer until the server has ended. Peers have no background threads, so all of theirs is foreground.\n\
+- What the *kernel counted* comes from one more round with `bpftrace`, which is not timed (of jobs that read until the last answer, of others until the server has ended): system calls, the bytes that they move, switches \
+of threads, and copies of 512 bytes and more by the C library's function for it. Bytes copied are the sum of what crosses \
+between kernel and server and what is copied inside it. The medium is the disk's file.\n\
+- Peers: `nbdkit file`, the same with its luks filter, and `qemu-nbd` with LUKS (`--cache=writeback --aio=threads`); both LUKS images come from \
+`qemu-img create -f luks` with its default cipher, AES-256-XTS on sectors of 512 bytes. lacuna runs with its defaults and the cipher named. \
+LUKS and our `xts` hide the same things.\n",
+        disk = scale.disk >> 20,
+        rounds = scale.rounds,
+    )
+}

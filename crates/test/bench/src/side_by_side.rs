@@ -1,0 +1,100 @@
+//! Servers that are alive together and do short slices of the same jobs in turns, on one processor: whatever slows the machine slows all
+//! of them, and how threads meet on several processors, which is a matter of chance that differs from start to start, plays no part.
+
+use crate::client::{Client, Places};
+use crate::job::Job;
+use crate::pin;
+use crate::processor::Processor;
+use crate::samples::Samples;
+use crate::server::Server;
+use crate::turn::Task;
+use crate::workspace::Workspace;
+use lacuna_contracts::Result;
+
+/// What servers do together.
+#[derive(Clone, Copy)]
+pub(crate) struct Session<'a> {
+    /// One after another.
+    pub jobs: &'a [Job],
+    /// Slices of each server at each job.
+    pub slices: u64,
+    /// Bytes of each disk.
+    pub disk: u64,
+    /// Decides the places, and which server comes first.
+    pub number: u64,
+}
+
+/// Processor time of one server at one job, in seconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Spent {
+    /// The lower quartile of the slices, which is precise and does not see what falls into few of them.
+    pub quartile: f64,
+    /// All slices and the flush behind them.
+    pub sum: f64,
+}
+
+impl Session<'_> {
+    /// Has servers do all jobs in turns: of each job what each server spent.
+    pub(crate) fn hold(&self, work: &Workspace, servers: &[&Server<'_>]) -> Result<Vec<Vec<Spent>>> {
+        // Each begins each job in its part of the sessions.
+        let mut order: Vec<usize> = (0..servers.len()).collect();
+        order.rotate_left(self.number as usize % servers.len());
+        let mut runners = self.runners(work, servers, &order)?;
+        let free = pin::to_one(servers.iter().map(|server| server.pid()))?;
+        let mut all = Vec::new();
+        for (nth, job) in self.jobs.iter().enumerate() {
+            let seed = self.number * self.jobs.len() as u64 + nth as u64;
+            let mut places: Vec<Places> = servers.iter().map(|_| Places::new(seed)).collect();
+            for _ in 0..self.slices {
+                // Slices of the others stand between two of one, so all have the same time for what they put off.
+                for at in &order {
+                    work.interrupt.check()?;
+                    runners[*at].slice(*job, self.disk, &mut places[*at])?;
+                }
+            }
+            all.push(runners.iter_mut().map(Runner::end).collect::<Result<_>>()?);
+            work.settle()?;
+        }
+        drop(runners);
+        pin::back(&free)?;
+        Ok(all)
+    }
+
+    /// A client of each server, once everything is warm.
+    fn runners(&self, work: &Workspace, servers: &[&Server<'_>], order: &[usize]) -> Result<Vec<Runner>> {
+        let warm =
+            Task { job: self.jobs[0], disk: self.disk, requests: 0, export: "", beside: None, seed: 0 };
+        order.iter().try_for_each(|at| warm.prepare(work, servers[*at]))?;
+        servers.iter().map(|server| Runner::of(server)).collect()
+    }
+}
+
+/// A client of one of the servers.
+struct Runner {
+    client: Client,
+    clocks: Processor,
+    /// Processor time of the server up to the beginning of each slice: what it does behind a slice belongs to that slice.
+    spent: Vec<f64>,
+}
+
+impl Runner {
+    fn of(server: &Server<'_>) -> Result<Runner> {
+        let (client, clocks) = (Client::connect(server.socket(), "")?, Processor::of(server.pid())?);
+        Ok(Runner { client, clocks, spent: Vec::new() })
+    }
+
+    fn slice(&mut self, job: Job, disk: u64, places: &mut Places) -> Result<()> {
+        self.spent.push(self.clocks.total()?.as_secs_f64());
+        let requests = (u64::from(16u32) << 20).div_ceil(u64::from(job.size)).min(512);
+        self.client.perform(job, disk, places, requests, drop)
+    }
+
+    /// Ends a job with a flush.
+    fn end(&mut self) -> Result<Spent> {
+        self.client.flush()?;
+        self.spent.push(self.clocks.total()?.as_secs_f64());
+        let spent = std::mem::take(&mut self.spent);
+        let slices: Samples = spent.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        Ok(Spent { quartile: slices.lower_quartile(), sum: spent[spent.len() - 1] - spent[0] })
+    }
+}

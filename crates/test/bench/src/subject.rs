@@ -1,0 +1,265 @@
+//! What is measured: a server program with a disk of its own, ours or a peer's.
+
+use crate::program;
+use crate::workspace::Workspace;
+use lacuna_contracts::{BLOCK_SIZE, Error, Result};
+use lacuna_deniable::{Geometry, Params};
+use lacuna_oblivious::Plan;
+use std::fs::File;
+use std::hash::Hash;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const LUKS_ATTEMPTS: u32 = 20;
+const DEEP_KEY: &str = "deep.key";
+/// The least key derivation that `lacuna create` takes.
+pub(crate) const LEAST_KDF: [&str; 4] = ["--kdf-memory", "128K", "--kdf-passes", "1"];
+/// What `lacuna create` takes unless told otherwise.
+pub(crate) const SPARE_PERMILLE: u16 = 200;
+
+/// A server and the kind of disk behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Subject {
+    /// `lacuna serve`.
+    Lacuna {
+        /// `--cipher`.
+        cipher: &'static str,
+    },
+    /// `lacuna serve` of a deniable disk.
+    Levels(Shape),
+    /// `lacuna serve` of an oblivious disk, whose levels are as large as what is written to them.
+    Oblivious(Variant),
+    /// `nbdkit file`, no encryption.
+    NbdkitFile,
+    /// `nbdkit file` below the luks filter.
+    NbdkitLuks,
+    /// `qemu-nbd` with its LUKS driver.
+    QemuLuks,
+}
+
+/// The shapes of deniable disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Shape {
+    /// Level 0 is as large as what is written to it.
+    Full,
+    /// The same, for random writes.
+    Worn,
+    /// Level 0 is twice as large as what is written to it.
+    Half,
+    /// As full, in the paper's geometry.
+    Paper,
+    /// As half, with a hidden level open.
+    Hidden,
+    /// The medium, and not level 0, has the size; nothing fills it.
+    Sparse,
+}
+
+/// The variants of oblivious disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Variant {
+    /// HIVE-B.
+    Opportunistic,
+    /// The same, and its hidden level is measured.
+    Hidden,
+    /// HIVE: reads write as well.
+    Plausible,
+}
+
+impl Variant {
+    /// Bytes of the smallest medium whose levels hold `size` bytes.
+    fn medium(self, size: u64) -> u64 {
+        least_medium(size, |medium| {
+            lacuna_oblivious::Params::plan(medium, Plan::DEFAULT).is_ok_and(|params| {
+                // A hidden level may be a sixteenth shorter.
+                let hidden = params.most_blocks(1) / 16 * 15;
+                let blocks = if self == Variant::Hidden { params.blocks.min(hidden) } else { params.blocks };
+                blocks >= size / BLOCK_SIZE as u64
+            })
+        })
+    }
+}
+
+/// The least whole number of MiB, from `size` bytes on, that is enough.
+fn least_medium(size: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    let step = 1 << 20;
+    let mut medium = size.next_multiple_of(step);
+    while !fits(medium) {
+        medium += step;
+    }
+    medium
+}
+
+impl Shape {
+    /// Bytes of the smallest medium whose levels hold `size` bytes, or twice as much; of a sparse one `size`.
+    fn medium(self, size: u64) -> u64 {
+        if self == Shape::Sparse {
+            return size;
+        }
+        let geometry = if self == Shape::Paper { Geometry::PAPER } else { Geometry::DEFAULT };
+        let half = matches!(self, Shape::Half | Shape::Hidden);
+        let wanted = if half { 2 * size } else { size } / BLOCK_SIZE as u64;
+        least_medium(size, |medium| {
+            // A hidden level is up to a sixteenth shorter than what fits.
+            let holds = |params: Params| match self {
+                Shape::Hidden => params.most_blocks(1) * 15 / 16,
+                _ => params.blocks,
+            };
+            Params::plan(medium, geometry, SPARE_PERMILLE, 0).is_ok_and(|params| holds(params) >= wanted)
+        })
+    }
+}
+
+/// The address-tweaked baseline.
+pub(crate) const XTS: Subject = Subject::Lacuna { cipher: "xts" };
+
+/// A thing that is measured, which tables name.
+pub(crate) trait Named: Copy + Eq + Hash {
+    /// For people.
+    fn name(self) -> String;
+}
+
+impl Named for Subject {
+    fn name(self) -> String {
+        Subject::name(self)
+    }
+}
+
+impl Subject {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Subject::Lacuna { cipher } => format!("lacuna {cipher}"),
+            Subject::Levels(shape) => format!("levels {shape:?}").to_lowercase(),
+            Subject::Oblivious(Variant::Opportunistic) => "oblivious".into(),
+            Subject::Oblivious(variant) => format!("oblivious {variant:?}").to_lowercase(),
+            Subject::NbdkitFile => "nbdkit file".into(),
+            Subject::NbdkitLuks => "nbdkit luks".into(),
+            Subject::QemuLuks => "qemu-nbd LUKS".into(),
+        }
+    }
+
+    /// Why it cannot be measured here, if it cannot.
+    pub(crate) fn missing(self) -> Option<String> {
+        let needs: &[(&str, &[&str])] = match self {
+            Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => &[],
+            Subject::NbdkitFile => &[("nbdkit", &["file", "--version"])],
+            Subject::NbdkitLuks => {
+                &[("nbdkit", &["--filter=luks", "file", "--version"]), ("qemu-img", &["--version"])]
+            }
+            Subject::QemuLuks => &[("qemu-nbd", &["--version"]), ("qemu-img", &["--version"])],
+        };
+        let absent = needs.iter().find(|(name, args)| !program::runs(name, args))?;
+        Some(format!("{} is skipped: `{} {}` does not run", self.name(), absent.0, absent.1.join(" ")))
+    }
+
+    /// The file of its disk.
+    pub(crate) fn disk(self, work: &Workspace) -> PathBuf {
+        work.path(&format!("{}.disk", self.name().replace(' ', "-")))
+    }
+
+    /// Makes the disk, of `size` bytes.
+    pub(crate) fn create(self, work: &Workspace, size: u64) -> Result<()> {
+        let disk = self.disk(work);
+        match self {
+            Subject::Lacuna { cipher } => self.create_ours(work, size, &["--cipher", cipher]),
+            Subject::Levels(shape) => {
+                let geometry: &[&str] = if shape == Shape::Paper { &["--geometry", "paper"] } else { &[] };
+                self.create_ours(work, shape.medium(size), &[&["--format", "deniable"], geometry].concat())
+            }
+            Subject::Oblivious(variant) => {
+                let plausible = variant == Variant::Plausible;
+                let hiding: &[&str] = if plausible { &["--hiding", "plausible"] } else { &[] };
+                self.create_ours(work, variant.medium(size), &[&["--format", "oblivious"], hiding].concat())
+            }
+            Subject::NbdkitFile => File::create(&disk)
+                .and_then(|file| file.set_len(size))
+                .map_err(|e| Error::io("cannot make a disk for nbdkit", &e)),
+            Subject::NbdkitLuks | Subject::QemuLuks => luks(work, &disk, size),
+        }
+    }
+
+    /// Makes a disk of ours on a medium of so many bytes. Nothing but a hidden level has paced cover: it would be measured.
+    fn create_ours(self, work: &Workspace, medium: u64, words: &[&str]) -> Result<()> {
+        let mut command = Command::new(&work.lacuna);
+        command.args(["--quiet", "create", "--size", &medium.to_string()]).args(words).args(LEAST_KDF);
+        command.arg("--key-file").arg(work.key_file());
+        if self.has_hidden_level() {
+            let deep = work.path(DEEP_KEY);
+            std::fs::write(&deep, "deep").map_err(|e| Error::io("cannot write a key file", &e))?;
+            command.args(["--cover", "1000", "--levels", "2", "--key-file"]).arg(deep);
+        } else if !matches!(self, Subject::Lacuna { .. }) {
+            command.args(["--cover", "0"]);
+        }
+        program::output(command.arg(self.disk(work))).map(drop)
+    }
+
+    /// Bytes that a client of a disk made with `size` can write.
+    pub(crate) fn served(self, size: u64) -> Result<u64> {
+        match self {
+            Subject::Levels(Shape::Sparse) => {
+                let params = Params::plan(size, Geometry::DEFAULT, SPARE_PERMILLE, 0)?;
+                Ok(params.blocks * BLOCK_SIZE as u64)
+            }
+            _ => Ok(size),
+        }
+    }
+
+    /// Whether the hidden level of its disk is measured.
+    pub(crate) fn has_hidden_level(self) -> bool {
+        matches!(self, Subject::Levels(Shape::Hidden) | Subject::Oblivious(Variant::Hidden))
+    }
+
+    /// How to serve the disk on `socket`.
+    pub(crate) fn serve(self, work: &Workspace, socket: &Path) -> Command {
+        let disk = self.disk(work);
+        let mut command = match self {
+            Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => Command::new(&work.lacuna),
+            Subject::NbdkitFile | Subject::NbdkitLuks => Command::new("nbdkit"),
+            Subject::QemuLuks => Command::new("qemu-nbd"),
+        };
+        match self {
+            Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => {
+                command.args(["--quiet", "serve"]).arg(&disk).arg("--socket").arg(socket);
+                let key = if self.has_hidden_level() { work.path(DEEP_KEY) } else { work.key_file() };
+                command.arg("--key-file").arg(key);
+            }
+            Subject::NbdkitFile => {
+                command.args(["-f", "-U"]).arg(socket).arg("file").arg(&disk);
+            }
+            Subject::NbdkitLuks => {
+                command.args(["-f", "-U"]).arg(socket).args(["--filter=luks", "file"]).arg(&disk);
+                command.arg(format!("passphrase=+{}", work.key_file().display()));
+            }
+            Subject::QemuLuks => {
+                command.args(["-t", "-e", "8", "-k"]).arg(socket);
+                command.args([
+                    "--cache=writeback",
+                    "--aio=threads",
+                    "--image-opts",
+                    "--object",
+                    &work.secret(),
+                ]);
+                let file = disk.display();
+                command.arg(format!("driver=luks,key-secret=key,file.driver=file,file.filename={file}"));
+            }
+        }
+        command
+    }
+}
+
+/// Makes a LUKS disk: a copy of one image for all, because making an image takes seconds.
+fn luks(work: &Workspace, disk: &Path, size: u64) -> Result<()> {
+    let image = work.path("luks.image");
+    if !image.exists() {
+        let make = || {
+            let mut command = Command::new("qemu-img");
+            command.args(["create", "-q", "-f", "luks", "--object", &work.secret()]);
+            command.args(["-o", "key-secret=key,iter-time=10"]).arg(&image).arg(size.to_string());
+            program::output(&mut command).map(drop)
+        };
+        // It times its key derivation and gives up where the clock of the process is too coarse for that,
+        // which is a matter of luck.
+        (1..LUKS_ATTEMPTS).find_map(|_| make().ok()).map_or_else(make, Ok)?;
+    }
+    let copied = std::fs::copy(&image, disk);
+    copied.map(drop).map_err(|e| Error::io("cannot copy a LUKS image", &e))
+}

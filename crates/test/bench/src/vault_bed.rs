@@ -1,0 +1,68 @@
+//! A vault with one file, for measurements of the schemes.
+
+use crate::vault_reach::failed;
+use lacuna_contracts::{Error, Result, Secret};
+use lacuna_crypto::SystemRandom;
+use lacuna_integrity::Choice;
+use lacuna_medium::{Access, DiskFolder};
+use lacuna_vault::store::MemoryAnchor;
+use lacuna_vault::{Base, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const UUID: [u8; 16] = [0x12; 16];
+const MASTER: [u8; 32] = [0x21; 32];
+/// The file in the vault.
+pub(crate) const FILE: &str = "file";
+
+/// The directory of a vault that lasts as long as a measurement, and its anchor.
+pub(crate) struct VaultBed {
+    dir: PathBuf,
+    folder: Arc<DiskFolder>,
+    anchor: Arc<MemoryAnchor>,
+    random: Arc<SystemRandom>,
+}
+
+impl VaultBed {
+    /// Makes a directory, and in it a vault with a file that is still empty.
+    pub(crate) fn make(dir: &Path, choice: Choice) -> Result<VaultBed> {
+        let made = std::fs::create_dir(dir);
+        made.map_err(|e| Error::io(format!("cannot make {}", dir.display()), &e))?;
+        let bed = VaultBed {
+            dir: dir.to_owned(),
+            folder: Arc::new(DiskFolder::open(dir, Access::Write)?),
+            anchor: Arc::new(MemoryAnchor::default()),
+            random: Arc::new(SystemRandom::new()?),
+        };
+        let options = VaultOptions { choice, open: options(), ..VaultOptions::default() };
+        let vault = Vault::create(bed.base(), &Secret::copy_from(&MASTER), UUID, &options)?;
+        vault.make(ROOT, FILE.as_bytes(), NewNode::File, 0o644, 0, 0).map_err(failed)?;
+        vault.close()?;
+        Ok(bed)
+    }
+
+    /// Opens the vault.
+    pub(crate) fn open(&self) -> Result<Vault> {
+        Vault::open(self.base(), &Secret::copy_from(&MASTER), UUID, &options())
+    }
+
+    /// Removes the directory. The vault is closed.
+    pub(crate) fn remove(self) -> Result<()> {
+        let gone = std::fs::remove_dir_all(&self.dir);
+        gone.map_err(|e| Error::io(format!("cannot remove {}", self.dir.display()), &e))
+    }
+
+    fn base(&self) -> Base {
+        Base {
+            folder: self.folder.clone(),
+            anchor: self.anchor.clone(),
+            random: self.random.clone(),
+            clock: Arc::new(SystemWallClock),
+        }
+    }
+}
+
+/// Nothing is committed but what a measurement syncs.
+fn options() -> OpenOptions {
+    OpenOptions { commit_period: None, ..OpenOptions::default() }
+}

@@ -1,0 +1,111 @@
+//! How the schemes' measurements reach a file of a vault: through the library, or mounted, as users do.
+
+use crate::workspace::Workspace;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_fuse::{MountedVault, Stopper, VaultRequest};
+use lacuna_vault::{FsError, ROOT, Vault};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The way to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Way {
+    /// The library's own calls.
+    Direct,
+    /// A mounted file system.
+    Mounted,
+}
+
+impl Way {
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Way::Direct => "without a mount",
+            Way::Mounted => "mounted",
+        }
+    }
+}
+
+/// A file of an open vault.
+pub(crate) enum Reached {
+    Direct { vault: Vault, ino: u64 },
+    Mounted { file: File, stopper: Stopper, server: JoinHandle<Result<()>> },
+}
+
+impl Reached {
+    /// Opens the file of this name in a vault.
+    pub(crate) fn open(work: &Workspace, vault: Vault, way: Way, name: &str) -> Result<Reached> {
+        let ino = vault.lookup(ROOT, name.as_bytes()).map_err(failed)?.ino;
+        if way == Way::Direct {
+            vault.opened(ino).map_err(failed)?;
+            return Ok(Reached::Direct { vault, ino });
+        }
+        let mountpoint = work.path("schemes.mounted");
+        std::fs::create_dir_all(&mountpoint).map_err(|e| io(&e))?;
+        let mut request = VaultRequest::new(Arc::new(vault), "a measurement", &mountpoint);
+        request.run_base = Some(work.path("run"));
+        let mounted = MountedVault::start(request)?;
+        let stopper = mounted.stopper();
+        let server = std::thread::spawn(move || mounted.wait());
+        match File::options().read(true).write(true).open(mountpoint.join(name)) {
+            Ok(file) => Ok(Reached::Mounted { file, stopper, server }),
+            Err(e) => {
+                stopper.request();
+                Err(io(&e))
+            }
+        }
+    }
+
+    /// Writes all of it.
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        match self {
+            Reached::Direct { vault, ino } => vault.write(*ino, at, bytes).map(drop).map_err(failed),
+            Reached::Mounted { file, .. } => file.write_all_at(bytes, at).map_err(|e| io(&e)),
+        }
+    }
+
+    /// Reads as much as there is room for.
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        match self {
+            Reached::Direct { vault, ino } => vault.read(*ino, at, out).map(drop).map_err(failed),
+            Reached::Mounted { file, .. } => file.read_exact_at(out, at).map_err(|e| io(&e)),
+        }
+    }
+
+    /// Returns when it is durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        match self {
+            Reached::Direct { vault, ino } => vault.fsync(*ino).map_err(failed),
+            Reached::Mounted { file, .. } => file.sync_all().map_err(|e| io(&e)),
+        }
+    }
+
+    /// Closes the vault.
+    pub(crate) fn close(self) -> Result<()> {
+        match self {
+            Reached::Direct { vault, .. } => vault.close(),
+            Reached::Mounted { file, stopper, server } => {
+                drop(file);
+                stopper.request();
+                let ended = server.join();
+                ended.map_err(|_| Error::new(Kind::Other, "the server of a vault panicked"))?
+            }
+        }
+    }
+}
+
+fn io(e: &std::io::Error) -> Error {
+    Error::io("cannot measure a mounted vault", e)
+}
+
+/// What a vault refuses.
+pub(crate) fn failed(e: FsError) -> Error {
+    match e {
+        FsError::Storage(e) => e,
+        FsError::Errno(errno) => {
+            Error::io("a vault refuses a measurement", &std::io::Error::from_raw_os_error(errno))
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Vaults beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the same file system.
+
+use crate::file_jobs::{FileJob, Load, Rates, Workload};
+use crate::measured::{Measured, Stable};
+use crate::mountable::Mountable;
+use crate::page::{History, Run};
+use crate::requirement::{self, Bound, Requirement};
+use crate::table::{Table, figure, head};
+use crate::vault_large::{self, Large};
+use crate::vault_schemes::{self, Schemes};
+use crate::vault_tree;
+use crate::workspace::Workspace;
+use lacuna_contracts::Result;
+use std::time::{Duration, Instant};
+
+const HISTORY: History = History {
+    heading: "### History of vaults",
+    about: "Processor time of the machine for a vault with its defaults to the least of gocryptfs, cryfs and encfs: sequential writes and reads, random writes without and with fsync, unpacking, git status, git fsck, removing",
+    head: &["date", "lacuna", "ratios", "reached"],
+};
+/// A subject whose turn takes longer has no second one.
+const LONG: Duration = Duration::from_secs(150);
+const OURS: Mountable = Mountable::Vault("auto");
+const PEERS: [Mountable; 3] = [Mountable::Gocryptfs, Mountable::Cryfs, Mountable::Encfs];
+/// In the order of their turns.
+const SUBJECTS: [Mountable; 5] =
+    [OURS, Mountable::Gocryptfs, Mountable::Cryfs, Mountable::Encfs, Mountable::Sealed("gcm")];
+
+/// All of them in the order in which they are done, with the processor time allowed to the thriftiest peer: what has 1.5 times the speed takes two thirds.
+const JOBS: [(FileJob, f64); 8] = [
+    (FileJob::Write, 0.67),
+    (FileJob::Read, 1.0),
+    (FileJob::RandomWrite, 0.67),
+    (FileJob::SyncedWrite, 1.0),
+    (FileJob::Unpack, 0.5),
+    (FileJob::GitStatus, 1.0),
+    (FileJob::GitFsck, 1.0),
+    (FileJob::Remove, 0.5),
+];
+
+/// The figures.
+struct Vaults {
+    rates: Rates,
+    load: Load,
+    schemes: Schemes,
+    large: Large,
+    /// Who could not take part, or not in every round, and why.
+    skipped: Vec<String>,
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    let load = Load::of(work.scale);
+    work.spread();
+    work.goes_on("vaults: making a tree of small files")?;
+    let archive = vault_tree::archive(work, load.files)?;
+    let (size, requests, files, blocks) =
+        if work.scale.quick { (8 << 20, 100, 2000, 100) } else { (64 << 20, 5000, 1_000_000, 100_000) };
+    let schemes = vault_schemes::measure(work, size, requests)?;
+    let large = vault_large::measure(work, files, blocks)?;
+    let mut vaults = Vaults { rates: Rates::default(), load, schemes, large, skipped: Vec::new() };
+    let (mut subjects, mut once) = (Vec::new(), Vec::new());
+    for subject in SUBJECTS {
+        match subject.missing() {
+            Some(why) => {
+                work.goes_on(&why)?;
+                vaults.skipped.push(why);
+            }
+            None => subjects.push(subject),
+        }
+    }
+    for round in 0..work.scale.rounds {
+        vaults.schemes.hold_session(work)?;
+        for subject in &subjects {
+            let name = subject.name();
+            work.goes_on(&format!("vaults: round {} of {}, {name}", round + 1, work.scale.rounds))?;
+            let begin = Instant::now();
+            let workload = Workload { load, archive: &archive, seed: u64::from(round) + 1 };
+            vaults.rates.turn(work, *subject, &JOBS.map(|(job, _)| job), workload)?;
+            if begin.elapsed() > LONG && work.scale.rounds > 1 {
+                vaults
+                    .skipped
+                    .push(format!("{name} has one turn alone, which took {} s.", begin.elapsed().as_secs()));
+                once.push(*subject);
+            }
+        }
+        subjects.retain(|subject| !once.contains(subject));
+        // Every subject follows each neighbour in half of the rounds.
+        subjects.reverse();
+    }
+    Ok(Box::new(vaults))
+}
+
+impl Vaults {
+    fn ratio(&self, job: FileJob) -> Option<f64> {
+        self.rates.processor_ratio(OURS, self.rates.thriftiest(&PEERS, job)?, job)
+    }
+}
+
+impl Measured for Vaults {
+    fn results(&self) -> Vec<Table> {
+        let mut both = Table::new(
+            "Vaults beside other encrypting file systems, speed / processor time of the whole machine",
+            head("job", SUBJECTS.map(Mountable::name)),
+        );
+        for (job, _) in JOBS {
+            both.row(job.name(), SUBJECTS.map(|subject| self.rates.both_cell(subject, job, self.load.files)));
+        }
+        vec![both]
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        let mut tables = self.results();
+        tables.extend(self.schemes.tables());
+        tables.push(self.large.table());
+        tables
+    }
+
+    /// The promises about peers.
+    fn requirements(&self) -> Vec<Requirement> {
+        let promise = |(job, most): (FileJob, f64)| {
+            let line = format!(
+                "processor time of the machine, vault to the thriftiest of the others: {}",
+                job.name()
+            );
+            Requirement::new(line, Bound::AtMost(most), "").case("", self.ratio(job))
+        };
+        let beside = JOBS.into_iter().map(promise);
+        beside.chain(self.schemes.requirements()).chain(self.large.requirements()).collect()
+    }
+
+    fn stable(&self) -> Vec<Stable> {
+        self.schemes.stable()
+    }
+
+    fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    fn body(&self, run: &Run) -> String {
+        let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
+        let Load { file, writes, synced, files } = self.load;
+        parts.push(format!(
+            "### Method of vaults\n\n\
+            Every file system lies in a directory of the same disk and is made anew for each of {} rounds; speeds and processor times are \
+            those of [mounted disks](#method-of-mounted-disks). The peers have their defaults (the key \
+            derivation aside, which is short for all). The file has {} MiB, half text and half random; {writes} random \
+            writes, {synced} with an fsync each. The tree is a `git` repository of {files} files of 128 bytes to 60 kB. \
+            On ext4 their directories are spread over the disk (`chattr +T`), so that no subject pays for files that the one before \
+            removed. Before a cold job the file system is unmounted and the kernel's caches are emptied. A vault checks every \
+            block for freshness; of the others only `cryfs` notices an older block of a file, and none has a trusted \
+            place that notices an older whole.\n\n\
+            The schemes are compared in this process, without a mount and mounted: the processor time of the process, the lower quartile of \
+            the rounds.\n",
+            run.scale.rounds,
+            file >> 20
+        ));
+        parts.join("\n")
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let ratios = JOBS.map(|(job, _)| figure(self.ratio(job), 2)).join(", ");
+        let figures = [ratios, requirement::tally(requirements)];
+        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+    }
+}

@@ -1,0 +1,228 @@
+//! Measures of the schemes of paper 002 that two runs on one commit agree on: vaults that are open together in this process do
+//! short slices of the same act in turns, on one processor, as the servers of `side_by_side` do. The host of a machine can slow one kind of
+//! work for minutes, so the sessions are spread over the time that the section takes.
+//!
+//! Of reads the stable measure is processor time. Of writes it is the number of bytes that reach the backing files: half of the processor
+//! time of a write is the kernel's, for pages and extents of the backing files, and it differs by a quarter from hour to hour.
+
+use crate::measured::Stable;
+use crate::pin;
+use crate::processor::Processor;
+use crate::samples::Samples;
+use crate::table::{Table, figure, head};
+use crate::vault_act::{Act, BARE, CONTENTS, Content, LARGE, PROTECTED, SMALL, piece};
+use crate::vault_bed::{FILE, VaultBed};
+use crate::vault_reach::{Reached, Way};
+use crate::workspace::Workspace;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_integrity::Choice;
+use lacuna_sim::Rng;
+
+/// Slices of each vault at each act in a session.
+const SLICES: u32 = 20;
+/// Pieces of [`LARGE`] bytes that a slice writes, and that it reads of bytes that are compressed.
+const PIECES: u64 = 3;
+/// Random requests of a slice that writes, or reads bytes that are compressed.
+const REQUESTS: u64 = 256;
+/// Bytes that cannot be compressed are read several times as fast as the others. A slice reads this many times as many of them.
+const LONGER: u64 = 4;
+/// In this order the file is there when it is read. Cold reads wait for the medium, and have no slices.
+const ACTS: [Act; 4] = [Act::Write, Act::ReadCached, Act::RandomRead, Act::RandomWrite];
+
+/// Of each scheme, content and act the ratios of the sessions to a vault without integrity, and the bytes that reached the backing files
+/// for each byte that was written.
+#[derive(Default)]
+pub(crate) struct Steady {
+    ratios: Cells,
+    amplification: Cells,
+    sessions: usize,
+}
+
+/// Samples of each scheme, content and act.
+#[derive(Default)]
+struct Cells(Vec<(Choice, Content, Act, Samples)>);
+
+impl Cells {
+    fn push(&mut self, choice: Choice, content: Content, act: Act, value: f64) {
+        match self.0.iter_mut().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act)) {
+            Some((.., samples)) => samples.push(value),
+            None => self.0.push((choice, content, act, std::iter::once(value).collect())),
+        }
+    }
+
+    fn of(&self, choice: Choice, content: Content, act: Act) -> Option<&Samples> {
+        let cell = self.0.iter().find(|cell| (cell.0, cell.1, cell.2) == (choice, content, act));
+        cell.map(|(.., samples)| samples)
+    }
+
+    fn stable<'a>(
+        &'a self,
+        measure: &'a str,
+        of_act: impl Fn(Act) -> bool + 'a,
+    ) -> impl Iterator<Item = Stable> + 'a {
+        let called = |content| CONTENTS.iter().find(|c| c.0 == content).map_or("", |c| c.1);
+        self.0.iter().filter(move |cell| of_act(cell.2)).map(move |(choice, content, act, samples)| Stable {
+            name: format!("vault {}, {}: {}: {measure}", choice.name(), called(*content), act.name()),
+            value: samples.median(),
+        })
+    }
+}
+
+impl Steady {
+    /// Holds a session more, for which all vaults are made anew.
+    pub(crate) fn measure(&mut self, work: &Workspace) -> Result<()> {
+        let slices = if work.scale.quick { 2 } else { SLICES };
+        work.goes_on(&format!("vaults: session {} on one processor", self.sessions + 1))?;
+        for (content, _) in CONTENTS {
+            self.hold(work, content, self.sessions, slices)?;
+            work.settle()?;
+        }
+        self.sessions += 1;
+        Ok(())
+    }
+
+    /// A session: all acts, on vaults of its own.
+    fn hold(&mut self, work: &Workspace, content: Content, number: usize, slices: u32) -> Result<()> {
+        let choices: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
+        let make = |(nth, choice): (usize, &Choice)| -> Result<(VaultBed, Reached)> {
+            let bed = VaultBed::make(&work.path(&format!("schemes-{nth}")), *choice)?;
+            let file = Reached::open(work, bed.open()?, Way::Direct, FILE)?;
+            Ok((bed, file))
+        };
+        let vaults = choices.iter().enumerate().map(make).collect::<Result<Vec<_>>>()?;
+        // Each begins in its part of the sessions.
+        let mut order: Vec<usize> = (0..vaults.len()).collect();
+        order.rotate_left(number % vaults.len());
+        let free = pin::to_one([std::process::id()])?;
+        let clock = Processor::of(std::process::id())?;
+        for act in ACTS {
+            let mut spent = vec![Samples::default(); vaults.len()];
+            let mut written = vec![0; vaults.len()];
+            for slice in 0..slices {
+                for at in &order {
+                    work.interrupt.check()?;
+                    let (bytes, before) = (bytes_written()?, clock.total()?);
+                    perform(&vaults[*at].1, act, content, Slice { number: slice, of: slices })?;
+                    spent[*at].push(clock.total()?.saturating_sub(before).as_secs_f64());
+                    written[*at] += bytes_written()? - bytes;
+                }
+            }
+            let bare = spent[0].lower_quartile();
+            for (choice, spent) in choices.iter().zip(&spent).skip(1) {
+                self.ratios.push(*choice, content, act, spent.lower_quartile() / bare);
+            }
+            if let Some(each) = act.slice_writes() {
+                for (choice, written) in choices.iter().zip(&written) {
+                    let amplification = *written as f64 / (each * u64::from(slices)) as f64;
+                    self.amplification.push(*choice, content, act, amplification);
+                }
+            }
+        }
+        pin::back(&free)?;
+        vaults.into_iter().try_for_each(|(bed, file)| file.close().and_then(|()| bed.remove()))
+    }
+
+    /// The processor time of a scheme to no integrity, if it was measured so.
+    pub(crate) fn ratio(&self, choice: Choice, content: Content, act: Act) -> Option<f64> {
+        self.ratios.of(choice, content, act).map(Samples::median)
+    }
+
+    /// The ratios, with the intervals of their medians, and the bytes that were written.
+    pub(crate) fn tables(&self) -> [Table; 2] {
+        let names =
+            |choices: &[Choice]| choices.iter().map(|choice| choice.name().to_owned()).collect::<Vec<_>>();
+        let all: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
+        let title = "The schemes in a vault, on one processor, side by side: processor time to no integrity";
+        let mut times = Table::new(title, head("job", names(&PROTECTED)));
+        let title =
+            "The schemes in a vault: bytes that reach the backing files for each byte that is written";
+        let mut bytes = Table::new(title, head("job", names(&all)));
+        for (content, called) in CONTENTS {
+            for act in ACTS {
+                let job = || format!("{called}: {}", act.name());
+                let cell = |choice: Choice| {
+                    self.ratios.of(choice, content, act).map_or("-".to_owned(), |ratios| {
+                        let (low, high) = ratios.interval();
+                        format!("{} ({low:.2} to {high:.2})", figure(Some(ratios.median()), 2))
+                    })
+                };
+                times.row(job(), PROTECTED.map(cell));
+                if act.slice_writes().is_some() {
+                    let cell = |choice: &Choice| {
+                        figure(self.amplification.of(*choice, content, act).map(Samples::median), 3)
+                    };
+                    bytes.row(job(), all.iter().map(cell));
+                }
+            }
+        }
+        [times, bytes]
+    }
+
+    /// What two runs on the same commit must agree on.
+    pub(crate) fn stable(&self) -> Vec<Stable> {
+        let reads = |act: Act| act.slice_writes().is_none();
+        let times = self.ratios.stable("processor time on one processor to no integrity", reads);
+        times.chain(self.amplification.stable("bytes written for each byte", |_| true)).collect()
+    }
+}
+
+impl Act {
+    /// Bytes that a slice writes, of an act that writes.
+    fn slice_writes(self) -> Option<u64> {
+        match self {
+            Act::Write => Some(PIECES * LARGE as u64),
+            Act::RandomWrite => Some(REQUESTS * SMALL as u64),
+            Act::ReadCold | Act::ReadCached | Act::RandomRead => None,
+        }
+    }
+}
+
+/// Bytes that this process gave to calls that write.
+fn bytes_written() -> Result<u64> {
+    let path = "/proc/self/io";
+    let text = std::fs::read_to_string(path).map_err(|e| Error::io(format!("cannot read {path}"), &e))?;
+    let count = text.lines().find_map(|line| line.strip_prefix("wchar: "));
+    count
+        .and_then(|count| count.parse().ok())
+        .ok_or_else(|| Error::new(Kind::Other, format!("{path} has no wchar")))
+}
+
+/// One slice of an act, and the number of slices that the act has.
+#[derive(Clone, Copy)]
+struct Slice {
+    number: u32,
+    of: u32,
+}
+
+/// Does a slice of an act. A slice that writes ends in a sync.
+fn perform(file: &Reached, act: Act, content: Content, slice: Slice) -> Result<()> {
+    let mut rng = Rng::new(u64::from(slice.number));
+    let mut buf = piece(content, &mut rng);
+    let pieces = u64::from(slice.of) * PIECES;
+    let places = pieces * (LARGE / SMALL) as u64;
+    let first = u64::from(slice.number) * PIECES;
+    let longer = if content == Content::Random { LONGER } else { 1 };
+    match act {
+        Act::Write => {
+            for nth in first..first + PIECES {
+                // No two requests are alike, as in files.
+                buf.rotate_left(SMALL + 8);
+                file.write(nth * LARGE as u64, &buf)?;
+            }
+            file.sync()
+        }
+        Act::ReadCold | Act::ReadCached => {
+            let mut order = (first..first + PIECES * longer).map(|nth| nth % pieces);
+            order.try_for_each(|nth| file.read(nth * LARGE as u64, &mut buf))
+        }
+        Act::RandomWrite => {
+            for n in 0..REQUESTS as usize {
+                let from = n * 64 % (LARGE - SMALL);
+                file.write(rng.below(places) * SMALL as u64, &buf[from..from + SMALL])?;
+            }
+            file.sync()
+        }
+        Act::RandomRead => (0..REQUESTS * longer)
+            .try_for_each(|_| file.read(rng.below(places) * SMALL as u64, &mut buf[..SMALL])),
+    }
+}

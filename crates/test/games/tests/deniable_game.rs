@@ -1,0 +1,323 @@
+//! The game of the paper (section 2.2) at every depth, as equality instead of a guess: the adversary has the keys of levels 0
+//! to *d*, all writes in order, and every byte. The same operations on those levels and the same public randomness, with
+//! the levels above absent, idle, busy or full, give traces that agree in every position, length and order, and in every byte
+//! outside the slots and the records of the levels above. Those are random to the eye.
+//!
+//! The bytes that no key opens come from the same seed in all runs of a comparison: so all bytes can be compared, and a byte
+//! that followed from something hidden would be found wherever it is.
+//!
+//! Endings are compared too: where a level above had more pending than closing takes along, its run ends as the run without it does
+//! on a medium that fails at that moment.
+//!
+//! With the threads of the disk running, the levels above are driven by a thread of their own, on a medium that takes its
+//! time. The cover beats when the workload says so: what time it is belongs to the adversary's knowledge.
+//!
+//! `LACUNA_GAMES` sets the rounds at each depth (default 20).
+
+#[path = "../../../formats/deniable/tests/fixture/mod.rs"]
+mod fixture;
+
+use fixture::{create_with, open_with, options, params_of};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use lacuna_deniable::{Deniable, Geometry, LevelDisk, Levels, OpenOptions, Params};
+use lacuna_games::games;
+use lacuna_levels::Pace;
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng, Slow};
+use lacuna_testkit::StopAtEnd;
+use lacuna_testkit::levels::{Above, seeded};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Tag and digest of a summary follow from the hidden bytes, without a key to tell how.
+const SUMMARY_TAGS: Range<usize> = 32..64;
+const ROOTS: usize = 64;
+const ROOT: usize = 48;
+const ENTRIES: usize = ROOTS + 7 * ROOT;
+
+const SESSIONS: usize = 3;
+
+/// A comparison: whose keys the adversary has, and how the disk is run.
+#[derive(Clone, Copy)]
+struct Game {
+    depth: usize,
+    threads: bool,
+    seed: u64,
+}
+
+/// A disk with all levels that there can be at depth 2: level 1 has 13 slots, 2 has 3, 3 has one, one belongs to none.
+fn params() -> Params {
+    let params = params_of(Geometry { public: 4, hidden: 18 }, 96);
+    assert_eq!(
+        (1..=params.hidden_levels()).map(|level| params.slots(level).len()).collect::<Vec<_>>(),
+        [13, 3, 1]
+    );
+    Params { cover_millis: 0, ..params }
+}
+
+fn step(level: &LevelDisk, disk: &Deniable, rng: &mut Rng) {
+    let blocks = level.blocks();
+    let public = level.level() == 0;
+    match rng.below(10) {
+        0..6 => {
+            let count = 1 + rng.below(6);
+            let data = rng.bytes(count as usize * BLOCK_SIZE);
+            let written = level.write(BlockAddr(rng.below(blocks - count)), &data);
+            assert!(!public || written.is_ok());
+        }
+        6 => {
+            let count = 1 + rng.below(15);
+            let _many = level.discard(BlockAddr(rng.below(blocks - count)), count);
+        }
+        7 => {
+            let _no_cover = level.flush();
+        }
+        8 if public => disk.refresh().unwrap(),
+        _ => level.read(BlockAddr(rng.below(blocks)), &mut [0; BLOCK_SIZE]).unwrap(),
+    }
+}
+
+/// Fills a level above in a session of its own.
+fn fill(disk: &Deniable, level: &LevelDisk, rng: &mut Rng) {
+    for addr in 0..level.blocks() {
+        let data = rng.bytes(BLOCK_SIZE);
+        while let Err(e) = level.write(BlockAddr(addr), &data) {
+            assert_eq!(e.kind(), Kind::NoCover);
+            disk.refresh().unwrap();
+        }
+    }
+}
+
+/// One session: the workload on the levels that the adversary knows of, and beside it that on the levels above.
+fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], steps: u64) {
+    let levels = disk.levels();
+    let (known, unknown) = levels.split_at(game.depth + 1);
+    let [below, hidden] = rngs;
+    let busy = !unknown.is_empty() && above != Above::Idle;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if busy && game.threads {
+            let mut rng = Rng::new(hidden.next_u64());
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    unknown.iter().for_each(|level| step(level, disk, &mut rng));
+                }
+            });
+        }
+        let _stop = StopAtEnd(&done);
+        for _ in 0..steps {
+            step(&known[below.below(known.len() as u64) as usize], disk, below);
+            if busy && !game.threads {
+                unknown.iter().for_each(|level| step(level, disk, hidden));
+            }
+            let queued = unknown.first().map_or(0, |level| fixture::counter(level, "waiting_for_cover"));
+            if above == Above::Leaky && queued > 4 * BLOCK_SIZE as u64 {
+                disk.refresh().unwrap();
+            }
+        }
+    });
+}
+
+/// A run of several sessions.
+struct Played {
+    trace: Vec<Record>,
+    /// In which of them closing failed.
+    failed: [bool; SESSIONS],
+}
+
+/// Closes the disk, on a medium that refuses what ends the log if it `fails`. Whether that failed.
+fn close(disk: &Deniable, medium: &FaultMedium<Recorder<MemoryMedium>>, fails: bool) -> bool {
+    disk.cover_closing(Pace::AtOnce).unwrap();
+    if fails {
+        medium.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::Io });
+    }
+    let closed = disk.close();
+    medium.heal();
+    closed.is_err()
+}
+
+/// A run, and the one without levels above, on a medium that fails at the end of those sessions in which the first could not take
+/// everything along.
+fn play_both(game: Game, above: Above) -> [Played; 2] {
+    let run = play(game, above, [false; SESSIONS]);
+    let absent = play(game, Above::Absent, run.failed);
+    assert_eq!(run.failed, absent.failed, "the caller hears of both alike");
+    [absent, run]
+}
+
+/// The trace of a seeded workload of several sessions, and of endings that fail.
+fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
+    // What follows from public randomness is compared byte for byte. Hedging makes all of it another draw.
+    lacuna_crypto::witness::never_hedge();
+    let params = params();
+    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+    recorder.keep_contents(true);
+    let faulty = Arc::new(FaultMedium::new(recorder.clone()));
+    let medium: Arc<dyn Medium> =
+        if game.threads { Slow::over(faulty.clone(), game.seed) } else { faulty.clone() };
+    let mut failed = [false; SESSIONS];
+    let most = 1 + usize::from(params.hidden_levels());
+    let levels = if above == Above::Absent { game.depth + 1 } else { most };
+    create_with(&medium, &params, levels, seeded(game.seed, game.seed ^ 0xf111)).unwrap();
+    let mut rngs = [Rng::new(game.seed), Rng::new(!game.seed ^ above as u64)];
+    for (turn, failed) in (0..).zip(&mut failed) {
+        let seeds = options(game.seed + turn, (game.seed + turn) ^ 0xf111);
+        let options = OpenOptions { background: game.threads, ..seeds };
+        let disk = open_with(&medium, &params, levels, options).unwrap();
+        if turn == 0 {
+            // As much cover in every run, whether or not there is anything to fill.
+            if above == Above::Full {
+                let levels = disk.levels();
+                levels[game.depth + 1..].iter().for_each(|level| fill(&disk, level, &mut rngs[1]));
+            }
+            let head = fixture::counter(&disk.levels()[0], "head");
+            (head..3 * params.stripes).for_each(|_| disk.refresh().unwrap());
+        }
+        let steps = 30 + rngs[0].below(60);
+        session(&disk, game, above, &mut rngs, steps);
+        *failed = close(&disk, &faulty, failing[turn as usize]);
+    }
+    let trace = recorder.take().into_iter().filter(|record| record.kind != OpKind::Read).collect();
+    Played { trace, failed }
+}
+
+/// Where in a stripe something stands that only keys of deeper levels than `depth` explain.
+fn unknown_parts(params: &Params, depth: usize) -> Vec<Range<usize>> {
+    let hidden = usize::from(params.geometry.hidden);
+    let slots_at = (1 + usize::from(params.geometry.public)) * BLOCK_SIZE;
+    let mut parts = vec![SUMMARY_TAGS];
+    for level in depth + 1..=usize::from(params.hidden_levels()) {
+        let slots = params.slots(level as u8);
+        let echo = ENTRIES + hidden * 32;
+        parts.push(ROOTS + (level - 1) * ROOT..ROOTS + level * ROOT);
+        parts.push(ENTRIES + slots.start * 32..ENTRIES + slots.end * 32);
+        parts.push(echo + slots.start * 16..echo + slots.end * 16);
+        parts.push(slots_at + slots.start * BLOCK_SIZE..slots_at + slots.end * BLOCK_SIZE);
+    }
+    parts
+}
+
+/// The bytes of a write that the adversary knows, and the others.
+fn split(params: &Params, depth: usize, record: &Record) -> (Vec<u8>, Vec<u8>) {
+    let mut bytes = record.contents.clone().unwrap_or_default();
+    let mut rest = Vec::new();
+    if bytes.len() > BLOCK_SIZE {
+        for part in unknown_parts(params, depth) {
+            rest.extend_from_slice(&bytes[part.clone()]);
+            bytes[part].fill(0);
+        }
+    }
+    (bytes, rest)
+}
+
+/// Where two traces differ for someone with the keys of levels 0 to `depth`, if they do.
+fn difference(depth: usize, one: &[Record], other: &[Record]) -> Option<String> {
+    let params = params();
+    for (at, (a, b)) in one.iter().zip(other).enumerate() {
+        let differ = |what: &str| Some(format!("operation {at}, at {} and {}: {what}", a.offset, b.offset));
+        if (a.kind, a.offset, a.len, a.ok) != (b.kind, b.offset, b.len, b.ok) {
+            return differ("kind, place, length or outcome");
+        }
+        if split(&params, depth, a).0 != split(&params, depth, b).0 {
+            return differ("bytes");
+        }
+    }
+    (one.len() != other.len()).then(|| format!("{} operations against {}", one.len(), other.len()))
+}
+
+/// Syncs apart, whose order among the writes follows from the schedule but is that of another thread.
+fn changes(records: Vec<Record>) -> Vec<Record> {
+    records.into_iter().filter(|record| record.kind == OpKind::Write).collect()
+}
+
+/// The chi-square statistic of the bytes, against uniform: 255 degrees of freedom.
+fn chi_square<'a>(bytes: impl Iterator<Item = &'a u8>) -> f64 {
+    let mut counts = [0u64; 256];
+    bytes.for_each(|&b| counts[usize::from(b)] += 1);
+    let expected = counts.iter().sum::<u64>() as f64 / 256.0;
+    counts.iter().map(|&n| (n as f64 - expected).powi(2) / expected).sum()
+}
+
+#[test]
+fn at_no_depth_do_traces_tell_of_the_levels_above() {
+    let params = params();
+    for depth in 0..3 {
+        let mut rest: [Vec<u8>; 3] = Default::default();
+        let (mut endings, mut digest) = ([0u64; 2], DefaultHasher::new());
+        for seed in 1..=games(20) {
+            let game = Game { depth, threads: false, seed: seed * 1000 };
+            let idle = play_both(game, Above::Idle);
+            let busy = play_both(game, Above::Busy);
+            for [absent, run] in [&idle, &busy] {
+                let found = difference(depth, &absent.trace, &run.trace);
+                assert_eq!(found, None, "depth {depth}, seed {seed}");
+                for failed in run.failed {
+                    endings[usize::from(failed)] += 1;
+                }
+                run.trace.iter().for_each(|record| split(&params, depth, record).0.hash(&mut digest));
+            }
+            if seed <= 8 {
+                for (rest, run) in rest.iter_mut().zip([&idle[0], &idle[1], &busy[1]]) {
+                    run.trace.iter().for_each(|record| rest.extend(split(&params, depth, record).1));
+                }
+            }
+        }
+        println!(
+            "depth {depth}: {} endings, {} of them with a loss; digest {:016x}",
+            endings[0] + endings[1],
+            endings[1],
+            digest.finish()
+        );
+        assert!(endings.iter().all(|count| *count > 0), "depth {depth}: {endings:?}");
+        for bytes in &rest {
+            let statistic = chi_square(bytes.iter());
+            // Mean 255, standard deviation 22.6: six of them away.
+            assert!((120.0..392.0).contains(&statistic), "chi-square {statistic} over {} bytes", bytes.len());
+            let ones: u64 = bytes.iter().map(|b| u64::from(b.count_ones())).sum();
+            let bits = bytes.len() as f64 * 8.0;
+            assert!(
+                (ones as f64 - bits / 2.0).abs() < 6.0 * (bits / 4.0).sqrt(),
+                "{ones} ones of {bits} bits"
+            );
+        }
+    }
+}
+
+#[test]
+fn full_levels_above_leave_the_same_trace() {
+    for depth in 0..3 {
+        let game = Game { depth, threads: false, seed: 7 };
+        let [absent, full] = play_both(game, Above::Full);
+        assert_eq!(difference(depth, &absent.trace, &full.trace), None, "depth {depth}");
+    }
+}
+
+/// With threads: what lower keys open must follow from the order of operations, and not from how far a thread was.
+#[test]
+fn at_no_depth_do_threads_tell_of_the_levels_above() {
+    for depth in 0..3 {
+        for seed in 1..=games(20) / 4 {
+            let game = Game { depth, threads: true, seed: seed * 1000 };
+            for above in [Above::Idle, Above::Busy, Above::Full] {
+                let [absent, run] = play_both(game, above).map(|played| changes(played.trace));
+                assert_eq!(difference(depth, &absent, &run), None, "depth {depth}, seed {seed}, {above:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_leaky_disk_is_caught_at_every_depth() {
+    for depth in 0..3 {
+        let caught = (1..=6).filter(|seed| {
+            let game = Game { depth, threads: false, seed: seed * 1000 };
+            let [idle, leaky] =
+                [Above::Idle, Above::Leaky].map(|above| play(game, above, [false; SESSIONS]).trace);
+            difference(depth, &idle, &leaky).is_some()
+        });
+        assert!(caught.count() > 3, "depth {depth}");
+    }
+}

@@ -1,0 +1,303 @@
+//! The games of the papers (000, section 2.2) at every depth *d*: the keys of levels 0 to *d* are known, and whether there is a
+//! level *d* + 1 must not show, whatever is done on it: neither in the place, length and order of any write nor in anything
+//! that the keys open. Where that level had more pending than closing takes along, its game ends as the one without it does on a
+//! medium that fails at that moment. Without threads everything is compared; with threads, on a medium that hesitates, all that the keys
+//! open, batch by batch, for the order of writes in place depends on speed.
+//!
+//! `LACUNA_GAMES` sets the games of each kind (default 4).
+
+#[path = "../../../formats/oblivious/tests/fixture/mod.rs"]
+mod fixture;
+#[path = "oblivious_view/mod.rs"]
+mod view;
+
+use fixture::{UUID, counter, create, masters, open_with, options};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
+use lacuna_games::games;
+use lacuna_levels::Pace;
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder, Rng, Slow};
+use lacuna_testkit::StopAtEnd;
+use lacuna_testkit::levels::Above;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use view::{Bytes, Observer, Seen, Shown};
+
+fn params(hiding: Hiding) -> Params {
+    Params::plan(12 << 20, Plan { hiding, operations: 8, ..Plan::DEFAULT }).unwrap()
+}
+
+const SESSIONS: usize = 3;
+
+struct Game {
+    params: Params,
+    depth: usize,
+    above: Above,
+    threads: bool,
+    recorder: Arc<Recorder<MemoryMedium>>,
+    /// Above it: what fails is not recorded.
+    faulty: Arc<FaultMedium<Recorder<MemoryMedium>>>,
+    /// In which sessions closing failed.
+    failed: [bool; SESSIONS],
+    observer: Observer,
+}
+
+impl Game {
+    fn new(params: &Params, depth: usize, above: Above, threads: bool, seed: u64) -> Game {
+        // What follows from public randomness is compared byte for byte. Hedging makes all of it another draw.
+        lacuna_crypto::witness::never_hedge();
+        let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+        recorder.keep_contents(true);
+        let observer = Observer::new(params, &masters(depth + 1), &UUID);
+        let faulty = Arc::new(FaultMedium::new(recorder.clone()));
+        let failed = [false; SESSIONS];
+        let game = Game { params: *params, depth, above, threads, recorder, faulty, failed, observer };
+        let medium: Arc<dyn Medium> = game.recorder.clone();
+        create(&medium, params, game.levels(), seed).unwrap();
+        game
+    }
+
+    fn levels(&self) -> usize {
+        self.depth + if self.above == Above::Absent { 1 } else { 2 }
+    }
+
+    fn open(&self, seed: u64) -> Arc<Oblivious> {
+        let filler = seed << 4 | self.above as u64;
+        let options = OpenOptions { background: self.threads, ..options(seed, filler) };
+        let mut medium: Arc<dyn Medium> = self.faulty.clone();
+        if self.threads {
+            medium = Slow::over(medium, filler);
+        }
+        open_with(&medium, &self.params, self.levels(), options).unwrap()
+    }
+
+    /// Three sessions, of which the medium fails at the end of some.
+    fn play(mut self, seed: u64, failing: [bool; SESSIONS]) -> Game {
+        let mut lower = Rng::new(seed);
+        for session in 0..3 {
+            let disk = self.open(seed + session);
+            let mut upper = Rng::new(!(seed + session));
+            if session == 0 && self.above == Above::Full {
+                let level = &disk.levels()[self.depth + 1];
+                // What does not fit the queue any more is refused.
+                let _no_cover = (0..level.blocks()).try_for_each(|at| write(level, at, 1, &mut upper));
+            }
+            // On a plausible disk every operation of every level counts, so what comes when is part of what is played.
+            if self.threads && self.params.plan.hiding == Hiding::Opportunistic {
+                self.beside(&disk, &mut lower, upper);
+            } else {
+                self.in_turns(&disk, &mut lower, upper);
+            }
+            self.failed[session as usize] = self.close(&disk, session, failing[session as usize]);
+            drop(disk);
+            self.observer.watch(self.recorder.take());
+        }
+        self
+    }
+
+    /// Closes the disk, on a medium that refuses what ends the journal if it `fails`. Whether that failed.
+    fn close(&self, disk: &Arc<Oblivious>, session: u64, fails: bool) -> bool {
+        disk.cover_closing(Pace::AtOnce).unwrap();
+        let busy = matches!(self.above, Above::Busy | Above::Full);
+        if busy && session == 1 && self.params.plan.hiding == Hiding::Opportunistic {
+            // Somebody writes until the very end: nothing takes that along.
+            let _full = write(&disk.levels()[self.depth + 1], 0, 1, &mut Rng::new(session));
+        }
+        if fails {
+            self.faulty.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::Io });
+        }
+        let closed = disk.close();
+        self.faulty.heal();
+        closed.is_err()
+    }
+
+    fn in_turns(&mut self, disk: &Arc<Oblivious>, lower: &mut Rng, mut upper: Rng) {
+        // Turns are the same in every game, so that what explains them is.
+        let mut turns = Rng::new(upper.next_u64());
+        for _ in 0..70 {
+            step(disk, self.depth, lower);
+            let turn = Turn::draw(&mut turns);
+            match self.above {
+                Above::Busy | Above::Full | Above::Leaky => {
+                    turn.take(&disk.levels()[self.depth + 1], &mut upper);
+                }
+                _ if self.params.plan.hiding == Hiding::Plausible => turn.explain(disk, &mut upper),
+                _ => {}
+            }
+            if self.above == Above::Leaky && counter(&disk.levels()[self.depth + 1], "waiting_for_cover") > 0
+            {
+                disk.refresh().unwrap();
+            }
+            self.observer.watch(self.recorder.take());
+        }
+    }
+
+    fn beside(&mut self, disk: &Arc<Oblivious>, lower: &mut Rng, mut upper: Rng) {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            if matches!(self.above, Above::Busy | Above::Full | Above::Leaky) {
+                scope.spawn(|| {
+                    let level = &disk.levels()[self.depth + 1];
+                    while !done.load(Ordering::Relaxed) {
+                        Turn::draw(&mut upper).take(level, &mut upper);
+                        if self.above == Above::Leaky && upper.chance(1, 50) {
+                            disk.refresh().unwrap();
+                        }
+                    }
+                });
+            }
+            let _stop = StopAtEnd(&done);
+            (0..100).for_each(|_| step(disk, self.depth, lower));
+        });
+    }
+
+    /// What is compared: without threads everything, with threads what the keys open of ring and journal.
+    fn trace(&self) -> Vec<&Seen> {
+        let opened = |seen: &&Seen| matches!(seen.shown, Shown::Head(..) | Shown::Record(_));
+        self.observer.trace.iter().filter(|seen| !self.threads || opened(seen)).collect()
+    }
+}
+
+fn write(level: &LevelDisk, first: u64, count: u64, rng: &mut Rng) -> Result<()> {
+    level.write(BlockAddr(first), &rng.bytes(count as usize * BLOCK_SIZE))
+}
+
+fn allow_no_cover(done: &Result<()>) {
+    assert!(done.as_ref().is_ok() || done.as_ref().is_err_and(|e| e.kind() == Kind::NoCover), "{done:?}");
+}
+
+/// An operation on one of the levels up to the depth.
+fn step(disk: &Arc<Oblivious>, depth: usize, rng: &mut Rng) {
+    let levels = disk.levels();
+    let at = if rng.chance(2, 3) { 0 } else { rng.below(depth as u64 + 1) as usize };
+    let level = &levels[at];
+    let count = 1 + rng.below(6.min(level.blocks() - 1));
+    let first = rng.below(level.blocks() - count);
+    match rng.below(10) {
+        0..6 => allow_no_cover(&write(level, first, count, rng)),
+        6 => allow_no_cover(&level.discard(BlockAddr(first), count)),
+        7 => allow_no_cover(&level.flush()),
+        8 => disk.refresh().unwrap(),
+        _ => level.read(BlockAddr(first), &mut vec![0; count as usize * BLOCK_SIZE]).unwrap(),
+    }
+}
+
+/// What is asked of the level above the depth.
+#[derive(Clone, Copy, PartialEq)]
+enum Turn {
+    Write(u64),
+    Read(u64),
+    Discard,
+    Flush,
+}
+
+impl Turn {
+    fn draw(rng: &mut Rng) -> Turn {
+        let count = 1 + rng.below(4);
+        match rng.below(8) {
+            0..4 => Turn::Write(count),
+            4..6 => Turn::Read(count),
+            6 => Turn::Discard,
+            _ => Turn::Flush,
+        }
+    }
+
+    fn take(self, level: &LevelDisk, rng: &mut Rng) {
+        let first = rng.below(level.blocks() - 4);
+        match self {
+            Turn::Write(count) => allow_no_cover(&write(level, first, count, rng)),
+            Turn::Read(count) => {
+                level.read(BlockAddr(first), &mut vec![0; count as usize * BLOCK_SIZE]).unwrap();
+            }
+            Turn::Discard => allow_no_cover(&level.discard(BlockAddr(first), 3)),
+            Turn::Flush => allow_no_cover(&level.flush()),
+        }
+    }
+
+    /// The reads of level 0 that explain it on a plausible disk. A flush causes nothing.
+    fn explain(self, disk: &Arc<Oblivious>, rng: &mut Rng) {
+        let level = &disk.levels()[0];
+        let count = match self {
+            Turn::Write(count) | Turn::Read(count) => count,
+            Turn::Discard => disk.params().batch_blocks().div_ceil(4) as u64,
+            Turn::Flush => return,
+        };
+        let first = rng.below(level.blocks() - count);
+        level.read(BlockAddr(first), &mut vec![0; count as usize * BLOCK_SIZE]).unwrap();
+    }
+}
+
+fn difference(one: &[&Seen], other: &[&Seen]) -> Option<String> {
+    if let Some(at) = one.iter().zip(other).position(|(a, b)| a != b) {
+        let (a, b) = (one[at].outside(), other[at].outside());
+        let opened = if a == b { ", in what the keys open" } else { "" };
+        return Some(format!("operation {at}: {a:?} against {b:?}{opened}"));
+    }
+    (one.len() != other.len()).then(|| format!("{} operations against {}", one.len(), other.len()))
+}
+
+fn play(hiding: Hiding, threads: bool) {
+    let params = params(hiding);
+    for depth in 0..3 {
+        let (mut rest, mut endings) = (Bytes::default(), [0u64; 2]);
+        for seed in (1..=games(4)).map(|seed| seed * 1000) {
+            let of = |above, failing| Game::new(&params, depth, above, threads, seed).play(seed, failing);
+            for above in [Above::Idle, Above::Busy, Above::Full] {
+                // A full level is written before level 0 is: on a plausible disk that is something else.
+                if hiding == Hiding::Plausible && above == Above::Full {
+                    continue;
+                }
+                let game = of(above, [false; SESSIONS]);
+                let absent = of(Above::Absent, game.failed);
+                assert_eq!(game.failed, absent.failed, "the caller hears of both alike");
+                game.failed.iter().for_each(|failed| endings[usize::from(*failed)] += 1);
+                let found = difference(&absent.trace(), &game.trace());
+                assert_eq!(found, None, "depth {depth}, seed {seed}, {above:?}");
+                rest.add(&game.observer.rest);
+            }
+        }
+        rest.assert_uniform("what the keys do not open");
+        println!("depth {depth}: {} endings, {} of them with a loss", endings[0] + endings[1], endings[1]);
+        // Where every operation counts, batches come often enough.
+        let lossless = hiding == Hiding::Plausible;
+        assert!(endings[0] > 0 && (lossless || endings[1] > 0), "depth {depth}: {endings:?}");
+    }
+}
+
+#[test]
+fn what_is_done_above_a_depth_leaves_no_trace() {
+    play(Hiding::Opportunistic, false);
+}
+
+#[test]
+fn what_is_done_above_a_depth_passes_for_public_reads() {
+    play(Hiding::Plausible, false);
+}
+
+#[test]
+fn nor_does_it_show_in_what_the_keys_open_on_a_slow_medium_with_threads() {
+    play(Hiding::Opportunistic, true);
+}
+
+#[test]
+fn nor_with_threads_where_it_passes_for_public_reads() {
+    play(Hiding::Plausible, true);
+}
+
+#[test]
+fn a_disk_that_writes_for_a_level_above_is_caught() {
+    let params = params(Hiding::Opportunistic);
+    for threads in [false, true] {
+        for depth in 0..3 {
+            let caught = (1..=3).filter(|seed| {
+                let [absent, leaky] = [Above::Absent, Above::Leaky].map(|above| {
+                    let game = Game::new(&params, depth, above, threads, seed * 1000);
+                    game.play(seed * 1000, [false; SESSIONS])
+                });
+                difference(&absent.trace(), &leaky.trace()).is_some()
+            });
+            assert!(caught.count() > 1, "depth {depth}, threads {threads}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The peek-a-boo game (paper 003, section 2): an adversary reads the whole chip at moments of its choice, superseded pages and
+//! all, and in the end has every passphrase. It looks for blocks that lived in other epochs than those it looked in.
+
+#[path = "../../../formats/flash/tests/fixture/adversary.rs"]
+mod adversary;
+
+use adversary::{Adversary, Image};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
+use lacuna_crypto::{RandomSource, SeededRandom};
+use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
+use lacuna_games::games;
+use lacuna_medium::MemoryMedium;
+use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased, Wearing};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 56 };
+const KEY_LEN: u8 = 32;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Flash that forgets to drain.
+struct Undrained(Mapping);
+
+impl Flash for Undrained {
+    fn geometry(&self) -> FlashGeometry {
+        self.0.geometry()
+    }
+    fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
+        self.0.read(block, offset, buf)
+    }
+    fn program(&self, block: Leb, offset: u32, data: &[u8]) -> Result<()> {
+        self.0.program(block, offset, data)
+    }
+    fn change(&self, block: Leb, data: &[u8]) -> Result<()> {
+        self.0.change(block, data)
+    }
+    fn unmap(&self, block: Leb) -> Result<()> {
+        self.0.unmap(block)
+    }
+    fn is_mapped(&self, block: Leb) -> Result<bool> {
+        self.0.is_mapped(block)
+    }
+    fn drain_of(&self, _: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
+        Ok(vec![])
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Play {
+    Honest,
+    /// Nothing is purged when an epoch ends.
+    WithoutPurge,
+    /// Blocks of keys are replaced and not drained.
+    WithoutDrain,
+}
+
+/// Plays one game. Gives how many blocks the adversary has that lived in none of the epochs it looked in, and how many it has
+/// that did.
+fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
+    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
+    SimulatedChip::create(&*medium, GEOMETRY, wearing, seed).unwrap();
+    let chip = Arc::new(SimulatedChip::open(medium, seed).unwrap());
+    Mapping::create(&*chip, seed).unwrap();
+    let mapping = Mapping::open(chip.clone()).unwrap();
+    let flash: Arc<dyn Flash> = match play {
+        Play::WithoutDrain => Arc::new(Undrained(mapping)),
+        _ => Arc::new(mapping),
+    };
+    let params = Params::fitting(flash.geometry(), KEY_LEN, 200).unwrap();
+    let (master, random) =
+        (Secret::copy_from(&[7; 32]), Arc::new(SeededRandom::new(seed)) as Arc<dyn RandomSource>);
+    FlashDisk::create(&flash, &params, &master, &random).unwrap();
+    let options = OpenOptions {
+        budget: Budget::bytes(1 << 17),
+        read_only: false,
+        policy: None,
+        clock: Arc::new(ManualClock::default()),
+        random,
+    };
+    let open = || FlashDisk::open(flash.clone(), &params, &master, &options).unwrap();
+    let mut disk = open();
+    let mut dice = Random(seed);
+    let image = Image {
+        page: GEOMETRY.page as usize,
+        block: GEOMETRY.block_len() as usize,
+        key_len: KEY_LEN.into(),
+        header_lebs: header_lebs(params.flash),
+        key_lebs: params.key_blocks(),
+    };
+    let mut adversary = Adversary::new(&master, image);
+    let blocks = params.blocks.min(40);
+    // Of each version, its block, and the epochs in which it was written and deleted.
+    let mut versions: Vec<(Vec<u8>, u64, Option<u64>)> = vec![];
+    let mut current: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut looked = BTreeSet::new();
+    let epochs = 2 + dice.below(5);
+    for epoch in 0..epochs {
+        for _ in 0..=dice.below(12) {
+            let block = dice.below(blocks);
+            if let Some(old) = current.remove(&block) {
+                versions[old].2 = Some(epoch);
+            }
+            if dice.below(4) == 0 {
+                disk.discard(BlockAddr(block), 1).unwrap();
+            } else {
+                let word = (dice.below(1 << 30) << 32 | versions.len() as u64).to_le_bytes();
+                let data: Vec<u8> = word.iter().copied().cycle().take(BLOCK_SIZE).collect();
+                disk.write(BlockAddr(block), &data).unwrap();
+                current.insert(block, versions.len());
+                versions.push((data, epoch, None));
+            }
+            match dice.below(12) {
+                0..4 => disk.flush().unwrap(),
+                4 => {
+                    disk.flush().unwrap();
+                    // As after a crash: what was deleted stays deleted, what was fresh is not any more.
+                    drop(disk);
+                    disk = open();
+                }
+                5 => {
+                    adversary.look(&chip.image().unwrap());
+                    looked.insert(epoch);
+                }
+                _ => {}
+            }
+        }
+        if play == Play::WithoutPurge {
+            disk.flush().unwrap();
+        } else {
+            disk.purge().unwrap();
+        }
+    }
+    adversary.look(&chip.image().unwrap());
+    looked.insert(epochs);
+    let recovered = adversary.recovered();
+    let (mut outside, mut inside) = (0, 0);
+    for (data, written, deleted) in &versions {
+        let lifetime = *written..=deleted.unwrap_or(u64::MAX);
+        let was_seen = looked.iter().any(|epoch| lifetime.contains(epoch));
+        if recovered.contains(data) {
+            if was_seen { inside += 1 } else { outside += 1 }
+        }
+    }
+    (outside, inside)
+}
+
+fn play_all(count: u64, kind: Play, wearing: Wearing) -> (usize, usize) {
+    (0..count).map(|seed| play(seed, kind, wearing)).fold((0, 0), |(a, b), (c, d)| (a + c, b + d))
+}
+
+#[test]
+fn nothing_of_other_epochs_is_ever_found() {
+    let (outside, inside) = play_all(games(1000), Play::Honest, Wearing::default());
+    assert_eq!(outside, 0);
+    assert!(inside > 1000, "the adversary decrypts what it may: {inside}");
+}
+
+#[test]
+fn without_the_purge_or_the_drain_it_is_found() {
+    assert!(play_all(50, Play::WithoutPurge, Wearing::default()).0 > 50);
+    assert!(play_all(50, Play::WithoutDrain, Wearing::default()).0 > 5);
+}
+
+#[test]
+fn blocks_that_go_bad_with_their_keys_betray_nothing() {
+    let wearing = Wearing { erase_faults: 4000, program_faults: 500, ..Wearing::default() };
+    assert_eq!(play_all(games(1000) / 3, Play::Honest, wearing).0, 0);
+}

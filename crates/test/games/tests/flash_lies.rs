@@ -1,0 +1,94 @@
+//! A chip that answers two reads of one place differently, with any version that the place ever had or with the content of another:
+//! a block reads as a version of its own, whole, zeros among them, or fails. Where first reads of all places are true, it reads as
+//! its latest version or fails: no second read decides against a first one.
+//!
+//! What the simulation of the chip keeps for itself is true. `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the seed.
+
+#[path = "../../../formats/flash/tests/fixture/mod.rs"]
+mod fixture;
+
+use fixture::{SMALL, master, random};
+use lacuna_contracts::{Budget, Disk, ManualClock, Result};
+use lacuna_flash::{FlashDisk, OpenOptions, Params};
+use lacuna_medium::Medium;
+use lacuna_nand::{Flash, Mapping, SimulatedChip, Wearing};
+use lacuna_sim::versions::{Model, Worked};
+use lacuna_sim::{CrashMedium, Rng, Truths};
+use lacuna_testkit::openings::{Openings, Past, Promise};
+use std::sync::Arc;
+
+/// Sessions before the chip lies.
+const SESSIONS: u64 = 3;
+
+fn flash_on(medium: Arc<dyn Medium>, seed: u64) -> Result<Arc<dyn Flash>> {
+    let chip = Arc::new(SimulatedChip::open(medium, seed)?);
+    Ok(Arc::new(Mapping::open(chip)?))
+}
+
+fn open(medium: Arc<dyn Medium>, params: &Params, read_only: bool, seed: u64) -> Result<FlashDisk> {
+    let options = OpenOptions {
+        budget: Budget::bytes(1 << 17),
+        read_only,
+        policy: None,
+        clock: Arc::new(ManualClock::default()),
+        random: random(seed),
+    };
+    FlashDisk::open(flash_on(medium, seed)?, params, &master(), &options)
+}
+
+fn work(disk: &FlashDisk, model: &mut Model, rng: &mut Rng, next_stamp: &mut u64) {
+    for _ in 0..30 + rng.below(60) {
+        let choice = rng.below(40);
+        let count = 1 + rng.below(6);
+        let mut worked = Worked { disk, model, rng, next_stamp };
+        let done = match choice {
+            0 => disk.flush().and_then(|()| disk.purge()).map(drop),
+            1..6 => worked.discard(count),
+            6..12 => disk.flush(),
+            _ => worked.write(count),
+        };
+        done.unwrap();
+    }
+    disk.flush().unwrap();
+}
+
+fn play(shown: &mut Openings) {
+    let mut rng = Rng::new(shown.seed());
+    let len = SimulatedChip::medium_len(SMALL);
+    let memory = Arc::new(CrashMedium::new(len));
+    let made = rng.next_u64();
+    SimulatedChip::create(&*memory, SMALL, Wearing::default(), made).unwrap();
+    memory.keep_past();
+    Mapping::create(&SimulatedChip::open(memory.clone(), made).unwrap(), made).unwrap();
+    let flash = flash_on(memory.clone(), made).unwrap();
+    let params = Params::fitting(flash.geometry(), 32, 150).unwrap();
+    FlashDisk::create(&flash, &params, &master(), &random(made)).unwrap();
+    drop(flash);
+    let (mut model, mut next_stamp) = (Model::new("the disk", params.blocks), 0);
+    for _ in 0..SESSIONS {
+        let disk = open(memory.clone(), &params, false, rng.next_u64()).unwrap();
+        work(&disk, &mut model, &mut rng, &mut next_stamp);
+        if rng.chance(1, 3) {
+            disk.close().unwrap();
+        }
+    }
+    let own = 0..len - SMALL.len();
+    let truths = |first| Truths { first, at: vec![own.clone()] };
+    let latest = Promise::Latest { but_discarded: false };
+    let kinds = [(truths(false), Promise::Own), (truths(true), latest)];
+    let open = |medium: Arc<dyn Medium>, read_only, seed| -> Result<Vec<Arc<dyn Disk>>> {
+        Ok(vec![Arc::new(open(medium, &params, read_only, seed)?)])
+    };
+    let (models, afterwards) = ([model], Promise::Own);
+    Past { medium: &memory, models: &models, open: &open, writes: true, kinds: &kinds, afterwards }
+        .open_under_lies(&mut rng, shown);
+}
+
+#[test]
+fn every_block_is_its_own_whatever_the_chip_answers() {
+    let mut shown = Openings::new(200, 1);
+    while shown.left() > 0 {
+        play(&mut shown);
+    }
+    shown.nothing_is_wrong("flash");
+}

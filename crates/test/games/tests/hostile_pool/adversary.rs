@@ -1,0 +1,339 @@
+//! What an adversary in the pool does to a disk: each object and key of it and of its snapshots is removed, cut, put back to what
+//! it was in any session, or replaced by another.
+
+use crate::fixture::*;
+use lacuna_contracts::{BlockAddr, Disk};
+use lacuna_crypto::Cipher;
+use lacuna_medium::{Key, MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
+use lacuna_sealed_objects::{ObjectLayout, SnapshotRecord, list_snapshots};
+use std::collections::BTreeSet;
+
+/// Three whole segments and a part of one.
+const BLOCKS: u64 = 3 * 1024 + 200;
+/// The data objects: the segments, and the mark.
+const DATA: [u64; 5] = [0, 1, 2, 3, 1 << 32];
+/// Those of the book: the table of snapshots, and the version table.
+const BOOK: [u64; 2] = [0, 1];
+/// The object of the book that holds the version table.
+pub(crate) const VERSION_TABLE: u64 = 1;
+/// Blocks that are looked at: those that any session writes, and some that none does.
+pub(crate) const WATCHED: [u64; 16] =
+    [0, 1, 2, 130, 131, 200, 1023, 1024, 1025, 1030, 1500, 2048, 2049, 3072, 3073, BLOCKS - 1];
+/// What each session writes, with its number as the stamp: first block and count. The first part is flushed alone.
+const SESSIONS: [&[(u64, u64)]; 5] = [
+    &[(0, 2), (130, 1), (1023, 3), (2048, 1)],
+    &[(0, 1), (1024, 1)],
+    &[(130, 1), (1030, 1)],
+    &[(0, 1), (3072, 2)],
+    &[(1023, 2), (3072, 1), (200, 1)],
+];
+/// The sessions at whose ends a snapshot is made.
+const SNAPSHOTS: [(usize, &str); 2] = [(2, "early"), (4, "late")];
+/// The session that discards block 1.
+const DISCARDS: usize = 3;
+
+/// What was there at a moment.
+pub(crate) struct Moment {
+    pub(crate) session: usize,
+    /// Whether it is after the end of the session.
+    pub(crate) closed: bool,
+    data: Vec<Option<MemoryObject>>,
+    book: Vec<Option<MemoryObject>>,
+    /// Of the watched blocks.
+    pub(crate) stamps: Vec<u64>,
+}
+
+impl Moment {
+    /// Whether the object of a segment was there.
+    pub(crate) fn has(&self, segment: u64) -> bool {
+        self.data[segment as usize].is_some()
+    }
+}
+
+/// A snapshot of the disk.
+pub(crate) struct Kept {
+    pub(crate) name: &'static str,
+    record: SnapshotRecord,
+    /// What was there when it was made.
+    moment: usize,
+}
+
+/// One of the two families of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Data,
+    Book,
+}
+
+/// Where an object lies: as it is now, or in a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) family: Family,
+    pub(crate) object: u64,
+    pub(crate) snapshot: Option<usize>,
+}
+
+/// What is done to an object. Moments are named by their numbers.
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    Remove,
+    Cut(u64),
+    PutBack(usize),
+    /// Another object of its family, as it is now.
+    CloneOf(u64),
+    RemoveKey(Key),
+    PutBackKey(Key, usize),
+    /// All bytes and no key.
+    PutBackBytes(usize),
+    /// All keys and no byte.
+    PutBackKeys(usize),
+    /// The bytes between two offsets.
+    PutBackRange(u64, u64, usize),
+    ZeroRange(u64, u64),
+}
+
+impl Act {
+    /// Whether it leaves something of the object as it was.
+    pub(crate) fn is_partial(&self) -> bool {
+        !matches!(self, Act::Remove | Act::Cut(_) | Act::PutBack(_) | Act::CloneOf(_))
+    }
+}
+
+pub(crate) type Attack = Vec<(Place, Act)>;
+
+/// A disk with its past.
+pub(crate) struct Pool {
+    pub(crate) scene: Scene,
+    pub(crate) moments: Vec<Moment>,
+    pub(crate) snapshots: Vec<Kept>,
+}
+
+fn watched(first: u64, count: u64) -> impl Iterator<Item = usize> {
+    (0..WATCHED.len()).filter(move |at| (first..first + count).contains(&WATCHED[*at]))
+}
+
+impl Pool {
+    pub(crate) fn new(cipher: Cipher, layout: ObjectLayout) -> Pool {
+        let scene = Scene::new(cipher, layout, BLOCKS);
+        let mut pool = Pool { scene, moments: vec![], snapshots: vec![] };
+        let mut stamps = vec![0; WATCHED.len()];
+        pool.keep(0, true, &stamps);
+        for (session, writes) in (1..).zip(SESSIONS) {
+            let disk = pool.scene.open_seeded(session as u64);
+            for (nth, (first, count)) in writes.iter().enumerate() {
+                write(&disk, *first, *count, session as u64);
+                disk.flush().unwrap();
+                watched(*first, *count).for_each(|at| stamps[at] = session as u64);
+                if nth == 0 {
+                    pool.keep(session, false, &stamps);
+                }
+            }
+            if session == DISCARDS {
+                disk.discard(BlockAddr(1), 1).unwrap();
+                disk.flush().unwrap();
+                watched(1, 1).for_each(|at| stamps[at] = 0);
+            }
+            if let Some((_, name)) = SNAPSHOTS.into_iter().find(|(at, _)| *at == session) {
+                disk.create_snapshot(name).unwrap();
+                let record = list_snapshots(&*pool.scene.book).unwrap().pop().unwrap();
+                pool.snapshots.push(Kept { name, record, moment: pool.moments.len() });
+            }
+            pool.keep(session, false, &stamps);
+            disk.close().unwrap();
+            pool.keep(session, true, &stamps);
+        }
+        pool
+    }
+
+    fn keep(&mut self, session: usize, closed: bool, stamps: &[u64]) {
+        let Scene { data, book, .. } = &self.scene;
+        let data = DATA.iter().map(|object| data.object(*object)).collect();
+        let book = BOOK.iter().map(|object| book.object(*object)).collect();
+        self.moments.push(Moment { session, closed, data, book, stamps: stamps.to_vec() });
+    }
+
+    /// What the disk holds.
+    pub(crate) fn stamps(&self) -> &[u64] {
+        &self.moments.last().unwrap().stamps
+    }
+
+    /// What a snapshot of it holds.
+    pub(crate) fn stamps_at(&self, snapshot: usize) -> &[u64] {
+        &self.moments[self.snapshots[snapshot].moment].stamps
+    }
+
+    fn at(&self, moment: usize, family: Family, object: u64) -> Option<&MemoryObject> {
+        let moment = &self.moments[moment];
+        let (objects, states) = match family {
+            Family::Data => (&DATA[..], &moment.data),
+            Family::Book => (&BOOK[..], &moment.book),
+        };
+        states[objects.iter().position(|o| *o == object).unwrap()].as_ref()
+    }
+
+    fn now(&self, place: Place) -> Option<&MemoryObject> {
+        let moment = place.snapshot.map_or(self.moments.len() - 1, |nth| self.snapshots[nth].moment);
+        self.at(moment, place.family, place.object)
+    }
+
+    /// The object that an act leaves in a place.
+    fn after(&self, place: Place, act: &Act) -> Option<MemoryObject> {
+        let then = |moment| self.at(moment, place.family, place.object);
+        let whole = |moment| then(moment).map_or(vec![], MemoryObject::bytes);
+        let bytes;
+        let steps = match act {
+            Act::Remove => return None,
+            Act::PutBack(moment) => return then(*moment).cloned(),
+            Act::CloneOf(object) => {
+                return self.now(Place { object: *object, snapshot: None, ..place }).cloned();
+            }
+            Act::Cut(len) => vec![Step::Truncate(*len)],
+            Act::RemoveKey(key) => vec![Step::RemoveKeys(vec![key.clone()])],
+            Act::PutBackKey(key, moment) => match then(*moment).and_then(|old| old.keys().get(key)) {
+                Some(value) => vec![Step::SetKeys(vec![(key.clone(), value.clone())])],
+                None => vec![Step::RemoveKeys(vec![key.clone()])],
+            },
+            Act::PutBackBytes(moment) => {
+                bytes = whole(*moment);
+                vec![Step::Truncate(0), Step::Write { offset: 0, data: &bytes }]
+            }
+            Act::PutBackKeys(moment) => {
+                let keys = then(*moment).map(|old| old.keys().clone()).unwrap_or_default();
+                let all = Step::RemoveKeyRange(vec![], vec![0xff]);
+                vec![all, Step::SetKeys(keys.into_iter().collect())]
+            }
+            Act::PutBackRange(start, end, moment) => {
+                let mut all = whole(*moment);
+                all.resize(all.len().max(*end as usize), 0);
+                bytes = all[*start as usize..*end as usize].to_vec();
+                vec![Step::Write { offset: *start, data: &bytes }]
+            }
+            Act::ZeroRange(start, end) => vec![Step::Zero { offset: *start, len: end - start }],
+        };
+        let bench = MemoryObjects::new(true);
+        bench.replace(0, self.now(place).cloned());
+        bench.apply_one(Transaction { object: 0, steps }).unwrap();
+        bench.object(0)
+    }
+
+    /// Does it to a copy of the disk.
+    pub(crate) fn perform(&self, left: &Scene, attack: &Attack) {
+        for (place, act) in attack {
+            let state = self.after(*place, act);
+            let store = if place.family == Family::Data { &left.data } else { &left.book };
+            match place.snapshot.map(|nth| &self.snapshots[nth].record) {
+                None => store.replace(place.object, state),
+                Some(record) if place.family == Family::Data => {
+                    store.replace_at(place.object, record.data_id, state);
+                }
+                Some(record) => store.replace_at(place.object, record.book_id, state),
+            }
+        }
+    }
+
+    /// The moments at which an object was another than before.
+    fn versions(&self, family: Family, object: u64) -> Vec<usize> {
+        let numbers = 0..self.moments.len();
+        if family == Family::Book {
+            return numbers.collect();
+        }
+        let touched = |session: usize| {
+            let writes = session.checked_sub(1).map_or(&[][..], |at| SESSIONS[at]);
+            let of_mark = SNAPSHOTS.iter().any(|(at, _)| *at == session) && object == DATA[4];
+            let discards = session == DISCARDS && object == 0;
+            session == 0
+                || of_mark
+                || discards
+                || writes
+                    .iter()
+                    .any(|(first, count)| (first / 1024..=(first + count - 1) / 1024).contains(&object))
+        };
+        numbers.filter(|number| touched(self.moments[*number].session)).collect()
+    }
+
+    /// Whether a segment was written after a session.
+    pub(crate) fn is_written_after(&self, segment: u64, session: usize) -> bool {
+        self.versions(Family::Data, segment).iter().any(|number| self.moments[*number].session > session)
+    }
+
+    /// What can be done to one part of an object as it is now.
+    fn partial_acts(&self, object: u64) -> Vec<Act> {
+        let versions = self.versions(Family::Data, object);
+        let present = Place { family: Family::Data, object, snapshot: None };
+        let mut acts = vec![];
+        if self.scene.params.layout.needs_keys() {
+            let states = versions.iter().map(|at| self.at(*at, Family::Data, object));
+            let all = states.chain([self.now(present)]).flatten().flat_map(|state| state.keys().keys());
+            for key in all.cloned().collect::<BTreeSet<Key>>() {
+                acts.push(Act::RemoveKey(key.clone()));
+                acts.extend(versions.iter().map(|at| Act::PutBackKey(key.clone(), *at)));
+            }
+            acts.extend(versions.iter().map(|at| Act::PutBackKeys(*at)));
+            acts.extend(versions.iter().map(|at| Act::PutBackBytes(*at)));
+            return acts;
+        }
+        let m = self.scene.meta();
+        let seal = 1024 * (4096 + m);
+        for block in WATCHED.iter().filter(|block| **block / 1024 == object) {
+            let (at, x) = (self.scene.data_at(*block), block % 1024);
+            let meta = match self.scene.params.layout {
+                ObjectLayout::Interleaved => at + 4096,
+                _ => 1024 * 4096 + m * x,
+            };
+            acts.push(Act::ZeroRange(meta, meta + m));
+            for version in &versions {
+                acts.push(Act::PutBackRange(meta, meta + m, *version));
+                acts.push(Act::PutBackRange(at, at + 4096, *version));
+            }
+        }
+        for version in versions {
+            acts.push(Act::PutBackRange(0, seal, version));
+            acts.push(Act::PutBackRange(seal, seal + 32, version));
+        }
+        acts
+    }
+
+    /// Everything that can be done to whole objects, as they are now and in the snapshots.
+    pub(crate) fn acts_on_objects(&self) -> Vec<(Place, Act)> {
+        let mut acts = vec![];
+        for (family, objects) in [(Family::Data, &DATA[..]), (Family::Book, &BOOK[..])] {
+            for &object in objects {
+                let present = Place { family, object, snapshot: None };
+                let versions = self.versions(family, object);
+                let others = || {
+                    objects.iter().filter(move |other| **other != object).map(|other| Act::CloneOf(*other))
+                };
+                let mut add = |place, act| acts.push((place, act));
+                for act in [Act::Remove, Act::Cut(0), Act::Cut(100), Act::Cut(5000)] {
+                    add(present, act);
+                }
+                versions.iter().for_each(|at| add(present, Act::PutBack(*at)));
+                others().for_each(|act| add(present, act));
+                for nth in 0..self.snapshots.len() {
+                    let place = Place { snapshot: Some(nth), ..present };
+                    add(place, Act::Remove);
+                    add(place, Act::Cut(100));
+                    versions.iter().for_each(|at| add(place, Act::PutBack(*at)));
+                    others().for_each(|act| add(place, act));
+                }
+            }
+        }
+        acts
+    }
+
+    /// Everything that can be done to single parts of the segments' objects.
+    pub(crate) fn acts_on_parts(&self) -> Vec<(Place, Act)> {
+        let place = |object, snapshot| Place { family: Family::Data, object, snapshot };
+        let of_object = |object: u64| {
+            let acts = self.partial_acts(object);
+            let snapshots = [None, Some(0), Some(1)];
+            snapshots
+                .into_iter()
+                .flat_map(|at| {
+                    acts.iter().map(move |act| (place(object, at), act.clone())).collect::<Vec<_>>()
+                })
+                .collect::<Vec<_>>()
+        };
+        (0..4).flat_map(of_object).collect()
+    }
+}

@@ -1,0 +1,61 @@
+//! The replay game against every scheme: thousands of seeded runs, in none of which the adversary wins.
+//!
+//! `LACUNA_GAMES` sets the runs for each scheme (default 500), `LACUNA_SEED` the seed.
+
+#[path = "../../../../parts/integrity/tests/fixture/mod.rs"]
+mod fixture;
+mod replay;
+
+use lacuna_games::{fold, games};
+use lacuna_integrity::{Choice, Scheme};
+use lacuna_sim::cuts::setting;
+use replay::Game;
+
+/// Operations of a run.
+const STEPS: u64 = 30;
+
+fn play(choice: Choice) {
+    let (runs, first) = (games(500), setting("LACUNA_SEED", 0) << 20);
+    let (mut noticed, mut digest) = (0, 0u64);
+    for seed in first..first + runs {
+        let block_size = [128, 256, 512, 4096][(seed % 4) as usize];
+        let game = match seed % 10 {
+            0 | 5 => Game::scattered(seed, choice, block_size),
+            // The size does not matter to the trees, and small blocks are fast.
+            1 | 4 => Game::wide(seed, choice, block_size.min(256)),
+            _ => Ok(Game::new(seed, choice, block_size)),
+        };
+        let mut game = game.unwrap_or_else(|e| panic!("{choice:?}, seed {seed}: {e}"));
+        game.play(STEPS).unwrap_or_else(|won| panic!("{choice:?}, seed {seed}: {won}"));
+        noticed += game.noticed;
+        digest = fold(digest, game.noticed);
+    }
+    println!("{choice:?}: {runs} runs, seed {first}, {noticed} errors, digest {digest:016x}");
+    assert!(noticed > runs, "the adversary hardly tried: {noticed} errors");
+}
+
+#[test]
+fn mt_eint_returns_the_latest_content_or_an_error() {
+    play(Choice::Fixed(Scheme::Mt));
+}
+
+#[test]
+fn rand_eint_returns_the_latest_content_or_an_error() {
+    play(Choice::Fixed(Scheme::Rand));
+}
+
+#[test]
+fn comp_eint_returns_the_latest_content_or_an_error() {
+    play(Choice::Fixed(Scheme::Comp));
+}
+
+#[test]
+fn auto_returns_the_latest_content_or_an_error() {
+    play(Choice::Auto);
+}
+
+#[test]
+fn encryption_alone_loses() {
+    let lost = (0..50).any(|seed| Game::new(seed, Choice::Fixed(Scheme::None), 512).play(STEPS).is_err());
+    assert!(lost);
+}

@@ -1,0 +1,296 @@
+//! What the keys of levels 0 to *d* show of a trace, read as the format is described and not by its own reader; and the bytes
+//! that they do not open, counted.
+
+use lacuna_contracts::{BLOCK_SIZE, Secret};
+use lacuna_crypto::{AesBlock, XAES_NONCE, XaesKey, derive};
+use lacuna_levels::{Entry, SALT_LEN, WriteKey};
+use lacuna_oblivious::Params;
+use lacuna_sim::{OpKind, Record};
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hasher};
+use std::ops::Range;
+
+use crate::fixture::regions::{CELL, GROUP, GROUP_LEN, Regions, STASH_SLOTS};
+
+// Of a head.
+const DIGEST: Range<usize> = 48..64;
+const LEVELS_AT: usize = 64;
+const COVERS_AT: usize = 544;
+const STASH_AT: usize = 2336;
+const PUBLIC_AT: usize = 2720;
+// Of a cell, after its block.
+const NONCE: Range<usize> = BLOCK_SIZE..BLOCK_SIZE + XAES_NONCE;
+const COVER: Range<usize> = NONCE.end..NONCE.end + 16;
+const TAG: Range<usize> = COVER.end..COVER.end + 16;
+
+/// How often each byte occurred.
+pub(crate) struct Bytes([u64; 256]);
+
+impl Bytes {
+    fn count(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0[usize::from(*byte)] += 1);
+    }
+
+    pub(crate) fn add(&mut self, other: &Bytes) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
+    }
+
+    /// Asserts that these could be random bytes.
+    pub(crate) fn assert_uniform(&self, what: &str) {
+        let all: u64 = self.0.iter().sum();
+        assert!(all > 1 << 20, "{what}: {all} bytes show nothing");
+        let statistic = chi_square(&self.0);
+        // Mean 255, standard deviation 22.6: six of them away.
+        assert!((120.0..392.0).contains(&statistic), "{what}: chi-square {statistic} over {all} bytes");
+        let ones: u64 = (0u64..).zip(self.0).map(|(byte, count)| u64::from(byte.count_ones()) * count).sum();
+        let bits = all as f64 * 8.0;
+        assert!(
+            (ones as f64 - bits / 2.0).abs() < 6.0 * (bits / 4.0).sqrt(),
+            "{what}: {ones} ones of {bits}"
+        );
+    }
+}
+
+impl Default for Bytes {
+    fn default() -> Bytes {
+        Bytes([0; 256])
+    }
+}
+
+/// The chi-square statistic of counts, against uniform.
+pub(crate) fn chi_square(counts: &[u64]) -> f64 {
+    let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+    counts.iter().map(|n| (*n as f64 - expected).powi(2) / expected).sum()
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// A block of a level that is known: the level, what it is, the place, and a hash of what it holds.
+pub(crate) type Block = (u8, u64, u64, u64);
+
+/// What a write shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Nothing,
+    /// Salt, public part, and of each level that is known what it says of itself and what it put where.
+    Head(Vec<u8>, Vec<(Vec<u8>, Vec<u64>)>),
+    /// The blocks that are known among the cells and slots of a batch.
+    Record(Vec<Option<Block>>),
+    /// A cell, written in place.
+    Cell(u64, Option<Block>),
+}
+
+/// One write or sync.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub kind: OpKind,
+    pub offset: u64,
+    pub len: u64,
+    pub ok: bool,
+    pub shown: Shown,
+}
+
+impl Seen {
+    /// What everybody sees.
+    pub(crate) fn outside(&self) -> (OpKind, u64, u64, bool) {
+        (self.kind, self.offset, self.len, self.ok)
+    }
+}
+
+struct Known {
+    level: Secret<32>,
+    blocks: XaesKey,
+    entries: AesBlock,
+}
+
+/// Someone with the keys of levels 0 to some depth who watches the medium.
+pub(crate) struct Observer {
+    params: Params,
+    regions: Regions,
+    known: Vec<Known>,
+    /// What the ring had for each cell, hashed, and what that shows.
+    in_ring: HashMap<u64, HashMap<u64, Option<Block>>>,
+    in_meta: HashSet<u64>,
+    /// A record whose head is still to come.
+    record: Vec<u8>,
+    pub trace: Vec<Seen>,
+    /// All bytes of records and heads.
+    pub all: Bytes,
+    /// Those that the keys do not open.
+    pub rest: Bytes,
+}
+
+impl Observer {
+    pub(crate) fn new(params: &Params, masters: &[Secret<32>], uuid: &[u8; 16]) -> Observer {
+        let known = masters.iter().map(|master| {
+            let level = derive(master, "oblivious level", uuid);
+            Known {
+                blocks: XaesKey::new(&derive(&level, "oblivious cell", &[])),
+                entries: AesBlock::new(&derive(&level, "oblivious entry", &[])),
+                level,
+            }
+        });
+        Observer {
+            params: *params,
+            regions: Regions::of(params),
+            known: known.collect(),
+            in_ring: HashMap::new(),
+            in_meta: HashSet::new(),
+            record: Vec::new(),
+            trace: Vec::new(),
+            all: Bytes::default(),
+            rest: Bytes::default(),
+        }
+    }
+
+    /// Writes and syncs, as they come; reads leave no trace on a medium.
+    pub(crate) fn watch(&mut self, records: Vec<Record>) {
+        for record in records.into_iter().filter(|record| record.kind != OpKind::Read) {
+            let Record { kind, offset, len, ok, contents, .. } = record;
+            let shown = contents.map_or(Shown::Nothing, |bytes| self.read(offset, bytes));
+            self.trace.push(Seen { kind, offset, len, ok, shown });
+        }
+    }
+
+    pub(crate) fn cells_start(&self) -> u64 {
+        self.regions.cells_start as u64
+    }
+
+    /// The cells of a batch that belong to a level.
+    fn slots(&self, level: usize) -> Range<usize> {
+        let operations = usize::from(self.params.plan.operations);
+        let of = |level: usize| match level {
+            0 => operations,
+            1 => (operations / 2).max(3),
+            2 => (operations / 8).max(3),
+            _ => 3,
+        };
+        let k = usize::from(self.params.plan.per_write);
+        let drawn = |level: usize| (of(level) * k).next_multiple_of(GROUP);
+        let first = (0..level).map(drawn).sum::<usize>();
+        first..first + drawn(level)
+    }
+
+    fn read(&mut self, offset: u64, bytes: Vec<u8>) -> Shown {
+        if offset >= self.cells_start() {
+            let at = (offset - self.cells_start()) as usize;
+            let (group, within) = (at / GROUP_LEN, at % GROUP_LEN);
+            if within >= GROUP * BLOCK_SIZE {
+                assert!(
+                    bytes.len() == CELL - BLOCK_SIZE && self.in_meta.contains(&hash(&bytes)),
+                    "what was in the ring"
+                );
+                return Shown::Nothing;
+            }
+            assert!(within.is_multiple_of(BLOCK_SIZE) && bytes.len() == BLOCK_SIZE, "a cell is a page");
+            let cell = (group * GROUP + within / BLOCK_SIZE) as u64;
+            let block = self.in_ring.get(&cell).and_then(|known| known.get(&hash(&bytes)));
+            return Shown::Cell(cell, *block.expect("what goes in place was in the ring"));
+        }
+        if offset >= self.regions.ring_start as u64 {
+            assert_eq!(bytes.len(), self.regions.record);
+            self.record = bytes;
+            return Shown::Nothing;
+        }
+        assert_eq!(bytes.len(), BLOCK_SIZE);
+        self.head(&bytes)
+    }
+
+    /// Reads a head, and when its first copy comes the record before it.
+    fn head(&mut self, head: &[u8]) -> Shown {
+        let salt: [u8; SALT_LEN] = head[..SALT_LEN].try_into().unwrap();
+        let keys: Vec<WriteKey> = self
+            .known
+            .iter()
+            .map(|known| WriteKey::derive(&known.level, "oblivious batch", &salt).unwrap())
+            .collect();
+        let mut public = head[PUBLIC_AT..].to_vec();
+        let tag = head[SALT_LEN..DIGEST.start].try_into().unwrap();
+        keys[0].open(1, 0, &head[DIGEST.start..PUBLIC_AT], &mut public, &tag).expect("a head of level 0");
+        let mut said = Vec::new();
+        for (level, key) in keys.iter().enumerate() {
+            let slots = self.slots(level);
+            let covers = &head[COVERS_AT + slots.start * 8..COVERS_AT + slots.end * 8];
+            let stash = if level == 0 { &head[STASH_AT..PUBLIC_AT] } else { &[] };
+            let at = LEVELS_AT + level * 120;
+            let mut body = head[at..at + 104].to_vec();
+            let tag = head[at + 104..at + 120].try_into().unwrap();
+            key.open(3, level as u8, &[covers, stash].concat(), &mut body, &tag).expect("what a level says");
+            let entry = |domain: u8, slot: usize, cover: &[u8]| {
+                let pad = key.cover(domain, slot as u8, Entry::Empty);
+                let plain: Vec<u8> = cover.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect();
+                u64::from_le_bytes(plain.try_into().unwrap())
+            };
+            let put = slots.zip(covers.chunks_exact(8)).map(|(slot, cover)| entry(4, slot, cover));
+            let stashed = stash.chunks_exact(8).enumerate().map(|(slot, cover)| entry(5, slot, cover));
+            said.push((body, put.chain(stashed).collect()));
+        }
+        if !self.record.is_empty() {
+            assert!(head[DIGEST] == keys[0].digest(2, &self.record), "a head belongs to its record");
+            self.all.count(head);
+            let known = self.slots(self.known.len() - 1).end;
+            self.rest.count(&head[LEVELS_AT + self.known.len() * 120..COVERS_AT]);
+            self.rest.count(&head[COVERS_AT + known * 8..STASH_AT]);
+            let blocks = self.record(&public, &said);
+            self.trace.last_mut().expect("the record").shown = Shown::Record(blocks);
+        }
+        Shown::Head([&salt[..], &public].concat(), said)
+    }
+
+    fn record(&mut self, public: &[u8], said: &[(Vec<u8>, Vec<u64>)]) -> Vec<Option<Block>> {
+        let record = std::mem::take(&mut self.record);
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let seq = number(&public[..8]);
+        self.all.count(&record);
+        let drawn = self.params.batch_cells();
+        let mut blocks = Vec::new();
+        for (slot, bytes) in record.chunks_exact(CELL).enumerate().take(drawn + STASH_SLOTS) {
+            let level = (0..self.known.len()).find(|level| self.slots(*level).contains(&slot));
+            let level = if slot < drawn { level } else { Some(0) };
+            let block = level.and_then(|level| self.open(level, bytes));
+            if block.is_none() {
+                self.rest.count(bytes);
+            }
+            if let Some((level, entry, place, _)) = block {
+                let listed = &said[usize::from(level)].1;
+                let at = if slot < drawn {
+                    slot - self.slots(level.into()).start
+                } else {
+                    slot - drawn + self.slots(0).len()
+                };
+                // Of a cell that stays, or a slot that was filled by chance, a head says nothing.
+                let now = place >> 40 & ((1 << 23) - 1) == seq;
+                assert_eq!(listed[at], if now { entry } else { 0 }, "a head says what a cell holds");
+            }
+            if slot < drawn {
+                let at = 40 + slot / GROUP * 5;
+                let cell = number(&public[at..at + 5]) * GROUP as u64 + (slot % GROUP) as u64;
+                self.in_ring.entry(cell).or_default().insert(hash(&bytes[..BLOCK_SIZE]), block);
+                self.in_meta.insert(hash(&bytes[BLOCK_SIZE..]));
+            }
+            blocks.push(block);
+        }
+        blocks
+    }
+
+    /// The block of a level in a cell, if there is one, and counts what it leaves closed.
+    fn open(&mut self, level: usize, bytes: &[u8]) -> Option<Block> {
+        let known = &self.known[level];
+        let nonce: [u8; XAES_NONCE] = bytes[NONCE].try_into().unwrap();
+        let pad = known.entries.encrypt(nonce[..16].try_into().unwrap());
+        let plain: Vec<u8> = pad.iter().zip(&bytes[COVER]).map(|(pad, byte)| pad ^ byte).collect();
+        let word = |at: usize| u64::from_le_bytes(plain[at..at + 8].try_into().unwrap());
+        let (entry, place) = (word(0), word(8));
+        let aad = [place.to_le_bytes(), entry.to_le_bytes()].concat();
+        let mut block = bytes[..BLOCK_SIZE].to_vec();
+        let opened = known.blocks.open_in_place(&nonce, &aad, &mut block, &bytes[TAG].try_into().unwrap());
+        opened.unwrap().ok()?;
+        self.rest.count(&nonce);
+        self.rest.count(&bytes[TAG.end..]);
+        Some((level as u8, entry, place, hash(&block)))
+    }
+}

@@ -1,0 +1,38 @@
+//! `flash`: the nonces of headers are hedged.
+
+#[path = "../../../../formats/flash/tests/fixture/mod.rs"]
+mod fixture;
+
+use crate::no_nonce_serves_twice;
+use fixture::Bed;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
+
+fn content(block: u64, version: u64) -> Vec<u8> {
+    (version << 20 | block).to_le_bytes().into_iter().cycle().take(BLOCK_SIZE).collect()
+}
+
+/// Both copies, each from the beginning: what they do before they part is the same.
+fn copies() {
+    for copy in 1..3 {
+        let mut bed = Bed::small(3);
+        let disk = bed.open();
+        let write = |block, version| disk.write(BlockAddr(block), &content(block, version)).unwrap();
+        (0..20).for_each(|block| write(block, 1));
+        disk.flush().unwrap();
+        // Here they part; some of what they write is alike.
+        for round in 0..3 {
+            (0..20).for_each(|block| write(block, 100 * copy + round));
+            write(30, round);
+            disk.flush().unwrap();
+        }
+        disk.discard(BlockAddr(copy), 3).unwrap();
+        disk.purge().unwrap();
+        (5..15).for_each(|block| write(block, 200 * copy));
+        disk.close().unwrap();
+    }
+}
+
+#[test]
+fn flash() {
+    no_nonce_serves_twice("flash", 101, 1, copies);
+}

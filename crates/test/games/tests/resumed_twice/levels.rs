@@ -1,0 +1,27 @@
+//! Disks with levels ([`lacuna_testkit::levels::resume_twice`]): the copies take different data on level 0, or on a hidden level
+//! alone. What is hedged is the salts of stripes in `deniable`, and the nonces of cells and the salts of batches in `oblivious`.
+
+#[path = "../../../../formats/deniable/tests/fixture/mod.rs"]
+mod deniable;
+#[path = "../../../../formats/oblivious/tests/fixture/mod.rs"]
+mod oblivious;
+
+use crate::no_nonce_serves_twice;
+use lacuna_levels::LevelFormat;
+use lacuna_testkit::levels::resume_twice;
+
+fn play<F: LevelFormat>(params: &F) {
+    for parting in 0..3 {
+        no_nonce_serves_twice(&format!("level {parting}"), 101, 1, || resume_twice(params, parting));
+    }
+}
+
+#[test]
+fn deniable() {
+    play(&deniable::params());
+}
+
+#[test]
+fn oblivious() {
+    play(&oblivious::params());
+}

@@ -1,0 +1,38 @@
+//! `sealed-objects`: the nonces of seals and pages are hedged.
+
+#[path = "../../../../formats/sealed-objects/tests/fixture/mod.rs"]
+mod fixture;
+
+use crate::no_nonce_serves_twice;
+use fixture::{Scene, run};
+use lacuna_contracts::{BlockAddr, Disk};
+use lacuna_crypto::Cipher;
+use lacuna_sealed_objects::ObjectLayout;
+
+/// Both copies, each from the beginning: what they do before they part is the same.
+fn copies(cipher: Cipher, layout: ObjectLayout) {
+    for copy in 1..3 {
+        let scene = Scene::new(cipher, layout, 2048);
+        let disk = scene.open_seeded(7);
+        let write = |first: u64, count: u64, stamp: u64| {
+            disk.write(BlockAddr(first), &run(first, count, stamp)).unwrap();
+        };
+        write(0, 8, 1);
+        disk.flush().unwrap();
+        // Here they part.
+        write(3, 4, 10 + copy);
+        write(100, 1, 5);
+        disk.flush().unwrap();
+        write(1024, 256, 20 + copy);
+        disk.close().unwrap();
+    }
+}
+
+#[test]
+fn sealed_objects() {
+    for cipher in [Cipher::Gcm, Cipher::XtsRandom] {
+        for layout in ObjectLayout::ALL {
+            no_nonce_serves_twice(&format!("{cipher:?}, {layout:?}"), 501, 201, || copies(cipher, layout));
+        }
+    }
+}

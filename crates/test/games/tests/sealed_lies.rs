@@ -1,0 +1,112 @@
+//! A medium that answers two reads of one place differently, with any version that the place ever had or with the content of
+//! another. What holds with each cipher:
+//!
+//! - `gcm`: a block reads as a version of its own, whole, zeros among them, or fails.
+//! - `xts-random`, `xts`, `hctr2`: the same, or as noise, since nothing authenticates a block; never as another block's content. Map
+//!   and journal are authenticated, so that no session ends but with a result or an error.
+//! - Where first reads of all places are true, every block reads as its latest version or fails, with every cipher: no second
+//!   read decides against a first one.
+//!
+//! `LACUNA_LIES` sets the openings for all ciphers together (default 200), `LACUNA_SEED` the seed.
+
+#[path = "../../../formats/sealed/tests/fixture/mod.rs"]
+mod fixture;
+
+use fixture::{create, open_with, options, params};
+use lacuna_contracts::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_medium::Medium;
+use lacuna_sealed::{OpenOptions, Sealed};
+use lacuna_sim::versions::{Model, Worked, run};
+use lacuna_sim::{CrashMedium, Rng, Truths};
+use lacuna_testkit::openings::{Openings, Past, Promise};
+use std::sync::Arc;
+
+const BLOCKS: u64 = SEGMENT_BLOCKS + 60;
+/// Ciphers.
+const PLAYS: usize = 4;
+/// Sessions before the medium lies.
+const SESSIONS: u64 = 3;
+
+/// Small writes, discards and flushes in a corner of each segment, and now and then a stream over the first.
+fn work(disk: &Sealed, model: &mut Model, rng: &mut Rng, next_stamp: &mut u64) {
+    for _ in 0..20 + rng.below(20) {
+        let choice = rng.below(40);
+        let count = 1 + rng.below(4);
+        let first = rng.below(50) + if rng.chance(1, 2) { SEGMENT_BLOCKS } else { 0 };
+        let mut worked = Worked { disk, model, rng, next_stamp };
+        let done = match choice {
+            0 => stream(&mut worked),
+            1..4 => worked.discard_at(first, count),
+            4..12 => disk.flush(),
+            _ => worked.write_at(first, count),
+        };
+        done.unwrap();
+    }
+    disk.flush().unwrap();
+}
+
+/// A new version of the first segment.
+fn stream(worked: &mut Worked<'_>) -> Result<()> {
+    *worked.next_stamp += 1;
+    let stamp = *worked.next_stamp;
+    worked.model.set(0, SEGMENT_BLOCKS, stamp);
+    (0..SEGMENT_BLOCKS)
+        .step_by(256)
+        .try_for_each(|first| worked.disk.write(BlockAddr(first), &run(first, 256, stamp)))
+}
+
+fn play(cipher: Cipher, shown: &mut Openings) {
+    let mut rng = Rng::new(shown.seed());
+    let params = params(cipher, BLOCKS);
+    let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
+    create(&*medium, &params);
+    medium.keep_past();
+    let mut model = Model::new("the disk", BLOCKS);
+    let mut next_stamp = 0;
+    for _ in 0..SESSIONS {
+        let disk = open_with(medium.clone(), &params, options(rng.next_u64())).unwrap();
+        work(&disk, &mut model, &mut rng, &mut next_stamp);
+        if rng.chance(1, 3) {
+            disk.close().unwrap();
+        }
+    }
+    let own = if cipher.authenticates() { Promise::Own } else { Promise::OwnOrNoise };
+    let truths = |first| Truths { first, ..Truths::default() };
+    let kinds = [(truths(false), own), (truths(true), Promise::Latest { but_discarded: false })];
+    let open = |medium: Arc<dyn Medium>, read_only, seed| -> Result<Vec<Arc<dyn Disk>>> {
+        let disk = open_with(medium, &params, OpenOptions { read_only, ..options(seed) })?;
+        Ok(vec![Arc::new(disk)])
+    };
+    let models = [model];
+    Past { medium: &medium, models: &models, open: &open, writes: true, kinds: &kinds, afterwards: own }
+        .open_under_lies(&mut rng, shown);
+}
+
+fn nothing_is_wrong(cipher: Cipher) {
+    let mut shown = Openings::new(200, PLAYS);
+    while shown.left() > 0 {
+        play(cipher, &mut shown);
+    }
+    shown.nothing_is_wrong(cipher.name());
+}
+
+#[test]
+fn gcm() {
+    nothing_is_wrong(Cipher::Gcm);
+}
+
+#[test]
+fn xts_random() {
+    nothing_is_wrong(Cipher::XtsRandom);
+}
+
+#[test]
+fn xts() {
+    nothing_is_wrong(Cipher::Xts);
+}
+
+#[test]
+fn hctr2() {
+    nothing_is_wrong(Cipher::Hctr2);
+}

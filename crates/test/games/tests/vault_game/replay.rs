@@ -1,0 +1,496 @@
+//! The replay game against a whole vault: an adversary who may replace, swap, truncate, delete or roll back any backing file or
+//! part of one, alone or all together, at any time, against a user who keeps the anchor. It wins if anything but the latest
+//! state or an error is shown, or if a rolled-back directory is opened as if it were the newest.
+
+use crate::world::World;
+use crate::world::ops::bytes;
+use lacuna_contracts::Kind;
+use lacuna_integrity::Choice;
+use lacuna_sim::{FolderImage, Image, Rng};
+use lacuna_vault::{Changes, FileKind, FsError, NewNode, ROOT, RenameMode, Vault};
+use std::collections::BTreeMap;
+
+const BLOCK: usize = 4096;
+const NAMES: [&[u8]; 5] = [b"one", b"two", b"three", b"four", b"five"];
+
+/// What a file may show: its latest content, and others that it may have in part since an operation on it failed.
+#[derive(Clone)]
+struct File {
+    content: Vec<u8>,
+    also: Vec<Vec<u8>>,
+}
+
+impl File {
+    fn allows(&self, at: usize, found: &[u8]) -> bool {
+        found
+            .iter()
+            .enumerate()
+            .collect::<Vec<_>>()
+            .chunk_by(|a, b| (at + a.0) / BLOCK == (at + b.0) / BLOCK)
+            .all(|chunk| {
+                let (from, to) = (at + chunk[0].0, at + chunk[0].0 + chunk.len());
+                let found: Vec<u8> = chunk.iter().map(|(_, byte)| **byte).collect();
+                let shows = |content: &Vec<u8>| {
+                    let there = &content[from.min(content.len())..to.min(content.len())];
+                    found.starts_with(there) && found[there.len()..].iter().all(|byte| *byte == 0)
+                };
+                shows(&self.content) || self.also.iter().any(shows)
+            })
+    }
+}
+
+/// What the user knows.
+#[derive(Clone, Default)]
+struct Known {
+    names: BTreeMap<Vec<u8>, u64>,
+    /// Names of which an operation failed: they may be there or not.
+    unsure: Vec<Vec<u8>>,
+    files: BTreeMap<u64, File>,
+}
+
+/// An image of the folder that the adversary took.
+struct Seen {
+    image: FolderImage,
+    /// Of the vault's last commit then.
+    number: u64,
+    /// Whether the adversary had altered something in it. Such an image is no earlier state of the vault: it is refused, and
+    /// not always as one.
+    altered: bool,
+}
+
+/// Why the adversary won.
+pub(crate) type Won = String;
+
+/// One game.
+pub(crate) struct Game {
+    world: World,
+    rng: Rng,
+    vault: Option<Vault>,
+    known: Known,
+    /// The folder after operations.
+    seen: Vec<Seen>,
+    /// Whether something was altered for good.
+    altered: bool,
+    /// Whether the anchor forgets what it knows before each opening: a check that is left out.
+    pub(crate) forgetful: bool,
+    /// Errors that the adversary caused, and rollbacks that were named as such.
+    pub(crate) noticed: u64,
+    pub(crate) named: u64,
+    context: String,
+}
+
+impl Game {
+    pub(crate) fn new(seed: u64, choice: Choice) -> Game {
+        let mut world = World::new(seed);
+        let vault = Some(world.create(choice));
+        let context = format!("seed {seed}, {}", choice.name());
+        let (rng, known) = (Rng::new(seed), Known::default());
+        Game {
+            world,
+            rng,
+            vault,
+            known,
+            seen: vec![],
+            altered: false,
+            forgetful: false,
+            noticed: 0,
+            named: 0,
+            context,
+        }
+    }
+
+    /// Plays until the user cannot go on, at most so many steps.
+    pub(crate) fn play(&mut self, steps: u64) -> Result<(), Won> {
+        for step in 0..steps {
+            let context = format!("{}, step {step}", self.context);
+            let goes_on = match self.vault {
+                Some(_) => self.operate().map_err(|won| format!("{context}: {won}"))?,
+                None => self.reopen().map_err(|won| format!("{context}: {won}"))?,
+            };
+            if !goes_on {
+                return Ok(());
+            }
+            if let Some(vault) = &self.vault
+                && step >= 5
+            {
+                if self.rng.chance(1, 3) {
+                    let number = vault.last_commit().number;
+                    self.seen.push(Seen {
+                        image: self.world.folder.snapshot(),
+                        number,
+                        altered: self.altered,
+                    });
+                }
+                if self.rng.chance(1, 4) {
+                    // Shown once, or for good.
+                    let before = self.world.folder.snapshot();
+                    self.alter();
+                    // A file that was gone is another one when it comes back: who has it open does not see it.
+                    let kept = before.names().eq(self.world.folder.snapshot().names());
+                    self.look().map_err(|won| format!("{context}: {won}"))?;
+                    let back = self.rng.chance(3, 4);
+                    if back {
+                        self.world.folder.restore(&before);
+                    }
+                    self.altered |= !(back && kept);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One operation of the user. False: it failed for good.
+    fn operate(&mut self) -> Result<bool, Won> {
+        let name = self.rng.pick(&NAMES).to_vec();
+        match self.rng.below(20) {
+            0..3 => self.make(&name),
+            3..10 => self.write(&name),
+            10 => self.truncate(&name),
+            11 => self.rename(&name),
+            12 => self.unlink(&name),
+            13..15 => self.look().map(|()| true),
+            15..17 => Ok(self.sync()),
+            _ => Ok(self.close()),
+        }
+    }
+
+    fn vault(&self) -> &Vault {
+        self.vault.as_ref().unwrap()
+    }
+
+    /// After a change that failed: whether the user can go on.
+    fn failed(&mut self, name: &[u8], e: &FsError) -> bool {
+        self.noticed += 1;
+        self.known.unsure.push(name.to_vec());
+        matches!(e, FsError::Errno(_)) || matches!(e, FsError::Storage(e) if e.kind() == Kind::Corrupt)
+    }
+
+    fn make(&mut self, name: &[u8]) -> Result<bool, Won> {
+        match self.vault().make(ROOT, name, NewNode::File, 0o644, 0, 0) {
+            Ok(attr) => {
+                if self.known.names.contains_key(name) && !self.is_unsure(name) {
+                    return Err(format!("{name:?} was made although it is there"));
+                }
+                self.known.names.insert(name.to_vec(), attr.ino);
+                self.known.files.insert(attr.ino, File { content: vec![], also: vec![] });
+                Ok(true)
+            }
+            Err(FsError::Errno(libc::EEXIST))
+                if self.known.names.contains_key(name) || self.is_unsure(name) =>
+            {
+                Ok(true)
+            }
+            Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be made: {errno}")),
+            Err(e) => Ok(self.failed(name, &e)),
+        }
+    }
+
+    fn is_unsure(&self, name: &[u8]) -> bool {
+        self.known.unsure.iter().any(|unsure| unsure == name)
+    }
+
+    fn write(&mut self, name: &[u8]) -> Result<bool, Won> {
+        let Some(&ino) = self.known.names.get(name) else { return Ok(true) };
+        let len = self.known.files[&ino].content.len() as u64;
+        let offset = match self.rng.below(3) {
+            0 => len,
+            1 => self.rng.below(len + 5000),
+            _ => self.rng.below(len / BLOCK as u64 + 2) * BLOCK as u64,
+        };
+        let count =
+            if self.rng.chance(1, 6) { self.rng.below(50) * BLOCK as u64 } else { self.rng.below(9000) };
+        let data = bytes(&mut self.rng, count as usize);
+        let written = self.vault().write(ino, offset, &data);
+        let file = self.known.files.get_mut(&ino).unwrap();
+        let mut next = file.content.clone();
+        let end = offset as usize + data.len();
+        next.resize(next.len().max(if data.is_empty() { 0 } else { end }), 0);
+        if !data.is_empty() {
+            next[offset as usize..end].copy_from_slice(&data);
+        }
+        match written {
+            Ok(all) if all == data.len() => {
+                file.content = next;
+                Ok(true)
+            }
+            Ok(some) => {
+                file.also.push(next.clone());
+                let size = file.content.len().max(offset as usize + some);
+                let mut short = file.content.clone();
+                short.resize(size, 0);
+                short[offset as usize..offset as usize + some].copy_from_slice(&data[..some]);
+                file.content = short;
+                self.noticed += 1;
+                Ok(true)
+            }
+            Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be written: {errno}")),
+            Err(FsError::Storage(e)) => {
+                file.also.push(next);
+                self.noticed += 1;
+                Ok(e.kind() == Kind::Corrupt)
+            }
+        }
+    }
+
+    fn truncate(&mut self, name: &[u8]) -> Result<bool, Won> {
+        let Some(&ino) = self.known.names.get(name) else { return Ok(true) };
+        let size = self.rng.below(2 * self.known.files[&ino].content.len() as u64 + 10);
+        let done = self.vault().set_attr(ino, &Changes { size: Some(size), ..Changes::default() });
+        let file = self.known.files.get_mut(&ino).unwrap();
+        let mut next = file.content.clone();
+        next.resize(size as usize, 0);
+        match done {
+            Ok(_) => {
+                file.content = next;
+                Ok(true)
+            }
+            Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be cut: {errno}")),
+            Err(FsError::Storage(e)) => {
+                // What is left of it may be shown, padded with zeros.
+                file.also.push(next);
+                self.noticed += 1;
+                Ok(e.kind() == Kind::Corrupt)
+            }
+        }
+    }
+
+    fn rename(&mut self, name: &[u8]) -> Result<bool, Won> {
+        let to = self.rng.pick(&NAMES).to_vec();
+        let known = self.known.names.contains_key(name);
+        match self.vault().rename(ROOT, name, ROOT, &to, RenameMode::Replace) {
+            Ok(()) => {
+                if let Some(ino) = self.known.names.remove(name) {
+                    self.known.names.insert(to, ino);
+                }
+                Ok(true)
+            }
+            Err(FsError::Errno(libc::ENOENT)) if !known || self.is_unsure(name) => Ok(true),
+            Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be renamed: {errno}")),
+            Err(e) => {
+                self.known.unsure.push(to);
+                Ok(self.failed(name, &e))
+            }
+        }
+    }
+
+    fn unlink(&mut self, name: &[u8]) -> Result<bool, Won> {
+        let known = self.known.names.contains_key(name);
+        match self.vault().unlink(ROOT, name) {
+            Ok(()) => {
+                self.known.names.remove(name);
+                Ok(true)
+            }
+            Err(FsError::Errno(libc::ENOENT)) if !known || self.is_unsure(name) => Ok(true),
+            Err(FsError::Errno(errno)) => Err(format!("{name:?} cannot be removed: {errno}")),
+            Err(e) => {
+                self.known.names.remove(name);
+                Ok(self.failed(name, &e))
+            }
+        }
+    }
+
+    fn sync(&mut self) -> bool {
+        let synced = self.vault().sync().is_ok();
+        self.noticed += u64::from(!synced);
+        synced
+    }
+
+    fn close(&mut self) -> bool {
+        // With or without an orderly end; what is not synced may be lost, so it is synced.
+        if !self.sync() {
+            return false;
+        }
+        let closed = !self.rng.chance(1, 2) || self.vault().close().is_ok();
+        self.vault = None;
+        closed
+    }
+
+    /// Everything that the user sees is the latest, or an error.
+    fn look(&mut self) -> Result<(), Won> {
+        let Some(vault) = &self.vault else { return Ok(()) };
+        let mut noticed = 0;
+        for name in NAMES {
+            let unsure = self.known.unsure.iter().any(|unsure| unsure == name);
+            let expected = self.known.names.get(name).copied();
+            match vault.lookup(ROOT, name) {
+                Ok(attr) if Some(attr.ino) == expected || unsure => {}
+                Err(FsError::Errno(libc::ENOENT)) if expected.is_none() || unsure => {}
+                Err(FsError::Storage(_)) => noticed += 1,
+                other => return Err(format!("{name:?} is {other:?}, expected {expected:?}")),
+            }
+        }
+        let mut listed = vec![];
+        let read = vault.read_dir(ROOT, 0, &mut |entry| {
+            listed.push((entry.name.to_vec(), entry.ino, entry.kind));
+            true
+        });
+        if read.is_ok() {
+            for (name, ino, kind) in &listed {
+                let dot = name == b"." || name == b"..";
+                let unsure = self.known.unsure.contains(name);
+                if !dot && !unsure && (self.known.names.get(name) != Some(ino) || *kind != FileKind::File) {
+                    return Err(format!("{name:?} is listed as {ino}"));
+                }
+            }
+            let complete =
+                |name: &Vec<u8>| self.known.unsure.contains(name) || listed.iter().any(|l| l.0 == *name);
+            if !self.known.names.keys().all(complete) {
+                return Err("a name is missing".into());
+            }
+        }
+        for (name, ino) in &self.known.names {
+            let file = &self.known.files[ino];
+            let mut at = 0;
+            while at < file.content.len() {
+                let len = (1 + self.rng.below(40_000) as usize).min(file.content.len() - at);
+                let mut buf = vec![0xee; len];
+                match vault.read(*ino, at as u64, &mut buf) {
+                    Ok(read) => {
+                        if !file.allows(at, &buf[..read]) {
+                            return Err(format!("{name:?} shows another content at {at}"));
+                        }
+                        if read < len && file.also.is_empty() {
+                            // Short before a block that fails.
+                            let failed = vault.read(*ino, (at + read) as u64, &mut buf);
+                            if failed.is_ok() {
+                                return Err(format!("{name:?} is cut at {}", at + read));
+                            }
+                            noticed += 1;
+                        }
+                    }
+                    Err(FsError::Storage(_)) => noticed += 1,
+                    Err(e) if file.also.is_empty() && !self.known.unsure.contains(name) => {
+                        return Err(format!("{name:?}: {e}"));
+                    }
+                    Err(_) => {}
+                }
+                at += len;
+            }
+        }
+        self.noticed += noticed;
+        Ok(())
+    }
+
+    /// The user opens the vault, after the adversary had it to itself. False: it cannot be opened.
+    fn reopen(&mut self) -> Result<bool, Won> {
+        // What was open is gone; nothing that is not durable matters, as everything was synced.
+        let newest = self.world.folder.snapshot();
+        let number = self.world.memory_number();
+        let older: Vec<&Seen> = self.seen.iter().filter(|seen| seen.number < number).collect();
+        if !older.is_empty() && self.rng.chance(2, 3) {
+            // All of it rolled back.
+            let seen = *self.rng.pick(&older);
+            let altered = seen.altered;
+            self.world.folder.restore(&seen.image);
+            match self.open() {
+                Err(e) if e.kind() == Kind::RolledBack => self.named += 1,
+                Err(_) if altered => self.noticed += 1,
+                Err(e) => return Err(format!("a rollback was named {:?}: {e}", e.kind())),
+                Ok(_) => return Err("a rolled-back directory was opened".into()),
+            }
+            self.world.folder.restore(&newest);
+        }
+        if self.rng.chance(1, 3) {
+            self.alter();
+            match self.open() {
+                Ok(vault) => {
+                    self.vault = Some(vault);
+                    self.altered = true;
+                    return self.look().map(|()| true);
+                }
+                Err(_) => self.noticed += 1,
+            }
+            // The adversary puts back what was there: the user goes on with it.
+            self.world.folder.restore(&newest);
+        }
+        match self.open() {
+            Ok(vault) => {
+                self.vault = Some(vault);
+                self.look().map(|()| true)
+            }
+            Err(_) if self.altered => {
+                self.noticed += 1;
+                Ok(false)
+            }
+            Err(e) => Err(format!("the newest directory is refused: {e}")),
+        }
+    }
+
+    fn open(&mut self) -> lacuna_contracts::Result<Vault> {
+        if self.forgetful {
+            self.world.forget();
+        }
+        self.world.open()
+    }
+
+    /// One change by the adversary.
+    fn alter(&mut self) {
+        let folder = self.world.folder.clone();
+        let now = folder.snapshot();
+        let names: Vec<String> = now.names().map(str::to_owned).collect();
+        let Some(name) = (!names.is_empty()).then(|| self.rng.pick(&names).clone()) else { return };
+        let old =
+            self.seen.get(self.rng.below(self.seen.len() as u64 + 1) as usize).map(|seen| seen.image.clone());
+        let content = |image: &FolderImage, name: &str| image.files.get(name).map(bytes_of);
+        let mut image = now.clone();
+        let other = self.rng.pick(&names).clone();
+        let (page, from) = (self.rng.below(400) as usize, self.rng.below(400) as usize);
+        match (self.rng.below(9), old) {
+            (0, Some(old)) => folder.restore(&old),
+            (1 | 2, Some(old)) => folder.put(&name, old.files.get(&name)),
+            (3, Some(old)) => {
+                // A page of it, or every page of one number in all files.
+                let all = self.rng.chance(1, 4);
+                for name in names.iter().filter(|other| all || **other == name) {
+                    let (Some(mut bytes), Some(older)) = (content(&now, name), content(&old, name)) else {
+                        continue;
+                    };
+                    copy_page(&mut bytes, page, &older, page);
+                    folder.put(name, Some(&Image::from(bytes)));
+                }
+            }
+            (4, _) => {
+                let (one, two) = (now.files.get(&name).cloned(), now.files.get(&other).cloned());
+                folder.put(&name, two.as_ref());
+                folder.put(&other, one.as_ref());
+            }
+            (5, _) => {
+                image.alter(&name, |bytes| bytes.truncate(bytes.len() / 8192 * 4096));
+                folder.put(&name, image.files.get(&name));
+            }
+            (6, _) => folder.put(&name, None),
+            (7, _) => {
+                let source = content(&now, &other).unwrap_or_default();
+                image.alter(&name, |bytes| copy_page(bytes, page, &source, from));
+                folder.put(&name, image.files.get(&name));
+            }
+            _ => {
+                let at = self.rng.next_u64() as usize;
+                image.alter(&name, |bytes| {
+                    if !bytes.is_empty() {
+                        let at = at % bytes.len();
+                        bytes[at] ^= 1 << (at % 8);
+                    }
+                });
+                folder.put(&name, image.files.get(&name));
+            }
+        }
+    }
+}
+
+fn bytes_of(image: &Image) -> Vec<u8> {
+    let mut copy = FolderImage::default();
+    copy.files.insert("file".into(), image.clone());
+    let mut bytes = vec![];
+    copy.alter("file", |all| bytes.clone_from(all));
+    bytes
+}
+
+/// Copies one page over another, as far as there are any.
+fn copy_page(to: &mut [u8], page: usize, from: &[u8], source: usize) {
+    let (pages, sources) = (to.len() / BLOCK, from.len() / BLOCK);
+    if pages > 0 && sources > 0 {
+        let (page, source) = (page % pages * BLOCK, source % sources * BLOCK);
+        to[page..page + BLOCK].copy_from_slice(&from[source..source + BLOCK]);
+    }
+}

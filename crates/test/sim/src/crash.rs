@@ -1,0 +1,366 @@
+//! A medium in memory that loses power when told, and with it whatever nobody synced.
+
+use crate::lies::{Lies, Past, Truths};
+use crate::loss::{Fragment, Unsynced, leave};
+use crate::operation::Digest;
+use crate::power::Power;
+use crate::{Image, Loss, PAGE_SIZE, Rng};
+use lacuna_contracts::Result;
+use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range};
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
+
+/// A medium in memory made of a durable image and the operations nobody has synced yet.
+///
+/// Reads see every write. [`CrashMedium::cut_after`] takes the power away in the middle of a later operation;
+/// from then on every operation fails, and [`CrashMedium::after_cut`] tells what was left, as often as one
+/// likes. Each extent written, each discard, sync and change of length counts as one operation; reads do not.
+pub struct CrashMedium(Mutex<State>);
+
+struct State {
+    durable: Image,
+    /// Always the durable image with every un-synced operation applied in order, until the power goes.
+    volatile: Image,
+    unsynced: Vec<Unsynced>,
+    power: Power,
+    syncs: u64,
+    ignore_syncs: bool,
+    ignore_durable_writes: bool,
+    /// What was there before, once it is kept.
+    past: Option<Past>,
+}
+
+impl State {
+    /// A range is about to change for reads.
+    fn changes(&mut self, range: Range<u64>) {
+        if let Some(past) = &mut self.past {
+            past.keep(&self.volatile, &range);
+        }
+    }
+
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.volatile.read(offset, buf)?;
+        if let Some(past) = &mut self.past {
+            past.answer(&self.volatile, offset, buf);
+        }
+        Ok(())
+    }
+
+    /// Adds an operation to what is owed. One that was in flight when the power went is seen by nobody.
+    fn owe(&mut self, fragment: Option<Fragment>, length: Option<u64>) {
+        let in_flight = self.power.is_off();
+        self.unsynced.push(Unsynced { fragments: fragment.into_iter().collect(), length, in_flight });
+    }
+
+    fn owe_write(&mut self, extent: &WriteExtent<'_>) {
+        if !extent.data.is_empty() {
+            let at = extent.offset..extent.offset + extent.data.len() as u64;
+            self.owe(Some(Fragment { at, data: Some((extent.data.into(), 0)) }), None);
+        }
+    }
+
+    fn check_batch(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.power.on()?;
+        batch.iter().try_for_each(|e| check_range(e.offset, e.data.len() as u64, self.volatile.len()))
+    }
+
+    /// Writes a batch that nobody waits for. If the power goes during any of it, all of it was in flight, as
+    /// the extents of a batch are written in any order.
+    fn write(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let survived = self.power.survives(batch.len() as u64);
+        for extent in batch {
+            self.owe_write(extent);
+            if survived {
+                self.changes(extent.offset..extent.offset + extent.data.len() as u64);
+                self.volatile.write(extent.offset, extent.data)?;
+            }
+        }
+        if survived { Ok(()) } else { Err(Power::error()) }
+    }
+
+    fn write_durable(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        if self.ignore_durable_writes {
+            return self.write(batch);
+        }
+        if !self.power.survives(batch.len() as u64) {
+            batch.iter().for_each(|extent| self.owe_write(extent));
+            return Err(Power::error());
+        }
+        for extent in batch {
+            let size = extent.data.len() as u64;
+            let at = extent.offset..extent.offset + size;
+            // A shrink that landed later than this write would take promised bytes with it.
+            let shrinks = self.unsynced.iter().filter_map(|op| op.length).any(|len| len < at.end);
+            if shrinks || at.end > self.durable.len() {
+                self.settle_lengths();
+            }
+            self.changes(at.clone());
+            self.volatile.write(extent.offset, extent.data)?;
+            self.supersede(self.unsynced.len(), &at);
+            if extent.offset.is_multiple_of(PAGE_SIZE) && size.is_multiple_of(PAGE_SIZE) {
+                self.durable.share_pages(&self.volatile, extent.offset, size);
+            } else {
+                self.durable.write(extent.offset, extent.data)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `range` out of the first `upto` operations owed.
+    fn supersede(&mut self, upto: usize, range: &Range<u64>) {
+        self.unsynced[..upto].iter_mut().for_each(|older| older.supersede(range));
+        self.unsynced.retain(|op| op.length.is_some() || !op.fragments.is_empty());
+    }
+
+    /// Makes every change of length durable, as a durable write does whose place depends on one.
+    fn settle_lengths(&mut self) {
+        while let Some(index) = self.unsynced.iter().position(|op| op.length.is_some()) {
+            let len = self.unsynced.remove(index).length.unwrap_or(self.durable.len());
+            self.durable.set_len(len);
+            self.supersede(index, &(len..u64::MAX));
+        }
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.power.on()?;
+        if !self.power.survives(1) {
+            self.unsynced.iter_mut().for_each(|op| op.in_flight = true);
+            return Err(Power::error());
+        }
+        self.syncs += 1;
+        if self.ignore_syncs {
+            return Ok(());
+        }
+        let fragments = || self.unsynced.iter().flat_map(|op| &op.fragments);
+        let owed: u64 = fragments().map(|f| f.at.end - f.at.start).sum();
+        let resized = self.unsynced.iter().any(|op| op.length.is_some());
+        if resized || owed / PAGE_SIZE > self.volatile.resident_pages() as u64 {
+            self.durable = self.volatile.clone();
+        } else {
+            for f in self.unsynced.iter().flat_map(|op| &op.fragments) {
+                self.durable.share_pages(&self.volatile, f.at.start, f.at.end - f.at.start);
+            }
+        }
+        self.unsynced.clear();
+        Ok(())
+    }
+}
+
+impl CrashMedium {
+    /// A medium of `len` zero bytes, all durable.
+    pub fn new(len: u64) -> Self {
+        Self::from_image(Image::new(len))
+    }
+
+    /// A medium on which `image` is durable. Takes an [`Image`] or flat bytes.
+    pub fn from_image(image: impl Into<Image>) -> Self {
+        let durable = image.into();
+        CrashMedium(Mutex::new(State {
+            volatile: durable.clone(),
+            durable,
+            unsynced: Vec::new(),
+            power: Power::default(),
+            syncs: 0,
+            ignore_syncs: false,
+            ignore_durable_writes: false,
+            past: None,
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
+    }
+
+    /// Lets the next `n` operations pass and takes the power away in the middle of the one after them.
+    pub fn cut_after(&self, n: u64) {
+        self.state().power.cut_after(n);
+    }
+
+    /// Takes the power away now, between two operations.
+    pub fn cut_now(&self) {
+        self.state().power.cut_now();
+    }
+
+    /// Whether the power has gone.
+    pub fn is_cut(&self) -> bool {
+        self.state().power.is_off()
+    }
+
+    /// Operations so far, the one in flight at the cut included.
+    pub fn ops(&self) -> u64 {
+        self.state().power.ops()
+    }
+
+    /// Calls of `sync` so far, kept or not; the one in flight at the cut is not among them.
+    pub fn syncs(&self) -> u64 {
+        self.state().syncs
+    }
+
+    /// Operations that a power cut now could lose.
+    pub fn unsynced(&self) -> usize {
+        self.state().unsynced.len()
+    }
+
+    /// Makes every later `sync` a lie: it succeeds and makes nothing durable. A crash test that still passes
+    /// with this on does not test the syncs.
+    pub fn ignore_syncs(&self, ignore: bool) {
+        self.state().ignore_syncs = ignore;
+    }
+
+    /// Makes every later `write_durable` a plain write that claims to be durable.
+    pub fn ignore_durable_writes(&self, ignore: bool) {
+        self.state().ignore_durable_writes = ignore;
+    }
+
+    /// Keeps every version of every page from now on, for [`CrashMedium::lie`].
+    pub fn keep_past(&self) {
+        self.state().past.get_or_insert_default();
+    }
+
+    /// From now on some reads are answered with versions that their places had since [`CrashMedium::keep_past`], or with the content
+    /// of other places, so that two reads of one place may differ; or no longer. What is written and what is left after a cut stay
+    /// as they are.
+    pub fn lie(&self, lies: Option<Lies>) {
+        self.lie_but(lies, Truths::default());
+    }
+
+    /// The same, where some reads are true all the same.
+    pub fn lie_but(&self, lies: Option<Lies>, truths: Truths) {
+        self.state().past.get_or_insert_default().lie(lies, truths);
+    }
+
+    /// Another medium, with what reads of this one see, all of it durable, and with the past of this one.
+    pub fn fork(&self) -> CrashMedium {
+        let state = self.state();
+        let fork = CrashMedium::from_image(state.volatile.clone());
+        fork.state().past.clone_from(&state.past);
+        drop(state);
+        fork
+    }
+
+    /// The length as a reader is told.
+    pub(crate) fn told_len(&self) -> u64 {
+        let mut state = self.state();
+        let len = state.volatile.len();
+        state.past.as_mut().map_or(len, |past| past.length(len))
+    }
+
+    /// What an adversarial medium leaves if the power goes now, or left when it went: everything durable, and
+    /// of the rest what a policy drawn from `rng` lets through. May be asked many times of one cut.
+    pub fn after_cut(&self, rng: &mut Rng) -> Image {
+        let loss = Loss::pick(rng);
+        self.after_cut_with(loss, rng)
+    }
+
+    /// What is left under a given policy.
+    pub fn after_cut_with(&self, loss: Loss, rng: &mut Rng) -> Image {
+        let state = self.state();
+        leave(&state.durable, &state.unsynced, loss, rng)
+    }
+
+    /// The bytes as reads see them: what an orderly shutdown leaves.
+    pub fn image(&self) -> Image {
+        self.state().volatile.clone()
+    }
+
+    /// The bytes no power cut can take.
+    pub fn durable_image(&self) -> Image {
+        self.state().durable.clone()
+    }
+
+    /// Puts this content in the place of everything, durably, as an adversary does between two operations.
+    pub(crate) fn replace(&self, image: Image) {
+        let mut state = self.state();
+        state.changes(0..u64::MAX);
+        state.unsynced.clear();
+        state.durable = image.clone();
+        state.volatile = image;
+    }
+
+    /// Pages that hold bytes, as reads see them.
+    pub(crate) fn resident_pages(&self) -> u64 {
+        self.state().volatile.resident_pages() as u64
+    }
+
+    /// Whether a page holds bytes, as reads see them.
+    pub(crate) fn holds(&self, page: u64) -> bool {
+        self.state().volatile.holds(page)
+    }
+
+    /// A number that stands for the whole state: what is durable, what reads see, and what is owed. The same
+    /// seed and the same calls give the same number.
+    pub fn digest(&self) -> u64 {
+        let state = self.state();
+        let mut digest = Digest::new();
+        digest.word(state.durable.digest());
+        digest.word(state.volatile.digest());
+        for op in &state.unsynced {
+            digest.word(op.length.unwrap_or(u64::MAX));
+            digest.word(u64::from(op.in_flight));
+            for Fragment { at, data } in &op.fragments {
+                digest.word(at.start);
+                digest.word(at.end);
+                if let Some((bytes, from)) = data {
+                    digest.bytes(&bytes[*from..*from + (at.end - at.start) as usize]);
+                }
+            }
+        }
+        digest.0
+    }
+}
+
+impl Medium for CrashMedium {
+    fn len(&self) -> u64 {
+        self.state().volatile.len()
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let mut state = self.state();
+        state.power.on()?;
+        batch.iter_mut().try_for_each(|extent| state.read(extent.offset, extent.buf))
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let mut state = self.state();
+        state.check_batch(batch)?;
+        state.write(batch)
+    }
+
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let mut state = self.state();
+        state.check_batch(batch)?;
+        state.write_durable(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.state().sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let mut state = self.state();
+        state.power.on()?;
+        check_range(offset, len, state.volatile.len())?;
+        let survived = state.power.survives(1);
+        if len > 0 {
+            state.owe(Some(Fragment { at: offset..offset + len, data: None }), None);
+        }
+        if !survived {
+            return Err(Power::error());
+        }
+        state.changes(offset..offset + len);
+        state.volatile.zero(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        let mut state = self.state();
+        state.power.on()?;
+        let survived = state.power.survives(1);
+        state.owe(None, Some(len));
+        if !survived {
+            return Err(Power::error());
+        }
+        state.changes(len..u64::MAX);
+        state.volatile.set_len(len);
+        Ok(())
+    }
+}

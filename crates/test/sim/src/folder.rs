@@ -1,0 +1,339 @@
+//! A folder in memory that loses power when told, fails when told, fills up, and lies open to an adversary.
+
+mod file;
+mod image;
+mod names;
+mod op;
+mod state;
+
+pub use image::FolderImage;
+pub use op::FolderOp;
+
+use crate::nth_call::NthCall;
+use crate::power::Power;
+use crate::{CrashMedium, Digest, Lies, Loss, Rng};
+use file::File;
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name};
+use names::{Names, Removal};
+use parking_lot::{Mutex, MutexGuard};
+use state::{Fault, State};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A folder of files in memory.
+///
+/// Files are [`CrashMedium`]s: each keeps what was synced, and loses, reorders and tears at 512 bytes what was not. Every
+/// creation, removal and rename that was not synced may be lost alone. Creations, removals, renames, writes, changes of
+/// length and syncs count as one operation each; opening and reading do not.
+pub struct CrashFolder(Arc<Mutex<State>>);
+
+impl CrashFolder {
+    /// An empty folder.
+    pub fn new() -> Self {
+        Self::from_image(&FolderImage::default())
+    }
+
+    /// A folder in which these files are durable.
+    pub fn from_image(image: &FolderImage) -> Self {
+        let mut state = State {
+            files: BTreeMap::new(),
+            next_file: 0,
+            sweep_at: 64,
+            names: Names::default(),
+            power: Power::default(),
+            faults: Vec::new(),
+            nth_call: NthCall::default(),
+            capacity: u64::MAX,
+            quota: u64::MAX,
+            longest: (u64::MAX, false),
+            ignore_syncs: false,
+            keeps_past: false,
+            read_only: false,
+            digest: Digest::new(),
+        };
+        for (name, content) in &image.files {
+            let id = state.next_file;
+            state.next_file += 1;
+            state.files.insert(id, Arc::new(CrashMedium::from_image(content.clone())));
+            state.names.settle(name, id);
+        }
+        CrashFolder(Arc::new(Mutex::new(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
+    }
+
+    /// Lets the next `n` operations pass and takes the power away in the middle of the one after them.
+    pub fn cut_after(&self, n: u64) {
+        self.state().power.cut_after(n);
+    }
+
+    /// Takes the power away now, between two operations.
+    pub fn cut_now(&self) {
+        self.state().power.cut_now();
+    }
+
+    /// Whether the power has gone.
+    pub fn is_cut(&self) -> bool {
+        self.state().power.is_off()
+    }
+
+    /// Operations so far, the one in flight at the cut included.
+    pub fn ops(&self) -> u64 {
+        self.state().power.ops()
+    }
+
+    /// Makes the operation of this kind after the next `after` ones of it fail, and all later ones with `forever`. A write that
+    /// fails with [`Kind::NoSpace`] has written the first half of its pages, wherever they lie: file systems that write
+    /// nothing over itself, and quotas, refuse writes to what is there.
+    pub fn fail(&self, op: FolderOp, after: u64, kind: Kind, forever: bool) {
+        self.state().faults.push(Fault { op, after, kind, forever });
+    }
+
+    /// Lets the `nth` call from now on, whatever it is, fail with this number of the system; with 0, none. A write that is refused has
+    /// written the first half of its pages.
+    pub fn fail_call(&self, nth: u64, errno: i32) {
+        self.state().nth_call.fail(nth, errno);
+    }
+
+    /// Calls since [`CrashFolder::fail_call`], and which of them failed.
+    pub fn called(&self) -> (u64, Option<FolderOp>) {
+        let state = self.state();
+        (state.nth_call.calls(), state.nth_call.hit())
+    }
+
+    /// Takes all failures to come back.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        state.faults.clear();
+        state.nth_call.fail(0, 0);
+    }
+
+    /// Lets files hold this many bytes in all. Writes that need more, past the end of a file or in a hole inside of it, write
+    /// the pages for which there is room, from the first on, and fail with [`Kind::NoSpace`].
+    pub fn set_capacity(&self, bytes: u64) {
+        self.state().capacity = bytes;
+    }
+
+    /// Lets files hold this many bytes in all, as a file system with a quota does that writes nothing over itself: what space there is does
+    /// not tell of it, and a write needs room for all of its pages, also those that are there. It writes the pages for which there is
+    /// room, and fails with EDQUOT.
+    pub fn set_quota(&self, bytes: u64) {
+        self.state().quota = bytes;
+    }
+
+    /// Lets no file become longer than this, whether they tell or not: writes beyond fail with EFBIG.
+    pub fn set_longest(&self, bytes: u64, told: bool) {
+        self.state().longest = (bytes, told);
+    }
+
+    /// Bytes that files hold.
+    pub fn used(&self) -> u64 {
+        self.state().used()
+    }
+
+    /// Refuses every change from now on, or no longer.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.state().read_only = read_only;
+    }
+
+    /// Makes every later sync a lie. A crash test that still passes with this on does not test the syncs.
+    pub fn ignore_syncs(&self, ignore: bool) {
+        let mut state = self.state();
+        state.ignore_syncs = ignore;
+        state.files.values().for_each(|file| file.ignore_syncs(ignore));
+    }
+
+    /// Keeps every version of every page of every file from now on, for [`CrashFolder::lie`].
+    pub fn keep_past(&self) {
+        let mut state = self.state();
+        state.keeps_past = true;
+        state.files.values().for_each(|file| file.keep_past());
+    }
+
+    /// From now on some reads of the files whose names `to` takes lie, and some lengths, as [`CrashMedium::lie`] says; or no longer.
+    pub fn lie(&self, lies: Option<&Lies>, to: impl Fn(&str) -> bool) {
+        let (state, mut seeds) = (self.state(), lies.map(|lies| lies.rng.clone()));
+        for (name, id) in &state.names.current {
+            let rng = seeds.as_mut().map(|seeds| Rng::new(seeds.next_u64()));
+            let own = lies.zip(rng).map(|(lies, rng)| Lies { rng, ..lies.clone() });
+            state.files[id].lie(own.filter(|_| to(name)));
+        }
+    }
+
+    /// What an adversarial file system leaves if the power goes now, or left when it went. May be asked many times.
+    pub fn after_cut(&self, rng: &mut Rng) -> FolderImage {
+        let state = self.state();
+        let loss = Loss::pick(rng);
+        let names = state.names.after_cut(loss, rng);
+        let left = names.into_iter().map(|(name, id)| (name, state.files[&id].after_cut_with(loss, rng)));
+        FolderImage { files: left.collect() }
+    }
+
+    /// The files as reads see them: an adversary's copy, or what an orderly shutdown leaves.
+    pub fn snapshot(&self) -> FolderImage {
+        let state = self.state();
+        let seen = state.names.current.iter().map(|(name, id)| (name.clone(), state.files[id].image()));
+        FolderImage { files: seen.collect() }
+    }
+
+    /// Puts all files back as they were at the snapshot, durably, behind the back of who has the folder open: open files of
+    /// a name that is there read the content that is put back.
+    pub fn restore(&self, image: &FolderImage) {
+        let gone = |name: &String| !image.files.contains_key(name);
+        let names: Vec<String> = self.state().names.current.keys().cloned().collect();
+        names.iter().filter(|name| gone(name)).for_each(|name| self.put(name, None));
+        image.files.iter().for_each(|(name, content)| self.put(name, Some(content)));
+    }
+
+    /// Replaces or removes one file, durably, behind the back of who has it open.
+    pub fn put(&self, name: &str, content: Option<&crate::Image>) {
+        let mut state = self.state();
+        let known = state.names.current.get(name).copied();
+        match (known, content) {
+            (Some(id), Some(content)) => {
+                state.files[&id].replace(content.clone());
+                state.names.settle(name, id);
+            }
+            (None, Some(content)) => {
+                let id = state.next_file;
+                state.next_file += 1;
+                state.files.insert(id, Arc::new(CrashMedium::from_image(content.clone())));
+                state.names.settle(name, id);
+            }
+            (_, None) => state.names.forget(name),
+        }
+        state.sweep();
+    }
+
+    /// A number that stands for every operation so far and for what is in the files.
+    pub fn digest(&self) -> u64 {
+        let state = self.state();
+        let mut digest = Digest::new();
+        digest.word(state.digest.0);
+        digest.word(state.power.ops());
+        for (name, id) in &state.names.current {
+            digest.bytes(name.as_bytes());
+            digest.word(state.files[id].digest());
+        }
+        digest.word(state.names.unsynced() as u64);
+        digest.0
+    }
+
+    /// A change of names.
+    fn rename_entry(&self, op: FolderOp, changes: &[(&str, Option<u64>)]) -> Result<()> {
+        let mut state = self.state();
+        state.read_only()?;
+        let cut = state.begin(op)?;
+        state.names.change(changes, cut);
+        state.sweep();
+        if cut { Err(Power::error()) } else { Ok(()) }
+    }
+}
+
+impl Default for CrashFolder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clone for CrashFolder {
+    /// Another handle of the same folder.
+    fn clone(&self) -> Self {
+        CrashFolder(self.0.clone())
+    }
+}
+
+impl Folder for CrashFolder {
+    fn open(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
+        check_name(name)?;
+        let mut state = self.state();
+        state.begin(FolderOp::Open)?;
+        let id = state.names.current.get(name);
+        let id = id.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no {name}")))?;
+        Ok(Arc::new(File { folder: self.0.clone(), file: state.files[id].clone() }))
+    }
+
+    fn create(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
+        check_name(name)?;
+        let file = Arc::new(CrashMedium::new(0));
+        let id = {
+            let mut state = self.state();
+            file.ignore_syncs(state.ignore_syncs);
+            if state.keeps_past {
+                file.keep_past();
+            }
+            let id = state.next_file;
+            state.next_file += 1;
+            state.files.insert(id, file.clone());
+            id
+        };
+        self.rename_entry(FolderOp::Create, &[(name, Some(id))])?;
+        Ok(Arc::new(File { folder: self.0.clone(), file }))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        let there = self.state().names.current.contains_key(name);
+        let change = [(name, Removal)];
+        self.rename_entry(FolderOp::Remove, &change[..usize::from(there)])
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_name(from).and(check_name(to))?;
+        let known = self.state().names.current.get(from).copied();
+        let id = known.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no {from}")))?;
+        self.rename_entry(FolderOp::Rename, &[(from, Removal), (to, Some(id))])
+    }
+
+    fn list(&self, subfolder: &str) -> Result<Vec<String>> {
+        let mut state = self.state();
+        state.begin(FolderOp::Open)?;
+        Ok(state.names.list(subfolder))
+    }
+
+    fn sync_names(&self, subfolder: &str) -> Result<()> {
+        let mut state = self.state();
+        if state.begin(FolderOp::SyncNames)? {
+            return Err(Power::error());
+        }
+        if !state.ignore_syncs {
+            state.names.sync(Some(subfolder));
+            state.sweep();
+        }
+        Ok(())
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        let mut state = self.state();
+        let cut = state.begin(FolderOp::SyncAll)?;
+        for file in state.files.values() {
+            if cut {
+                file.cut_after(0);
+            }
+            // At the cut it fails, and everything owed is in flight.
+            let _synced = file.sync();
+        }
+        if cut {
+            return Err(Power::error());
+        }
+        if !state.ignore_syncs {
+            state.names.sync(None);
+            state.sweep();
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> Result<Space> {
+        let state = self.state();
+        let total_bytes = state.capacity.min(1 << 40);
+        let free_bytes = total_bytes.saturating_sub(state.used());
+        Ok(Space { total_bytes, free_bytes, total_files: 1 << 20, free_files: 1 << 19 })
+    }
+
+    fn read_only(&self) -> bool {
+        self.state().read_only
+    }
+}

@@ -1,0 +1,124 @@
+//! An open file of a simulated folder: its writes find space or not, are refused, and may be cut by the power.
+
+use super::op::FolderOp;
+use super::state::State;
+use crate::{CrashMedium, PAGE_SIZE};
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_medium::{FolderFile, Medium, pieces};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// One of the changes of its medium that a change of a file consists of.
+type Step<'a> = &'a dyn Fn(&CrashMedium) -> Result<()>;
+
+/// An open file of a [`CrashFolder`](super::CrashFolder).
+pub(super) struct File {
+    pub(super) folder: Arc<Mutex<State>>,
+    pub(super) file: Arc<CrashMedium>,
+}
+
+impl File {
+    /// Does what changes the file, in the middle of which the power may go: then the `n`th operation of its medium is in
+    /// flight, and those before it were given to the medium.
+    fn change(&self, op: FolderOp, steps: &[Step<'_>]) -> Result<()> {
+        let mut state = self.folder.lock();
+        state.read_only()?;
+        if state.begin(op)? {
+            let during = state.power.ops() % steps.len() as u64;
+            self.file.cut_after(during);
+        }
+        state.digest.word(self.file.len());
+        steps.iter().try_for_each(|step| step(&self.file))
+    }
+
+    /// How many bytes of a write find space, from the first on: those of pages that are there, also inside of the file, and of
+    /// new ones as long as there is room. And how the rest is refused.
+    fn fitting(&self, offset: u64, len: usize) -> (usize, i32) {
+        let state = self.folder.lock();
+        if offset + len as u64 > state.longest.0 {
+            return (0, libc::EFBIG);
+        }
+        if state.capacity.min(state.quota) == u64::MAX {
+            return (len, 0);
+        }
+        let used = state.used();
+        let room = |most: u64| most.saturating_sub(used) / PAGE_SIZE;
+        let (mut room, mut of_quota) = (room(state.capacity), room(state.quota));
+        for (page, _, bytes) in pieces(offset, len as u64, PAGE_SIZE) {
+            if of_quota == 0 {
+                return (bytes.start, libc::EDQUOT);
+            }
+            of_quota -= 1;
+            if !self.file.holds(page) {
+                if room == 0 {
+                    return (bytes.start, libc::ENOSPC);
+                }
+                room -= 1;
+            }
+        }
+        (len, 0)
+    }
+}
+
+impl FolderFile for File {
+    fn len(&self) -> Result<u64> {
+        let state = self.folder.lock();
+        state.power.on()?;
+        Ok(self.file.told_len())
+    }
+
+    fn longest(&self) -> Result<u64> {
+        let (longest, told) = self.folder.lock().longest;
+        Ok(if told { longest } else { u64::MAX })
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut state = self.folder.lock();
+        state.begin(FolderOp::Read)?;
+        let there = self.file.len().saturating_sub(offset).min(buf.len() as u64);
+        let (seen, beyond) = buf.split_at_mut(there as usize);
+        beyond.fill(0);
+        if seen.is_empty() { Ok(()) } else { self.file.read_at(offset, seen) }
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        if offset.checked_add(data.len() as u64).is_none() {
+            return Err(Error::new(Kind::Usage, "a write past the largest offset"));
+        }
+        let (fitting, errno) = self.fitting(offset, data.len());
+        let full =
+            || Error::io("the simulated file system is full", &std::io::Error::from_raw_os_error(errno));
+        if fitting == 0 && !data.is_empty() {
+            return Err(full());
+        }
+        let write = |file: &CrashMedium| file.write_at(offset, &data[..fitting]);
+        let end = offset + fitting as u64;
+        let grow = |file: &CrashMedium| file.set_len(end);
+        let steps: [Step<'_>; 2] = [&grow, &write];
+        let only_write = self.file.len() >= end;
+        match self.change(FolderOp::Write, &steps[usize::from(only_write)..]) {
+            Err(e) if e.kind().is_refusal() => {
+                let half = data.len() as u64 / PAGE_SIZE / 2 * PAGE_SIZE;
+                if half > 0 {
+                    self.file.set_len(self.file.len().max(offset + half))?;
+                    self.file.write_at(offset, &data[..half as usize])?;
+                }
+                Err(e)
+            }
+            Ok(()) if fitting < data.len() => Err(full()),
+            done => done,
+        }
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.change(FolderOp::SetLen, &[&|file| file.set_len(len)])
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        self.folder.lock().read_only()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.change(FolderOp::Sync, &[&|file| file.sync()])
+    }
+}

@@ -1,0 +1,92 @@
+//! The state of a simulated folder, which its open files share.
+
+use super::names::Names;
+use super::op::FolderOp;
+use crate::nth_call::NthCall;
+use crate::power::Power;
+use crate::{CrashMedium, Digest, PAGE_SIZE};
+use lacuna_contracts::{Error, Kind, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A failure to come.
+pub(super) struct Fault {
+    pub(super) op: FolderOp,
+    /// Operations of the kind that still pass.
+    pub(super) after: u64,
+    pub(super) kind: Kind,
+    /// Whether all later ones fail as well.
+    pub(super) forever: bool,
+}
+
+/// The files, names, faults and power of a simulated folder.
+pub(super) struct State {
+    pub(super) files: BTreeMap<u64, Arc<CrashMedium>>,
+    pub(super) next_file: u64,
+    /// How many files there may be before those without names are looked for.
+    pub(super) sweep_at: usize,
+    pub(super) names: Names,
+    pub(super) power: Power,
+    pub(super) faults: Vec<Fault>,
+    pub(super) nth_call: NthCall<FolderOp>,
+    pub(super) capacity: u64,
+    pub(super) quota: u64,
+    /// The longest length of a file, and whether files tell.
+    pub(super) longest: (u64, bool),
+    pub(super) ignore_syncs: bool,
+    /// Whether files keep every version of every page.
+    pub(super) keeps_past: bool,
+    pub(super) read_only: bool,
+    /// Of all operations.
+    pub(super) digest: Digest,
+}
+
+impl State {
+    /// An operation begins. True if it is the one that the power goes in.
+    pub(super) fn begin(&mut self, op: FolderOp) -> Result<bool> {
+        self.power.on()?;
+        if op.changes() {
+            self.digest.word(op as u64);
+            if !self.power.survives(1) {
+                return Ok(true);
+            }
+        }
+        self.nth_call.begin(op, op.syncs())?;
+        self.fault(op)?;
+        Ok(false)
+    }
+
+    fn fault(&mut self, op: FolderOp) -> Result<()> {
+        for (index, fault) in self.faults.iter_mut().enumerate().filter(|(_, fault)| fault.op == op) {
+            if fault.after > 0 {
+                fault.after -= 1;
+                continue;
+            }
+            let kind = fault.kind;
+            if !fault.forever {
+                self.faults.remove(index);
+            }
+            return Err(Error::new(kind, format!("{op:?}: a failure that the test asked for")));
+        }
+        Ok(())
+    }
+
+    /// Bytes that files hold.
+    pub(super) fn used(&self) -> u64 {
+        let named = self.names.current.values().filter_map(|id| self.files.get(id));
+        named.map(|file| file.resident_pages() * PAGE_SIZE).sum()
+    }
+
+    pub(super) fn read_only(&self) -> Result<()> {
+        if self.read_only { Err(Error::new(Kind::ReadOnly, "the folder is read-only")) } else { Ok(()) }
+    }
+
+    /// Forgets files that have no name and never will again, now and then.
+    pub(super) fn sweep(&mut self) {
+        if self.files.len() >= self.sweep_at {
+            let named = self.names.all_files();
+            self.files.retain(|id, file| Arc::strong_count(file) > 1 || named.contains(id));
+            self.sweep_at = 2 * self.files.len() + 64;
+        }
+    }
+}

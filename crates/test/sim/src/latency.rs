@@ -1,0 +1,461 @@
+//! What the work asked of a medium would cost in time, without waiting for it.
+
+use crate::around::pass_on;
+use lacuna_contracts::{Clock, ManualClock, Result};
+use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What each operation costs. A model, not a measurement: good for comparing one way of laying out data with
+/// another, not for saying how fast either will be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatencyModel {
+    /// Any seek at all: the shortest one.
+    pub seek_min: Duration,
+    /// A seek from one end of the medium to the other. In between, the cost grows with the square root of the
+    /// distance.
+    pub seek_max: Duration,
+    /// A whole turn; a seek waits half of one on average. Zero for media that do not turn.
+    pub rotation: Duration,
+    /// A read of one extent, beside seek and transfer.
+    pub read_overhead: Duration,
+    /// A write of one extent, beside seek and transfer.
+    pub write_overhead: Duration,
+    /// What a write that does not begin where the last one ended costs more.
+    pub scattered_write: Duration,
+    /// Extents of one batch whose overheads pass side by side.
+    pub parallel: u32,
+    /// Transfer of reads.
+    pub read_bytes_per_second: u64,
+    /// Transfer of writes.
+    pub write_bytes_per_second: u64,
+    /// A sync, beside the writes it waits for, which are charged when they are made.
+    pub sync: Duration,
+    /// What a batch of durable writes costs more than a batch of writes.
+    pub durable: Duration,
+    /// A discard, of any length.
+    pub discard: Duration,
+    /// Bytes of writes that a cache before the medium holds back, as the system's page cache does: they are charged
+    /// when a sync asks for them, or when there are more, in the order of their places and neighbours as one. What is
+    /// held back is read for nothing; nothing else is kept for reads. Zero for none.
+    pub write_back: u64,
+}
+
+impl LatencyModel {
+    /// A disk of 5400 turns a minute, as the WD10SPCX of paper 000, section 5: a seek to a random place takes 8.9 ms on
+    /// average, and what streams past the head is what its dm-crypt read.
+    pub fn laptop_disk() -> Self {
+        LatencyModel {
+            seek_min: Duration::from_millis(1),
+            seek_max: Duration::from_micros(15_800),
+            rotation: Duration::from_micros(11_111),
+            read_overhead: Duration::from_micros(50),
+            write_overhead: Duration::from_micros(50),
+            read_bytes_per_second: 100_000_000,
+            write_bytes_per_second: 100_000_000,
+            sync: Duration::from_micros(11_111),
+            discard: Duration::from_micros(100),
+            ..LatencyModel::custom()
+        }
+    }
+
+    /// A solid-state disk on a SATA bus, without protection against power loss.
+    pub fn ssd() -> Self {
+        LatencyModel {
+            read_overhead: Duration::from_micros(90),
+            write_overhead: Duration::from_micros(30),
+            parallel: 32,
+            read_bytes_per_second: 520_000_000,
+            write_bytes_per_second: 450_000_000,
+            sync: Duration::from_micros(900),
+            durable: Duration::from_micros(500),
+            discard: Duration::from_micros(200),
+            ..LatencyModel::custom()
+        }
+    }
+
+    /// A stick of flash on a USB 3 bus without a map of single pages: a write elsewhere than behind the last one has the stick copy the
+    /// rest of an erase block. Some 90 scattered writes a second, 20 MB/s in order, reads at 100 MB/s.
+    pub fn stick() -> Self {
+        LatencyModel {
+            read_overhead: Duration::from_micros(500),
+            write_overhead: Duration::from_micros(800),
+            scattered_write: Duration::from_millis(10),
+            read_bytes_per_second: 100_000_000,
+            write_bytes_per_second: 20_000_000,
+            sync: Duration::from_millis(2),
+            discard: Duration::from_millis(1),
+            ..LatencyModel::custom()
+        }
+    }
+
+    /// A medium on which nothing costs anything; set what should.
+    pub fn custom() -> Self {
+        LatencyModel {
+            seek_min: Duration::ZERO,
+            seek_max: Duration::ZERO,
+            rotation: Duration::ZERO,
+            read_overhead: Duration::ZERO,
+            write_overhead: Duration::ZERO,
+            scattered_write: Duration::ZERO,
+            parallel: 1,
+            read_bytes_per_second: u64::MAX,
+            write_bytes_per_second: u64::MAX,
+            sync: Duration::ZERO,
+            durable: Duration::ZERO,
+            discard: Duration::ZERO,
+            write_back: 0,
+        }
+    }
+
+    /// Getting the head from where it is to `to`: a seek, or just letting the bytes between pass by if that
+    /// is quicker. What it costs, and whether it is a seek.
+    fn travel(&self, head: u64, to: u64, len: u64, rate: u64) -> (Duration, bool) {
+        if head == to {
+            return (Duration::ZERO, false);
+        }
+        let part = (head.abs_diff(to) as f64 / len.max(1) as f64).clamp(0.0, 1.0).sqrt();
+        let seek =
+            self.seek_min + self.seek_max.saturating_sub(self.seek_min).mul_f64(part) + self.rotation / 2;
+        let passing = if to > head { transfer(to - head, rate) } else { Duration::MAX };
+        (seek.min(passing), seek < passing)
+    }
+}
+
+fn transfer(bytes: u64, rate: u64) -> Duration {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(nanos.min(u128::from(u64::MAX)) as u64)
+}
+
+/// What was read of a medium.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Extents, which is what a medium is asked for.
+    pub extents: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Extents that do not begin where the one read before them ended, those of a batch in the order of their places.
+    pub runs: u64,
+}
+
+#[derive(Default)]
+struct Charged {
+    head: u64,
+    total: Duration,
+    seeks: u64,
+    reads: Reads,
+    /// Where the last read ended.
+    read_to: u64,
+    /// Where the last write ended.
+    write_to: u64,
+    held: Held,
+}
+
+/// Writes that are held back, as ranges that do not touch, by their beginning.
+#[derive(Default)]
+struct Held {
+    ends: BTreeMap<u64, u64>,
+    bytes: u64,
+}
+
+impl Held {
+    fn put(&mut self, mut start: u64, mut end: u64) {
+        while let Some((&first, &last)) = self.ends.range(..=end).next_back()
+            && last >= start
+        {
+            self.ends.remove(&first);
+            self.bytes -= last - first;
+            (start, end) = (start.min(first), end.max(last));
+        }
+        self.ends.insert(start, end);
+        self.bytes += end - start;
+    }
+
+    fn covers(&self, start: u64, end: u64) -> bool {
+        self.ends.range(..=start).next_back().is_some_and(|(_, &last)| last >= end)
+    }
+
+    /// Where the ranges are and how long, none of them held any more.
+    fn take(&mut self) -> Vec<(u64, u64)> {
+        self.bytes = 0;
+        std::mem::take(&mut self.ends).into_iter().map(|(start, end)| (start, end - start)).collect()
+    }
+}
+
+/// Passes everything on and moves a clock by what it would have cost. The extents of a batch are served in the
+/// order of their places, as a queue of commands is; calls are served one after another.
+pub struct LatencyMedium<M: Medium + ?Sized = dyn Medium> {
+    inner: Arc<M>,
+    model: LatencyModel,
+    clock: Arc<ManualClock>,
+    charged: Mutex<Charged>,
+}
+
+impl<M: Medium + ?Sized> LatencyMedium<M> {
+    /// Charges `clock` by `model` for what `inner` is asked. The head rests at the beginning.
+    pub fn new(inner: Arc<M>, model: LatencyModel, clock: Arc<ManualClock>) -> Self {
+        LatencyMedium { inner, model, clock, charged: Mutex::default() }
+    }
+
+    /// What was charged so far.
+    pub fn elapsed(&self) -> Duration {
+        self.charged().total
+    }
+
+    /// Seeks so far. Where letting the bytes between pass by was quicker, there was none.
+    pub fn seeks(&self) -> u64 {
+        self.charged().seeks
+    }
+
+    /// What was read so far, as far as it was charged.
+    pub fn reads(&self) -> Reads {
+        self.charged().reads
+    }
+
+    /// The simulated time, which others may have moved as well.
+    pub fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn charged(&self) -> MutexGuard<'_, Charged> {
+        self.charged.lock()
+    }
+
+    fn charge(&self, charged: &mut Charged, cost: Duration) {
+        charged.total += cost;
+        self.clock.advance(cost);
+    }
+
+    fn charge_batch(
+        &self,
+        charged: &mut Charged,
+        mut places: Vec<(u64, u64)>,
+        overhead: Duration,
+        rate: u64,
+    ) {
+        places.sort_unstable();
+        let len = self.inner.len();
+        let rounds = places.len().div_ceil(self.model.parallel.max(1) as usize) as u32;
+        let mut cost = overhead * rounds;
+        for (offset, size) in places {
+            let (travel, seek) = self.model.travel(charged.head, offset, len, rate);
+            cost += travel + transfer(size, rate);
+
+            charged.seeks += u64::from(seek);
+            charged.head = offset.saturating_add(size);
+        }
+        self.charge(charged, cost);
+    }
+
+    fn charge_writes(&self, charged: &mut Charged, mut places: Vec<(u64, u64)>) {
+        places.sort_unstable();
+        for (offset, size) in &places {
+            if *offset != charged.write_to {
+                self.charge(charged, self.model.scattered_write);
+            }
+            charged.write_to = offset.saturating_add(*size);
+        }
+        self.charge_batch(charged, places, self.model.write_overhead, self.model.write_bytes_per_second);
+    }
+}
+
+fn places(batch: &[WriteExtent<'_>]) -> Vec<(u64, u64)> {
+    batch.iter().map(|e| (e.offset, e.data.len() as u64)).collect()
+}
+
+impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
+    pass_on!(inner);
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let mut charged = self.charged();
+        let places = batch.iter().map(|e| (e.offset, e.buf.len() as u64));
+        let mut places: Vec<_> =
+            places.filter(|(offset, len)| !charged.held.covers(*offset, offset + len)).collect();
+        places.sort_unstable();
+        for (offset, len) in &places {
+            charged.reads.extents += 1;
+            charged.reads.bytes += len;
+            charged.reads.runs += u64::from(*offset != charged.read_to);
+            charged.read_to = offset + len;
+        }
+        self.charge_batch(&mut charged, places, self.model.read_overhead, self.model.read_bytes_per_second);
+        drop(charged);
+        self.inner.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let mut charged = self.charged();
+        if self.model.write_back == 0 {
+            self.charge_writes(&mut charged, places(batch));
+        } else {
+            places(batch).into_iter().for_each(|(offset, len)| charged.held.put(offset, offset + len));
+            if charged.held.bytes > self.model.write_back {
+                let held = charged.held.take();
+                self.charge_writes(&mut charged, held);
+            }
+        }
+        drop(charged);
+        self.inner.write(batch)
+    }
+
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let mut charged = self.charged();
+        self.charge_writes(&mut charged, places(batch));
+        self.charge(&mut charged, self.model.durable);
+        drop(charged);
+        self.inner.write_durable(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut charged = self.charged();
+        let held = charged.held.take();
+        self.charge_writes(&mut charged, held);
+        self.charge(&mut charged, self.model.sync);
+        drop(charged);
+        self.inner.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.charge(&mut self.charged(), self.model.discard);
+        self.inner.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.inner.set_len(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CrashMedium, Rng};
+
+    fn medium(model: LatencyModel) -> LatencyMedium<CrashMedium> {
+        LatencyMedium::new(Arc::new(CrashMedium::new(1 << 30)), model, Arc::default())
+    }
+
+    /// The cost of reading 4 KiB at each place, one call each.
+    fn cost(model: LatencyModel, places: impl Iterator<Item = u64>) -> Duration {
+        let medium = medium(model);
+        places.for_each(|p| medium.read_at(p * 4096, &mut [0; 4096]).unwrap());
+        assert_eq!(medium.elapsed(), medium.now());
+        medium.elapsed()
+    }
+
+    #[test]
+    fn hard_disks_hate_distance_and_solid_state_does_not_care() {
+        let mut rng = Rng::new(1);
+        let scattered: Vec<u64> = (0..100).map(|_| rng.below(1 << 18)).collect();
+        let far = cost(LatencyModel::laptop_disk(), scattered.iter().copied());
+        let near = cost(LatencyModel::laptop_disk(), 0..100);
+        assert!(far > near * 50, "{far:?} {near:?}");
+        assert_eq!(cost(LatencyModel::ssd(), scattered.into_iter()), cost(LatencyModel::ssd(), 0..100));
+    }
+
+    #[test]
+    fn reads_that_follow_one_another_are_one_run() {
+        let medium = medium(LatencyModel::custom());
+        let mut buf = [0; 8192];
+        for block in [4, 6, 8, 7] {
+            medium.read_at(block * 4096, &mut buf).unwrap();
+        }
+        assert_eq!(medium.reads(), Reads { extents: 4, bytes: 32 << 10, runs: 2 });
+        let (one, two) = buf.split_at_mut(4096);
+        let offset = 20 * 4096;
+        let second = ReadExtent { offset: offset + 4096, buf: two };
+        medium.read(&mut [second, ReadExtent { offset, buf: one }]).unwrap();
+        assert_eq!(medium.reads(), Reads { extents: 6, bytes: 40 << 10, runs: 3 });
+    }
+
+    #[test]
+    fn what_passes_by_quicker_than_a_seek_is_no_seek() {
+        let medium = medium(LatencyModel::laptop_disk());
+        for (place, seeks) in [(0, 0), (4096, 0), (3 * 4096, 0), (0, 1), (1 << 29, 2)] {
+            medium.read_at(place, &mut [0; 4096]).unwrap();
+            assert_eq!(medium.seeks(), seeks, "{place}");
+        }
+    }
+
+    #[test]
+    fn the_laptop_disk_seeks_as_long_as_the_papers_and_then_waits_half_a_turn() {
+        let mut rng = Rng::new(3);
+        let model = LatencyModel::laptop_disk();
+        let fixed = model.rotation / 2 + model.read_overhead + transfer(4096, model.read_bytes_per_second);
+        let whole = cost(model, (0..10_000).map(|_| rng.below(1 << 18))) / 10_000;
+        let seek = (whole.as_secs_f64() - fixed.as_secs_f64()) * 1e3;
+        assert!((8.7..9.1).contains(&seek), "{seek}");
+    }
+
+    #[test]
+    fn a_batch_is_served_in_order_of_place_and_side_by_side() {
+        let mut order: Vec<u64> = (0..64).map(|i| i << 20).collect();
+        Rng::new(2).shuffle(&mut order);
+        let extents = || -> Vec<WriteExtent<'_>> {
+            order.iter().map(|&offset| WriteExtent { offset, data: &[1; 4096] }).collect()
+        };
+        for model in [LatencyModel::laptop_disk(), LatencyModel::ssd()] {
+            let (whole, single) = (medium(model.clone()), medium(model));
+            whole.write(&extents()).unwrap();
+            extents().iter().for_each(|e| single.write_at(e.offset, e.data).unwrap());
+            assert!(whole.elapsed() < single.elapsed());
+        }
+    }
+
+    #[test]
+    fn what_is_held_back_is_charged_by_the_sync_once_and_in_order() {
+        let ms = Duration::from_millis;
+        let model = LatencyModel {
+            write_overhead: ms(10),
+            read_overhead: ms(1),
+            write_bytes_per_second: 1000,
+            write_back: 100,
+            ..LatencyModel::custom()
+        };
+        let medium = medium(model);
+        for offset in [20, 0, 10, 5, 60] {
+            medium.write_at(offset, &[1; 10]).unwrap();
+        }
+        medium.read_at(2, &mut [0; 28]).unwrap();
+        assert_eq!(medium.elapsed(), ms(0));
+        medium.read_at(25, &mut [0; 10]).unwrap();
+        assert_eq!(medium.elapsed(), ms(1));
+        // Two ranges of 40 bytes in all.
+        medium.sync().unwrap();
+        assert_eq!(medium.elapsed(), ms(1 + 20 + 40));
+        medium.sync().unwrap();
+        assert_eq!(medium.elapsed(), ms(61));
+        medium.write_at(200, &[1; 101]).unwrap();
+        assert_eq!(medium.elapsed(), ms(61 + 10 + 101));
+    }
+
+    #[test]
+    fn charges_what_the_model_says() {
+        let ms = Duration::from_millis;
+        let model = LatencyModel {
+            write_overhead: ms(1),
+            read_overhead: ms(2),
+            parallel: 2,
+            write_bytes_per_second: 1000,
+            sync: ms(100),
+            durable: ms(50),
+            discard: ms(7),
+            ..LatencyModel::custom()
+        };
+        let medium = medium(model);
+        medium.write_at(0, &[1; 10]).unwrap();
+        assert_eq!(medium.elapsed(), ms(11));
+        medium.sync().unwrap();
+        assert_eq!(medium.elapsed(), ms(111));
+        medium.write_durable(&[WriteExtent { offset: 10, data: &[2; 1] }]).unwrap();
+        assert_eq!(medium.elapsed(), ms(163));
+        medium.discard(0, 4096).unwrap();
+        assert_eq!(medium.elapsed(), ms(170));
+        let mut bufs = [[0u8; 8]; 3];
+        let mut batch: Vec<ReadExtent<'_>> =
+            bufs.iter_mut().map(|buf| ReadExtent { offset: 0, buf }).collect();
+        medium.read(&mut batch).unwrap();
+        assert_eq!(medium.elapsed(), ms(174));
+    }
+}

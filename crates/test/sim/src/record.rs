@@ -1,0 +1,165 @@
+//! A log of everything asked of a medium.
+
+use crate::OpKind;
+use crate::around::pass_on;
+use crate::operation::Digest;
+use lacuna_contracts::Result;
+use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One operation that reached the medium. A batch gives one record per extent, in the order of the batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What was asked.
+    pub kind: OpKind,
+    /// Where. Zero for a sync and a change of length.
+    pub offset: u64,
+    /// How many bytes; for a change of length, the new length.
+    pub len: u64,
+    /// Which call it was part of: equal for the extents of one batch, and rising.
+    pub call: u64,
+    /// Whether the call succeeded.
+    pub ok: bool,
+    /// A number that stands for the bytes written; zero for anything but a write. Not a cryptographic hash.
+    pub hash: u64,
+    /// The bytes written, if the recorder was told to keep them.
+    pub contents: Option<Vec<u8>>,
+}
+
+#[derive(Default)]
+struct Log {
+    calls: u64,
+    records: Vec<Record>,
+}
+
+/// Passes everything on and writes it down when it is done.
+pub struct Recorder<M: Medium + ?Sized = dyn Medium> {
+    inner: Arc<M>,
+    keep_contents: AtomicBool,
+    log: Mutex<Log>,
+}
+
+impl<M: Medium + ?Sized> Recorder<M> {
+    /// A recorder before `inner`, with an empty log.
+    pub fn new(inner: Arc<M>) -> Self {
+        Recorder { inner, keep_contents: AtomicBool::new(false), log: Mutex::default() }
+    }
+
+    /// Sets whether later records keep the bytes written. Off unless set.
+    pub fn keep_contents(&self, keep: bool) {
+        self.keep_contents.store(keep, Ordering::Relaxed);
+    }
+
+    /// Everything recorded since the last take.
+    pub fn take(&self) -> Vec<Record> {
+        std::mem::take(&mut self.log.lock().records)
+    }
+
+    /// Writes down one call: its extents as offset, length, and what was written.
+    fn note<'a>(
+        &self,
+        kind: OpKind,
+        result: Result<()>,
+        extents: impl Iterator<Item = (u64, u64, Option<&'a [u8]>)>,
+    ) -> Result<()> {
+        let keep = self.keep_contents.load(Ordering::Relaxed);
+        let mut log = self.log.lock();
+        let call = log.calls;
+        log.calls += 1;
+        log.records.extend(extents.map(|(offset, len, data)| Record {
+            kind,
+            offset,
+            len,
+            call,
+            ok: result.is_ok(),
+            hash: data.map_or(0, |bytes| {
+                let mut digest = Digest::new();
+                digest.bytes(bytes);
+                digest.0
+            }),
+            contents: data.filter(|_| keep).map(<[u8]>::to_vec),
+        }));
+        result
+    }
+
+    fn note_write(&self, kind: OpKind, result: Result<()>, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.note(kind, result, batch.iter().map(|e| (e.offset, e.data.len() as u64, Some(e.data))))
+    }
+}
+
+impl<M: Medium + ?Sized> Medium for Recorder<M> {
+    pass_on!(inner);
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let result = self.inner.read(batch);
+        self.note(OpKind::Read, result, batch.iter().map(|e| (e.offset, e.buf.len() as u64, None)))
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.note_write(OpKind::Write, self.inner.write(batch), batch)
+    }
+
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.note_write(OpKind::WriteDurable, self.inner.write_durable(batch), batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.note(OpKind::Sync, self.inner.sync(), std::iter::once((0, 0, None)))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.note(OpKind::Discard, self.inner.discard(offset, len), std::iter::once((offset, len, None)))
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.note(OpKind::SetLen, self.inner.set_len(len), std::iter::once((0, len, None)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CrashMedium;
+
+    #[test]
+    fn writes_down_what_happened() {
+        let recorder = Recorder::new(Arc::new(CrashMedium::new(8192)));
+        recorder.write_at(0, b"one").unwrap();
+        recorder.keep_contents(true);
+        let batch = [WriteExtent { offset: 10, data: b"one" }, WriteExtent { offset: 20, data: b"two" }];
+        recorder.write_durable(&batch).unwrap();
+        recorder.read_at(0, &mut [0; 5]).unwrap();
+        recorder.sync().unwrap();
+        recorder.discard(1, 2).unwrap();
+        recorder.set_len(100).unwrap();
+        recorder.write_at(100, b"past").unwrap_err();
+        let log = recorder.take();
+        let seen: Vec<_> = log.iter().map(|r| (r.kind, r.offset, r.len, r.call, r.ok)).collect();
+        assert_eq!(
+            seen,
+            [
+                (OpKind::Write, 0, 3, 0, true),
+                (OpKind::WriteDurable, 10, 3, 1, true),
+                (OpKind::WriteDurable, 20, 3, 1, true),
+                (OpKind::Read, 0, 5, 2, true),
+                (OpKind::Sync, 0, 0, 3, true),
+                (OpKind::Discard, 1, 2, 4, true),
+                (OpKind::SetLen, 0, 100, 5, true),
+                (OpKind::Write, 100, 4, 6, false),
+            ]
+        );
+        assert_eq!(log[0].hash, log[1].hash);
+        assert_ne!(log[1].hash, log[2].hash);
+        assert_eq!((&log[0].contents, log[2].contents.as_deref()), (&None, Some(&b"two"[..])));
+        assert!(recorder.take().is_empty());
+    }
+
+    #[test]
+    fn stands_before_any_medium() {
+        let inner: Arc<dyn Medium> = Arc::new(CrashMedium::new(10));
+        let recorder: Recorder = Recorder::new(inner);
+        assert_eq!(recorder.len(), 10);
+    }
+}

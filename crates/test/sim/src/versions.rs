@@ -1,0 +1,229 @@
+//! A plain model beside a disk: of every block the versions that it may have after a power cut.
+
+use crate::Rng;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
+use std::ops::Range;
+
+/// Versions a block may have after a cut: the first is the last flushed, the last is the latest.
+/// A version is a stamp; 0 is a block of zeros. Without [`Model::flushed`] they are all versions that it ever had.
+#[derive(Clone)]
+pub struct Model {
+    /// Who it stands beside, for messages.
+    name: String,
+    versions: Vec<Vec<u64>>,
+}
+
+impl Model {
+    /// Beside a disk of so many blocks, all of them zeros.
+    pub fn new(name: impl Into<String>, blocks: u64) -> Self {
+        Model { name: name.into(), versions: vec![vec![0]; blocks as usize] }
+    }
+
+    /// Blocks of the disk.
+    pub fn blocks(&self) -> u64 {
+        self.versions.len() as u64
+    }
+
+    /// Blocks were given a version, which a cut may take or leave.
+    pub fn set(&mut self, first: u64, count: u64, stamp: u64) {
+        for block in first..first + count {
+            self.versions[block as usize].push(stamp);
+        }
+    }
+
+    /// The latest version of a block.
+    pub fn latest(&self, block: u64) -> u64 {
+        *self.versions[block as usize].last().unwrap()
+    }
+
+    /// The versions of a block, oldest first.
+    pub fn versions(&self, block: u64) -> &[u64] {
+        &self.versions[block as usize]
+    }
+
+    /// The disk was flushed: every block has its latest version.
+    pub fn flushed(&mut self) {
+        for versions in self.versions.iter_mut().filter(|versions| versions.len() > 1) {
+            let latest = *versions.last().unwrap();
+            versions.clear();
+            versions.push(latest);
+        }
+    }
+
+    /// What is wrong with a disk after a cut, if anything. What it reads is what it will keep.
+    pub fn compare(&mut self, disk: &dyn Disk) -> std::result::Result<(), String> {
+        let name = &self.name;
+        let mut data = vec![0; self.versions.len() * BLOCK_SIZE];
+        disk.read(BlockAddr(0), &mut data).map_err(|e| format!("{name}: alarm: {e}"))?;
+        for (block, data) in (0..).zip(data.chunks_exact(BLOCK_SIZE)) {
+            let versions = &mut self.versions[block as usize];
+            match stamp_of(block, data) {
+                None => return Err(format!("{name}: block {block} is a mixture")),
+                Some(stamp) if !versions.contains(&stamp) => {
+                    return Err(format!("{name}: block {block} reads {stamp}, allowed {versions:?}"));
+                }
+                Some(stamp) => *versions = vec![stamp],
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with these blocks of a disk after a failure, if anything. They keep the versions that they may have.
+    pub fn allows(&self, disk: &dyn Disk, blocks: Range<u64>) -> std::result::Result<(), String> {
+        let name = &self.name;
+        let mut data = vec![0; (blocks.end - blocks.start) as usize * BLOCK_SIZE];
+        disk.read(BlockAddr(blocks.start), &mut data).map_err(|e| format!("{name}: alarm: {e}"))?;
+        for (block, data) in blocks.zip(data.chunks_exact(BLOCK_SIZE)) {
+            let allowed = self.versions(block);
+            match stamp_of(block, data) {
+                None => return Err(format!("{name}: block {block} is a mixture")),
+                Some(stamp) if !allowed.contains(&stamp) => {
+                    return Err(format!("{name}: block {block} reads {stamp}, allowed {allowed:?}"));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares every block with its latest version.
+    pub fn check_latest(&self, disk: &dyn Disk) {
+        let mut data = vec![0; self.versions.len() * BLOCK_SIZE];
+        disk.read(BlockAddr(0), &mut data).unwrap();
+        for (block, data) in (0..).zip(data.chunks_exact(BLOCK_SIZE)) {
+            assert_eq!(stamp_of(block, data), Some(self.latest(block)), "{}, block {block}", self.name);
+        }
+    }
+}
+
+/// A block of a disk in one of its versions: no other block looks like it.
+pub fn fill(block: u64, stamp: u64, out: &mut [u8]) {
+    if stamp == 0 {
+        out.fill(0);
+        return;
+    }
+    let mut word = stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block;
+    for chunk in out.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+        word = word.wrapping_add(stamp | 1);
+    }
+    out[..8].copy_from_slice(&stamp.to_le_bytes());
+}
+
+/// The same, as a block of its own.
+pub fn content(block: u64, stamp: u64) -> Vec<u8> {
+    let mut out = vec![0; BLOCK_SIZE];
+    fill(block, stamp, &mut out);
+    out
+}
+
+/// Consecutive blocks under one stamp.
+pub fn run(first: u64, count: u64, stamp: u64) -> Vec<u8> {
+    (first..first + count).flat_map(|block| content(block, stamp)).collect()
+}
+
+/// The version of a block, unless it is none.
+pub fn stamp_of(block: u64, data: &[u8]) -> Option<u64> {
+    let stamp = u64::from_le_bytes(data[..8].try_into().unwrap());
+    let mut expected = [0; BLOCK_SIZE];
+    fill(block, stamp, &mut expected);
+    (data == expected).then_some(stamp)
+}
+
+/// The block of which this is a version, and the version, unless it is none. Zeros are no block's.
+pub fn origin_of(data: &[u8]) -> Option<(u64, u64)> {
+    let word = |at: usize| Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?));
+    let (stamp, second) = (word(0)?, word(8)?);
+    let block = second.wrapping_sub(stamp | 1) ^ stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (stamp != 0 && stamp_of(block, data) == Some(stamp)).then_some((block, stamp))
+}
+
+/// A disk under work, and its model.
+pub struct Worked<'a> {
+    /// The disk.
+    pub disk: &'a dyn Disk,
+    /// What it should hold.
+    pub model: &'a mut Model,
+    /// Where the work comes from.
+    pub rng: &'a mut Rng,
+    /// The last version that was given to anything.
+    pub next_stamp: &'a mut u64,
+}
+
+impl Worked<'_> {
+    /// A place for `count` blocks: half of the work happens in one corner, so that versions meet.
+    pub fn first(&mut self, count: u64) -> u64 {
+        let blocks = self.model.blocks();
+        let room = if self.rng.chance(1, 2) { 40 } else { blocks };
+        self.rng.below(room.min(blocks - count + 1))
+    }
+
+    /// Writes blocks somewhere.
+    pub fn write(&mut self, count: u64) -> Result<()> {
+        let first = self.first(count);
+        self.write_at(first, count)
+    }
+
+    /// Writes blocks, all in one new version.
+    pub fn write_at(&mut self, first: u64, count: u64) -> Result<()> {
+        *self.next_stamp += 1;
+        let stamp = *self.next_stamp;
+        let mut data = vec![0; count as usize * BLOCK_SIZE];
+        for (block, out) in (first..).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
+            fill(block, stamp, out);
+        }
+        // A write that the power cut short may have happened to any of its blocks.
+        self.model.set(first, count, stamp);
+        self.disk.write(BlockAddr(first), &data)
+    }
+
+    /// Discards blocks somewhere.
+    pub fn discard(&mut self, count: u64) -> Result<()> {
+        let first = self.first(count);
+        self.discard_at(first, count)
+    }
+
+    /// Discards blocks.
+    pub fn discard_at(&mut self, first: u64, count: u64) -> Result<()> {
+        self.model.set(first, count, 0);
+        self.disk.discard(BlockAddr(first), count)
+    }
+
+    /// Reads blocks somewhere; they must have their latest version.
+    pub fn compare(&mut self, count: u64) -> Result<()> {
+        let first = self.first(count);
+        self.compare_at(first, count)
+    }
+
+    /// Reads blocks; they must have their latest version.
+    pub fn compare_at(&mut self, first: u64, count: u64) -> Result<()> {
+        let mut data = vec![0; count as usize * BLOCK_SIZE];
+        self.disk.read(BlockAddr(first), &mut data)?;
+        for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
+            assert_eq!(
+                stamp_of(block, data),
+                Some(self.model.latest(block)),
+                "{}, block {block} while running",
+                self.model.name
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_tells_whose_version_it_is() {
+        for (block, stamp) in [(0, 1), (7, 3), (1 << 40, 99)] {
+            assert_eq!(origin_of(&content(block, stamp)), Some((block, stamp)));
+            assert_eq!(stamp_of(block, &content(block, stamp)), Some(stamp));
+            assert_eq!(stamp_of(block + 1, &content(block, stamp)), None);
+        }
+        assert_eq!(origin_of(&content(5, 0)), None);
+        let mixed = [&content(5, 1)[..2048], &content(5, 2)[2048..]].concat();
+        assert_eq!((origin_of(&mixed), stamp_of(5, &mixed)), (None, None));
+    }
+}

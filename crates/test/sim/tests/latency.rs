@@ -1,0 +1,39 @@
+//! What the models charge.
+
+use lacuna_contracts::ManualClock;
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_sim::{LatencyMedium, LatencyModel};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SCATTERED: Duration = Duration::from_millis(10);
+
+fn medium(model: LatencyModel) -> LatencyMedium<MemoryMedium> {
+    LatencyMedium::new(Arc::new(MemoryMedium::new(1 << 20)), model, Arc::new(ManualClock::default()))
+}
+
+#[test]
+fn a_write_behind_the_last_one_is_not_scattered_whatever_was_read_between() {
+    let stick = medium(LatencyModel { scattered_write: SCATTERED, ..LatencyModel::custom() });
+    let write = |offset| stick.write(&[WriteExtent { offset, data: &[1; 4096] }]).unwrap();
+    write(0);
+    assert_eq!(stick.elapsed(), Duration::ZERO);
+    let mut buf = [0; 4096];
+    stick.read(&mut [ReadExtent { offset: 65_536, buf: &mut buf }]).unwrap();
+    write(4096);
+    assert_eq!(stick.elapsed(), Duration::ZERO);
+    // Where a read ended no write follows another.
+    write(69_632);
+    assert_eq!(stick.elapsed(), SCATTERED);
+}
+
+#[test]
+fn a_cache_puts_scattered_writes_in_order() {
+    let model = LatencyModel { scattered_write: SCATTERED, write_back: 1 << 20, ..LatencyModel::custom() };
+    let stick = medium(model);
+    for block in [3u64, 1, 2, 0] {
+        stick.write(&[WriteExtent { offset: block * 4096, data: &[1; 4096] }]).unwrap();
+    }
+    stick.sync().unwrap();
+    assert_eq!(stick.elapsed(), Duration::ZERO);
+}

@@ -1,0 +1,228 @@
+//! Power cuts on disks with levels: a model beside each level, on a medium that loses, reorders and tears what was not synced.
+//!
+//! A round runs random operations on all levels until the power goes after a random number of medium operations,
+//! opens what the medium kept (power may go again meanwhile), and compares every block of every level with its model: it
+//! must read as its last flushed version or any later acknowledged one. Rounds continue on the same medium.
+
+use super::disks::{create, flush_hidden, models, open, open_with, options};
+use lacuna_contracts::{Budget, Disk, Kind, Result};
+use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, level_disks};
+use lacuna_medium::Medium;
+use lacuna_sim::cuts::{Cuts, Outcome, setting};
+use lacuna_sim::versions::{Model, Worked};
+use lacuna_sim::{CrashMedium, Flaky, Image, Rng, Slow};
+use std::sync::Arc;
+
+/// Levels that are open: level 0 and two hidden ones.
+const LEVELS: usize = 3;
+
+/// A kind of disk, and how it is used.
+pub struct Hardship<F> {
+    /// How the disk lies on its medium. Nothing beats the paced clock but the rounds.
+    pub params: F,
+    /// Memory for its caches.
+    pub budget: Budget,
+    /// All levels are written all over before the first round.
+    pub filled: bool,
+    /// The disk has its threads, and its medium hesitates at times, so that others come first. The same seed is then not the same
+    /// run.
+    pub threads: bool,
+    /// Reads fail at times.
+    pub flaky: bool,
+    /// Operations of a session, at most.
+    pub operations: u64,
+    /// Operations of the medium before the power goes, at most.
+    pub medium_operations: u64,
+    /// Beats of the paced clock within which a hidden level is flushed.
+    pub beats: u64,
+}
+
+impl<F: LevelFormat> Hardship<F> {
+    /// Without threads, on a medium that reads well.
+    pub fn new(params: F, beats: u64) -> Self {
+        Hardship {
+            params,
+            budget: Budget::bytes(16 << 20),
+            filled: false,
+            threads: false,
+            flaky: false,
+            operations: 240,
+            medium_operations: 700,
+            beats,
+        }
+    }
+
+    fn open(&self, medium: &Arc<dyn Medium>, seed: u64, flaky: bool) -> Result<Arc<F::Disk>> {
+        let options =
+            OpenOptions { budget: self.budget, background: self.threads, ..options(seed, seed + (1 << 40)) };
+        let mut medium = Arc::clone(medium);
+        if self.threads {
+            medium = Slow::at_times(medium, seed);
+        }
+        if flaky {
+            medium = Flaky::over(medium, seed);
+        }
+        open_with(&medium, &self.params, LEVELS, options)
+    }
+
+    fn fill(&self, medium: &Arc<dyn Medium>, models: &mut [Model], rng: &mut Rng, next_stamp: &mut u64) {
+        let disk = self.open(medium, 0, false).unwrap();
+        let levels = level_disks(&disk);
+        for (level, model) in levels.iter().zip(models.iter_mut()) {
+            for at in 0..model.blocks() {
+                let mut worked = Worked { disk: &**level, model, rng, next_stamp };
+                beating(&*disk, self.beats, || worked.write_at(at, 1)).unwrap();
+            }
+        }
+        levels[1..].iter().for_each(|level| flush_hidden(&*disk, level, self.beats).unwrap());
+        models.iter_mut().for_each(Model::flushed);
+        disk.close().unwrap();
+    }
+
+    fn verdict(&self, image: &Image, models: &mut [Model], seed: u64) -> std::result::Result<Image, String> {
+        let after = Arc::new(CrashMedium::from_image(image.clone()));
+        let medium: Arc<dyn Medium> = after.clone();
+        let disk = self.open(&medium, seed, false).map_err(|e| format!("does not open: {e}"))?;
+        for (level, model) in level_disks(&disk).iter().zip(models) {
+            model.compare(&**level)?;
+        }
+        Ok(after.image())
+    }
+
+    /// Cuts the power so many times. A medium that lies does nothing when it is synced.
+    pub fn simulate(&self, seed: u64, cuts: u64, lie: bool) -> Outcome {
+        let mut rng = Rng::new(seed);
+        let first = Arc::new(CrashMedium::new(self.params.medium_len()));
+        let medium: Arc<dyn Medium> = first.clone();
+        create(&medium, &self.params, LEVELS, seed).unwrap();
+        let mut models = models(&*open(&medium, &self.params, LEVELS, seed).unwrap());
+        let (mut next_stamp, mut power) = (0, Cuts::default());
+        if self.filled {
+            self.fill(&medium, &mut models, &mut rng, &mut next_stamp);
+        }
+        let mut image = first.image();
+        while power.in_flight() < cuts {
+            let crashing = Arc::new(CrashMedium::from_image(image.clone()));
+            crashing.ignore_syncs(lie);
+            let most = if rng.chance(1, 8) { 40 } else { self.medium_operations };
+            crashing.cut_after(rng.below(most));
+            let medium: Arc<dyn Medium> = crashing.clone();
+            if let Ok(disk) = self.open(&medium, rng.next_u64() >> 8, self.flaky) {
+                let operations = self.operations / 6 + rng.below(self.operations * 5 / 6);
+                let (levels, models, rng) = (level_disks(&disk), &mut models, &mut rng);
+                let (next_stamp, beats) = (&mut next_stamp, self.beats);
+                Round { disk: &*disk, levels: &levels, models, rng, next_stamp, beats }.run(operations);
+            }
+            image = power.cut(&crashing, &mut rng);
+            match self.verdict(&image, &mut models, rng.next_u64() >> 8) {
+                Ok(found) => image = found,
+                Err(e) => return power.end(seed, Some(e)),
+            }
+        }
+        power.end(seed, None)
+    }
+
+    /// Cuts the power so many times, from the seed in `LACUNA_SEED`, and says what the digest is.
+    ///
+    /// # Panics
+    ///
+    /// If a cut loses anything.
+    pub fn no_cut_loses_anything(&self, cuts: u64) {
+        let seed = setting("LACUNA_SEED", 1);
+        let what = if self.flaky { "where reads fail at times: " } else { "" };
+        let outcome = self.simulate(seed, cuts, false);
+        let outcome = if self.threads { outcome.with_threads() } else { outcome };
+        outcome.nothing_is_lost(what, cuts, seed);
+    }
+}
+
+struct Round<'a, D> {
+    disk: &'a D,
+    levels: &'a [Arc<LevelDisk>],
+    models: &'a mut [Model],
+    rng: &'a mut Rng,
+    next_stamp: &'a mut u64,
+    beats: u64,
+}
+
+impl<D: Levels> Round<'_, D> {
+    fn run(&mut self, operations: u64) {
+        for _ in 0..operations {
+            if self.step().is_err() {
+                return;
+            }
+        }
+        let flushed = |level: &Arc<LevelDisk>| flush_hidden(self.disk, level, self.beats).is_ok();
+        if self.rng.chance(1, 2) && self.levels[1..].iter().all(flushed) {
+            self.models.iter_mut().for_each(Model::flushed);
+            let _cut = self.disk.close();
+        }
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let level = self.rng.below(LEVELS as u64) as usize;
+        let choice = self.rng.below(100);
+        let Round { disk: whole, levels, models, rng, next_stamp, beats } = self;
+        let (whole, beats) = (*whole, *beats);
+        let disk = &levels[level];
+        let mut worked = Worked { disk: &**disk, model: &mut models[level], rng, next_stamp };
+        match choice {
+            0..60 => {
+                let count = 1 + worked.rng.below(5);
+                write(whole, beats, &mut worked, count)
+            }
+            60..64 => {
+                let count = (10 + worked.rng.below(60)).min(worked.model.blocks());
+                write(whole, beats, &mut worked, count)
+            }
+            64..70 => {
+                let count = (1 + worked.rng.below(30)).min(worked.model.blocks());
+                let first = worked.first(count);
+                beating(whole, beats, || worked.discard_at(first, count))
+            }
+            70..80 if level == 0 => {
+                disk.flush()?;
+                models[0].flushed();
+                Ok(())
+            }
+            70..74 => {
+                flush_hidden(self.disk, &self.levels[level], self.beats)?;
+                self.models[level].flushed();
+                // What made hidden data durable made the public data before it durable as well.
+                self.models[0].flushed();
+                Ok(())
+            }
+            74..80 => {
+                self.disk.refresh()?;
+                self.models[0].flushed();
+                Ok(())
+            }
+            _ => {
+                let count = (1 + worked.rng.below(50)).min(worked.model.blocks());
+                worked.compare(count)
+            }
+        }
+    }
+}
+
+/// Writes blocks somewhere. If the queue of the level has no room for all of them, one by one: a write that was refused may have
+/// happened or not, and what is read next could not be compared.
+fn write(disk: &impl Levels, beats: u64, worked: &mut Worked<'_>, count: u64) -> Result<()> {
+    let first = worked.first(count);
+    match worked.write_at(first, count) {
+        Err(e) if e.kind() == Kind::NoCover => {}
+        done => return done,
+    }
+    (first..first + count).try_for_each(|block| beating(disk, beats, || worked.write_at(block, 1)))
+}
+
+/// Does something that may find no room in the queue of its level: the paced clock then beats, and it is done again.
+pub(super) fn beating(disk: &impl Levels, beats: u64, mut ask: impl FnMut() -> Result<()>) -> Result<()> {
+    for _ in 0..beats {
+        match ask() {
+            Err(e) if e.kind() == Kind::NoCover => disk.refresh()?,
+            done => return done,
+        }
+    }
+    panic!("{beats} beats of cover and there is no room in the queue");
+}

@@ -1,0 +1,87 @@
+//! Reading disks with levels whose medium was altered.
+
+use super::disks::open;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use lacuna_levels::{LevelDisk, LevelFormat, level_disks};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::versions::{Model, fill, stamp_of};
+use std::sync::Arc;
+
+/// Opens two levels of a medium and reads the first blocks of both, so many of each: each has a version that `allowed` (level,
+/// block, stamp) allows, or fails by name. Returns how many failed, or none if the disk does not open.
+///
+/// # Panics
+///
+/// If a block reads as anything else, or fails for another reason than damage.
+pub fn failures<F: LevelFormat>(
+    params: &F,
+    bytes: Vec<u8>,
+    blocks: [u64; 2],
+    allowed: impl Fn(usize, u64, u64) -> bool,
+) -> Option<[u64; 2]> {
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(bytes));
+    let disk = match open(&medium, params, 2, 77) {
+        Ok(disk) => disk,
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Corrupt, "{e}");
+            return None;
+        }
+    };
+    let levels = level_disks(&disk);
+    let failed = [0, 1].map(|number| {
+        let level = &levels[number];
+        let is_allowed = |block, stamp| allowed(number, block, stamp);
+        let failed = (0..blocks[number]).filter(|&block| fails(level, block, is_allowed)).count();
+        takes_writes(level);
+        failed as u64
+    });
+    Some(failed)
+}
+
+fn fails(level: &LevelDisk, block: u64, allowed: impl Fn(u64, u64) -> bool) -> bool {
+    let mut data = vec![0; BLOCK_SIZE];
+    match level.read(BlockAddr(block), &mut data) {
+        Ok(()) => {
+            let stamp = stamp_of(block, &data).expect("nothing but what was written is returned");
+            assert!(allowed(block, stamp), "level {}, block {block} reads {stamp}", level.level());
+            false
+        }
+        Err(e) => {
+            assert_eq!(e.kind(), Kind::Corrupt, "{e}");
+            let name = format!("block {block}");
+            let said = e.to_string();
+            let named = said.split(&name).skip(1).any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));
+            assert!(named, "{e} does not name block {block}");
+            true
+        }
+    }
+}
+
+/// What failed is good again once it is written.
+fn takes_writes(level: &LevelDisk) {
+    let (mut data, mut back) = (vec![0; BLOCK_SIZE], vec![0; BLOCK_SIZE]);
+    fill(0, 1 << 40, &mut data);
+    level.write(BlockAddr(0), &data).unwrap();
+    level.read(BlockAddr(0), &mut back).unwrap();
+    assert!(back == data);
+}
+
+/// How many blocks of a level cannot be read.
+///
+/// # Panics
+///
+/// If one reads as anything but its latest version, or fails for another reason than damage.
+pub fn lost_blocks(level: &LevelDisk, model: &Model) -> usize {
+    let mut data = vec![0; BLOCK_SIZE];
+    let mut is_lost = |block: &u64| match level.read(BlockAddr(*block), &mut data) {
+        Ok(()) => {
+            assert_eq!(stamp_of(*block, &data), Some(model.latest(*block)), "block {block}");
+            false
+        }
+        Err(e) => {
+            assert!(matches!(e.kind(), Kind::Io | Kind::Corrupt), "{e}");
+            true
+        }
+    };
+    (0..model.blocks()).filter(|block| is_lost(block)).count()
+}

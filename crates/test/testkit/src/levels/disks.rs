@@ -1,0 +1,146 @@
+//! Disks with levels that tests make and open: any format, with seeded randomness and keys that every test knows.
+
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, Result, Secret};
+use lacuna_crypto::SeededRandom;
+use lacuna_levels::{LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness, level_disks};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::versions::{Model, stamp_of};
+use std::sync::Arc;
+
+/// The identity of every disk here.
+pub const UUID: [u8; 16] = [6; 16];
+
+/// What the levels above the adversary's depth do in a run of the game.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Above {
+    /// There are none.
+    Absent,
+    /// There are some, and nothing is asked of them.
+    Idle,
+    /// They are written, read, discarded and flushed.
+    Busy,
+    /// They were written to the last block before, and are busy.
+    Full,
+    /// They are as busy, on a disk that writes something of its own when something is queued.
+    Leaky,
+}
+
+/// A new disk in memory, opened.
+pub struct Fresh<D> {
+    /// What holds it.
+    pub memory: Arc<MemoryMedium>,
+    /// The disk.
+    pub disk: Arc<D>,
+    /// Its levels, from 0 up.
+    pub levels: Vec<Arc<LevelDisk>>,
+}
+
+/// Makes a disk of so many levels and opens it, each with its seed.
+///
+/// # Panics
+///
+/// If it cannot be made.
+pub fn fresh<F: LevelFormat>(params: &F, levels: usize, [made, opened]: [u64; 2]) -> Fresh<F::Disk> {
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, params, levels, made).unwrap();
+    let disk = open(&medium, params, levels, opened).unwrap();
+    let levels = level_disks(&disk);
+    Fresh { memory, disk, levels }
+}
+
+/// The keys of so many levels, from 0 up.
+pub fn masters(levels: usize) -> Vec<Secret<32>> {
+    (0..levels as u8).map(|level| Secret::copy_from(&[level + 5; 32])).collect()
+}
+
+/// Randomness that is a function of two seeds.
+pub fn seeded(public: u64, filler: u64) -> Randomness {
+    Randomness { public: Arc::new(SeededRandom::new(public)), filler: Arc::new(SeededRandom::new(filler)) }
+}
+
+/// Options for which everything is a function of the seeds and the calls.
+pub fn options(public_seed: u64, filler_seed: u64) -> OpenOptions {
+    OpenOptions::in_the_foreground(Budget::bytes(16 << 20), seeded(public_seed, filler_seed))
+}
+
+/// Makes a disk of so many levels.
+pub fn create<F: LevelFormat>(medium: &Arc<dyn Medium>, params: &F, levels: usize, seed: u64) -> Result<()> {
+    create_with(medium, params, levels, seeded(seed, seed + (1 << 40)))
+}
+
+/// The same, with other randomness.
+pub fn create_with<F: LevelFormat>(
+    medium: &Arc<dyn Medium>,
+    params: &F,
+    levels: usize,
+    random: Randomness,
+) -> Result<()> {
+    params.create(medium, Masters { keys: &masters(levels), uuid: &UUID }, random)
+}
+
+/// Opens so many levels of a disk.
+pub fn open<F: LevelFormat>(
+    medium: &Arc<dyn Medium>,
+    params: &F,
+    levels: usize,
+    seed: u64,
+) -> Result<Arc<F::Disk>> {
+    open_with(medium, params, levels, options(seed, seed + (1 << 40)))
+}
+
+/// The same, with other options.
+pub fn open_with<F: LevelFormat>(
+    medium: &Arc<dyn Medium>,
+    params: &F,
+    levels: usize,
+    options: OpenOptions,
+) -> Result<Arc<F::Disk>> {
+    let keys = masters(levels);
+    params.open(Arc::clone(medium), Masters { keys: &keys, uuid: &UUID }, options).map(Arc::new)
+}
+
+/// A model for every open level of a disk that was never written to.
+pub fn models<D: Levels>(disk: &D) -> Vec<Model> {
+    let model = |level: usize| Model::new(format!("level {level}"), disk.blocks(level as u8));
+    (0..disk.open_levels()).map(model).collect()
+}
+
+/// Flushes a hidden level while the paced clock beats.
+///
+/// # Panics
+///
+/// If so many beats are not enough.
+pub fn flush_hidden<D: Levels>(disk: &D, level: &LevelDisk, beats: u64) -> Result<()> {
+    for _ in 0..beats {
+        disk.refresh()?;
+        match level.flush() {
+            Err(e) if e.kind() == Kind::NoCover => {}
+            done => return done,
+        }
+    }
+    panic!("{beats} beats of cover and the hidden level is not flushed");
+}
+
+/// One of the counters of a level.
+///
+/// # Panics
+///
+/// If there is none of this name.
+pub fn counter(level: &LevelDisk, name: &str) -> u64 {
+    level.status().items.iter().find(|item| item.name == name).expect("a counter of this name").value
+}
+
+/// Compares all blocks of a level with the few that are written, each with its stamp.
+///
+/// # Panics
+///
+/// If one differs.
+pub fn has_contents(level: &LevelDisk, contents: &[(u64, u64)]) {
+    for block in 0..level.blocks() {
+        let mut data = vec![0; BLOCK_SIZE];
+        level.read(BlockAddr(block), &mut data).unwrap();
+        let expected = contents.iter().find(|(at, _)| *at == block).map_or(0, |(_, stamp)| *stamp);
+        assert_eq!(stamp_of(block, &data), Some(expected), "level {}, block {block}", level.level());
+    }
+}

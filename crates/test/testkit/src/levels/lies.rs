@@ -1,0 +1,108 @@
+//! Openings of disks with levels on media that lie: a model beside each level, which keeps every version that a block ever had.
+
+use super::crash::beating;
+use super::disks::{create, flush_hidden, models, open, open_with, options};
+use crate::openings::{Openings, Past, Promise};
+use lacuna_contracts::{Disk, Result};
+use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, level_disks};
+use lacuna_medium::Medium;
+use lacuna_sim::versions::{Model, Worked};
+use lacuna_sim::{CrashMedium, Rng, Truths};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Levels that are made and opened.
+const LEVELS: usize = 3;
+/// Sessions before the medium lies.
+const SESSIONS: u64 = 3;
+
+/// Disks of a format with levels, on media that lie.
+pub struct Lying<F> {
+    /// How a disk lies on its medium. Nothing beats the paced clock but the play.
+    pub params: F,
+    /// Beats within which a hidden level is flushed.
+    pub beats: u64,
+    /// Operations of a session.
+    pub operations: u64,
+    /// What says where the disk ends. Where reads of it are true, blocks of a closed disk have their latest versions or fail.
+    pub end_at: Range<u64>,
+    /// A discarded block may read as it did before, where the record of the discard does not verify.
+    pub but_discarded: bool,
+}
+
+impl<F: LevelFormat> Lying<F> {
+    /// Opens disks while their media lie, and looks at what they show.
+    ///
+    /// # Panics
+    ///
+    /// If a block reads as what it must not.
+    pub fn nothing_is_wrong(&self, what: &str, asked: u64) {
+        let mut shown = Openings::new(asked, 1);
+        while shown.left() > 0 {
+            self.play(&mut shown);
+        }
+        shown.nothing_is_wrong(what);
+    }
+
+    fn play(&self, shown: &mut Openings) {
+        let mut rng = Rng::new(shown.seed());
+        let memory = Arc::new(CrashMedium::new(self.params.medium_len()));
+        memory.keep_past();
+        let medium: Arc<dyn Medium> = memory.clone();
+        create(&medium, &self.params, LEVELS, rng.next_u64() >> 8).unwrap();
+        let mut models = models(&*open(&medium, &self.params, LEVELS, 1).unwrap());
+        let (mut next_stamp, mut closed) = (0, false);
+        for session in 0..SESSIONS {
+            let disk = open(&medium, &self.params, LEVELS, rng.next_u64() >> 8).unwrap();
+            self.work(&*disk, &level_disks(&disk), &mut models, &mut rng, &mut next_stamp);
+            closed = session + 1 < SESSIONS || rng.chance(3, 4);
+            if closed {
+                disk.close().unwrap();
+            }
+        }
+        let latest = Promise::Latest { but_discarded: self.but_discarded };
+        let honest_end = Truths { at: vec![self.end_at.clone()], ..Truths::default() };
+        let mut kinds = vec![
+            (Truths::default(), Promise::Own),
+            (Truths { first: true, ..Truths::default() }, latest),
+            (Truths { first: true, ..honest_end.clone() }, latest),
+        ];
+        if closed {
+            kinds.push((honest_end, latest));
+        }
+        let open = |medium: Arc<dyn Medium>, read_only, seed| -> Result<Vec<Arc<dyn Disk>>> {
+            let options = OpenOptions { read_only, ..options(seed, seed + (1 << 40)) };
+            let disk = open_with(&medium, &self.params, LEVELS, options)?;
+            Ok(level_disks(&disk).into_iter().map(|level| -> Arc<dyn Disk> { level }).collect())
+        };
+        let (writes, afterwards) = (true, Promise::Own);
+        Past { medium: &memory, models: &models, open: &open, writes, kinds: &kinds, afterwards }
+            .open_under_lies(&mut rng, shown);
+    }
+
+    /// Writes and discards on all levels, and flushes all of them in the end.
+    fn work(
+        &self,
+        disk: &F::Disk,
+        levels: &[Arc<LevelDisk>],
+        models: &mut [Model],
+        rng: &mut Rng,
+        next_stamp: &mut u64,
+    ) {
+        for _ in 0..self.operations {
+            let level = rng.below(LEVELS as u64) as usize;
+            let choice = rng.below(20);
+            let mut worked = Worked { disk: &*levels[level], model: &mut models[level], rng, next_stamp };
+            let first = worked.first(1);
+            let done = match choice {
+                0 => levels[0].flush(),
+                1 => disk.refresh(),
+                2 | 3 => beating(disk, self.beats, || worked.discard_at(first, 1)),
+                _ => beating(disk, self.beats, || worked.write_at(first, 1)),
+            };
+            done.unwrap();
+        }
+        levels[0].flush().unwrap();
+        levels[1..].iter().for_each(|level| flush_hidden(disk, level, self.beats).unwrap());
+    }
+}

@@ -1,0 +1,43 @@
+//! A machine that is resumed twice: two copies of an open disk, with the same medium and the same generators, take different data.
+
+use super::disks::{Fresh, fresh};
+use lacuna_contracts::{BlockAddr, Disk};
+use lacuna_levels::{LevelDisk, LevelFormat, Levels};
+use lacuna_sim::versions::content;
+use std::sync::Arc;
+
+/// Levels that are open: level 0 and two hidden ones.
+const LEVELS: usize = 3;
+
+/// Plays both copies, each from the beginning: what they do before they part is the same. Then they write different data to the level
+/// `parting`, and the same to level 0.
+///
+/// # Panics
+///
+/// If the disk cannot be made, or if level 0 refuses a write.
+pub fn resume_twice<F: LevelFormat>(params: &F, parting: usize) {
+    for copy in 1..3 {
+        let Fresh { disk, levels, .. } = fresh(params, LEVELS, [1, 2]);
+        live(&*disk, &levels, parting, 10 * copy);
+    }
+}
+
+/// The life of one copy, which writes versions of its own where it parts from the other.
+fn live<D: Levels>(disk: &D, levels: &[Arc<LevelDisk>], parting: usize, own: u64) {
+    (0..30).for_each(|at| write(&levels[0], at, 5));
+    write(&levels[1], 3, 5);
+    disk.refresh().unwrap();
+    // Here they part.
+    for at in 0..12 {
+        write(&levels[parting], at, own);
+        write(&levels[0], 40 + at, 7);
+    }
+    (0..4).for_each(|_| disk.refresh().unwrap());
+    let _no_cover = disk.close();
+}
+
+fn write(level: &LevelDisk, block: u64, stamp: u64) {
+    let written = level.write(BlockAddr(block), &content(block, stamp));
+    // A hidden level that has no room left for what waits refuses it.
+    assert!(level.level() > 0 || written.is_ok());
+}

@@ -1,0 +1,243 @@
+//! Disks with levels and their threads: many clients at once, and media that fail.
+
+use super::disks::{create, open_with, options};
+use crate::{FailedSync, StopAtEnd, flush_until_refused};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, Pace, level_disks};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::versions::{content, fill, stamp_of};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const CLIENTS: u64 = 3;
+
+/// A disk of one format that is opened with its threads, and its number of levels.
+pub struct Threaded<'a, F> {
+    /// How it lies on its medium.
+    pub params: &'a F,
+    /// The levels it has.
+    pub levels: usize,
+}
+
+impl<F: LevelFormat> Threaded<'_, F> {
+    /// Opens the disk on a medium.
+    ///
+    /// # Panics
+    ///
+    /// If it does not open.
+    pub fn open(&self, medium: &Arc<dyn Medium>, seed: u64) -> (Arc<F::Disk>, Vec<Arc<LevelDisk>>) {
+        let options = OpenOptions { background: true, ..options(seed, !seed) };
+        let disk = open_with(medium, self.params, self.levels, options).unwrap();
+        let levels = level_disks(&disk);
+        (disk, levels)
+    }
+
+    fn create(&self, medium: &Arc<dyn Medium>) {
+        create(medium, self.params, self.levels, 1).unwrap();
+    }
+
+    /// Many clients on all levels, for three sessions: what each left is there when the disk is opened again.
+    ///
+    /// # Panics
+    ///
+    /// If it is not.
+    pub fn serves_many_clients(&self) {
+        let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(self.params.medium_len()));
+        self.create(&medium);
+        for seed in 1..4 {
+            let (disk, levels) = self.open(&medium, seed);
+            let left: Vec<(usize, Vec<(u64, u64)>)> = std::thread::scope(|scope| {
+                let clients =
+                    (0..self.levels).flat_map(|level| (0..CLIENTS).map(move |client| (level, client)));
+                let levels = &levels;
+                let running: Vec<_> = clients
+                    .map(|(level, client)| (level, scope.spawn(move || work(&levels[level], client, seed))))
+                    .collect();
+                running.into_iter().map(|(level, client)| (level, client.join().unwrap())).collect()
+            });
+            // The beats of the clock cover that; a close does not wait for them.
+            levels.iter().for_each(|level| level.flush().unwrap());
+            levels.iter().for_each(|level| level.close().unwrap());
+            drop((levels, disk));
+            let (again, levels) = self.open(&medium, seed + 100);
+            for (level, blocks) in left {
+                for (addr, stamp) in blocks {
+                    let mut block = vec![0; BLOCK_SIZE];
+                    levels[level].read(BlockAddr(addr), &mut block).unwrap();
+                    assert_eq!(stamp_of(addr, &block), Some(stamp), "level {level}, block {addr}");
+                }
+            }
+            // Each client begins with zeros again.
+            for level in &levels {
+                level.discard(BlockAddr(0), level.blocks()).unwrap();
+            }
+            again.close().unwrap();
+        }
+    }
+
+    /// What a public workload of so many writes wrote to the medium, in order, while another client writes to the first hidden level
+    /// as fast as it can, or does not.
+    ///
+    /// # Panics
+    ///
+    /// If level 0 fails.
+    pub fn writes_of(&self, count: u64, hidden_is_busy: bool) -> Vec<Record> {
+        let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(self.params.medium_len()))));
+        let medium: Arc<dyn Medium> = recorder.clone();
+        self.create(&medium);
+        let (disk, levels) = self.open(&medium, 1);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            if hidden_is_busy {
+                scope.spawn(|| {
+                    let (mut rng, hidden) = (Rng::new(9), &levels[1]);
+                    while !done.load(Ordering::Relaxed) {
+                        let _no_cover = hidden.write(BlockAddr(rng.below(hidden.blocks())), &[3; BLOCK_SIZE]);
+                    }
+                });
+            }
+            let _stop = StopAtEnd(&done);
+            let mut rng = Rng::new(5);
+            for n in 0..count {
+                let addr = rng.below(levels[0].blocks());
+                levels[0].write(BlockAddr(addr), &[n as u8; BLOCK_SIZE]).unwrap();
+                if n % 700 == 0 {
+                    levels[0].flush().unwrap();
+                }
+            }
+        });
+        // Where something hidden is lost no word follows that the disk is closed: the games compare such endings.
+        disk.cover_closing(Pace::AtOnce).unwrap();
+        drop((levels, disk));
+        recorder.take().into_iter().filter(|record| record.kind == OpKind::Write).collect()
+    }
+
+    /// Operations of a kind fail from the `nth` on: everything stops, nothing hangs, and what was flushed reads later.
+    ///
+    /// # Panics
+    ///
+    /// If it is otherwise.
+    pub fn stops_at(&self, op: OpKind, nth: u64) {
+        let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.medium_len()))));
+        let medium: Arc<dyn Medium> = faulty.clone();
+        self.create(&medium);
+        let (disk, levels) = self.open(&medium, 1);
+        let mut block = vec![0; BLOCK_SIZE];
+        fill(1, 5, &mut block);
+        levels[0].write(BlockAddr(1), &block).unwrap();
+        levels[0].flush().unwrap();
+        faulty.add(Fault::FailFrom { op, nth, error: Kind::Io });
+        let failed = (0..10_000).find_map(|n| {
+            let level = &levels[n % self.levels];
+            level.write(BlockAddr(2 + n as u64 % (level.blocks() - 2)), &block).err()
+        });
+        let kind = failed.expect("it is noticed").kind();
+        assert!(matches!(kind, Kind::Io | Kind::FailStop), "{kind:?}");
+        for level in &levels {
+            assert_eq!(level.write(BlockAddr(0), &block).unwrap_err().kind(), Kind::FailStop);
+            assert!(level.flush().is_err());
+        }
+        let _failed = disk.close();
+        drop((levels, disk));
+        faulty.heal();
+        let mut back = vec![0; BLOCK_SIZE];
+        self.open(&medium, 2).1[0].read(BlockAddr(1), &mut back).unwrap();
+        assert!(back == block);
+    }
+
+    /// Writes are refused from the `nth` on, for want of room, until there is some: requests fail meanwhile, nothing stops, and what was
+    /// acknowledged is there later. The paced clock must beat.
+    ///
+    /// # Panics
+    ///
+    /// If it is otherwise.
+    pub fn goes_on_after_refusals(&self, nth: u64) {
+        let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.medium_len()))));
+        let medium: Arc<dyn Medium> = faulty.clone();
+        self.create(&medium);
+        let (disk, levels) = self.open(&medium, 1);
+        let (public, hidden) = (&levels[0], &levels[1]);
+        let blocks = public.blocks().min(50);
+        hidden.write(BlockAddr(1), &content(1, 7)).unwrap();
+        faulty.add(Fault::FailFrom { op: OpKind::Write, nth, error: Kind::NoSpace });
+        let mut stamps = vec![0; blocks as usize];
+        let mut write = |n: u64| {
+            stamps[(n % blocks) as usize] = n + 1;
+            public.write(BlockAddr(n % blocks), &content(n % blocks, n + 1))?;
+            if n % 50 == 49 { public.flush() } else { Ok(()) }
+        };
+        let refused = (0..10_000).find_map(|n| Some((n, write(n).err()?)));
+        let (last, error) = refused.expect("it is noticed");
+        assert_eq!(error.kind(), Kind::NoSpace, "{error}");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| hidden.flush());
+            let again: Vec<_> = (0..3).map(|_| write(last).and_then(|()| public.flush())).collect();
+            faulty.heal();
+            for refused in again {
+                assert_eq!(refused.unwrap_err().kind(), Kind::NoSpace);
+            }
+            write(last).unwrap();
+            public.flush().unwrap();
+            // It waits until there is room, or is told that there is none.
+            let told = waiting.join().unwrap();
+            assert!(told.as_ref().err().is_none_or(|e| e.kind() == Kind::NoSpace), "{told:?}");
+        });
+        hidden.flush().unwrap();
+        levels.iter().for_each(|level| level.close().unwrap());
+        drop((levels, disk));
+        let (_again, levels) = self.open(&medium, 2);
+        let reads = |level: &LevelDisk, block: u64, stamp: u64| {
+            let mut back = vec![0; BLOCK_SIZE];
+            level.read(BlockAddr(block), &mut back).unwrap();
+            assert_eq!(stamp_of(block, &back), Some(stamp), "level {}, block {block}", level.level());
+        };
+        reads(&levels[1], 1, 7);
+        (0..blocks).zip(stamps).for_each(|(block, stamp)| reads(&levels[0], block, stamp));
+    }
+
+    /// How often the medium is synced after its `nth` sync failed. Linux tells one caller alone that pages were dropped: a second
+    /// sync would report that all is well.
+    pub fn syncs_after_a_failed_one(&self, nth: u64) -> u64 {
+        let failing = Arc::new(FailedSync::new(Arc::new(MemoryMedium::new(self.params.medium_len()))));
+        let medium: Arc<dyn Medium> = failing.clone();
+        self.create(&medium);
+        let (disk, levels) = self.open(&medium, nth);
+        failing.fail_sync(nth);
+        flush_until_refused(&*levels[0], 4);
+        let _failed = disk.close();
+        drop((levels, disk));
+        failing.syncs_after()
+    }
+}
+
+/// Writes, reads and discards in a part of a level that is this client's alone. Returns what it left.
+fn work(level: &LevelDisk, client: u64, seed: u64) -> Vec<(u64, u64)> {
+    let part = level.blocks() / CLIENTS;
+    let mut rng = Rng::new(seed * 31 + client);
+    let mut left = vec![0; part as usize];
+    let mut block = vec![0; BLOCK_SIZE];
+    for stamp in 1..400 {
+        let at = rng.below(part);
+        let addr = BlockAddr(client * part + at);
+        match rng.below(8) {
+            0 => {
+                level.discard(addr, 1).unwrap();
+                left[at as usize] = 0;
+            }
+            1..4 => {
+                level.read(addr, &mut block).unwrap();
+                assert_eq!(stamp_of(addr.0, &block), Some(left[at as usize]), "block {}", addr.0);
+            }
+            _ => {
+                fill(addr.0, stamp, &mut block);
+                level.write(addr, &block).unwrap();
+                left[at as usize] = stamp;
+            }
+        }
+        if stamp % 50 == 0 {
+            level.flush().unwrap();
+        }
+    }
+    (client * part..).zip(left).collect()
+}
