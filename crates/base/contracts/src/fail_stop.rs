@@ -42,6 +42,11 @@ impl FailStop {
         e
     }
 
+    /// Refuses whatever follows, because the user closed it.
+    pub fn close(&self) {
+        self.fail(Error::new(Kind::FailStop, format!("the {} is closed", self.subject)));
+    }
+
     /// Refuses after a failure.
     pub fn check(&self) -> Result<()> {
         if self.is_alive() { Ok(()) } else { Err(self.refusal()) }
@@ -132,6 +137,14 @@ mod tests {
             said.contains("the vault takes no more writes") && said.contains("close the vault"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn the_refusal_after_an_orderly_end_names_what_was_closed() {
+        let health = FailStop::of_vault();
+        health.close();
+        assert_eq!(health.check().unwrap_err().kind(), Kind::FailStop);
+        assert!(health.refusal().to_string().starts_with("the vault is closed"), "{}", health.refusal());
     }
 
     #[test]

@@ -6,9 +6,10 @@
 //! that is half converted is taken up when it is used.
 
 use crate::contents::{ATOMIC, Contents};
-use crate::group_commit::{GroupCommit, Reserve};
+use crate::group_commit::GroupCommit;
 use crate::namespace::tables::{self, Table};
 use crate::paths;
+use crate::space_budget::Reserve;
 use crate::task_queue::TaskQueue;
 use crate::{FileKind, FsError, FsResult};
 use lacuna_contracts::Kind;

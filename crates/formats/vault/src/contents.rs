@@ -220,7 +220,7 @@ impl Contents {
             self.inodes.touch(inode, body);
         }
         result.map_err(|e| match e {
-            FsError::Storage(e) => FsError::Storage(self.services.failed(e)),
+            FsError::Storage(e) => FsError::Storage(self.services.change_failed(e)),
             FsError::Errno(_) => e,
         })
     }

@@ -4,9 +4,25 @@
 //! and TS into the namespace, and lets others go on as soon as the store has noted what the commit says; they do not wait for the
 //! medium. Several callers that ask for a commit at the same time share one.
 //!
+//! A transaction reserves its space under the gate that it holds until it ends, and gives the reservation back before it leaves the gate
+//! ([`Reservation`]). A commit holds the gate alone while it collects, and leaves it only once the store has noted it and, if it has a
+//! root, gone on in the other journal file. So no commit comes between a reservation and the end of its transaction: the file that was
+//! prepared is the one that takes the record, and the figures that were checked grow by what is reserved alone. What is due is committed
+//! before the gate is entered, so it takes none of the reserved space; if it becomes due again meanwhile, the next transaction commits it.
+//! A transaction that finds no space leaves the gate before it makes room or commits: both need the gate alone, and a thread that shares
+//! the gate would wait for itself. Its check does not: below the gate it takes locks of the store alone, whose holders wait for no gate. One
+//! figure grows beside the gate: what a commit notes and the host then refuses is pending again. The place of that record is taken, the next
+//! commit writes it first, and whatever began before still has its space for the record after it, or waits with it for space.
+//!
+//! Under the shared gate, [`GroupCommit::begin`] also writes inodes back when too many are changed. Other transactions are half way then,
+//! and what is written back may be too. That is no state of a commit: nothing of it is durable before the next commit, which holds the gate
+//! alone and finds again every inode that was touched since ([`Inodes::write_back`] says what it relies on). A failure there is one of the
+//! next commit as well, and ends writing like that ([`Services::commit_failed`]).
+//!
 //! Order of locks, the first one first: `one`; `gate`; `Tree::changes`; the body of one inode; the counts of open handles, the cache of
-//! open files, a shard of the inodes; in the namespace `applying`, `layers`, the database, its backend; then the store. The lists of
-//! changed inodes and of pending changes are the last ones: no other lock is taken under them.
+//! open files, a shard of the inodes; what the namespace knows of the next inode; in the namespace `applying`, `layers`, the database, its
+//! backend; then the store, which takes none of these. The lists of changed inodes and of pending changes are the last ones: no other lock
+//! is taken under them.
 
 use crate::contents::Contents;
 use crate::fs_error::errno;
@@ -14,9 +30,9 @@ use crate::inodes::Inodes;
 use crate::namespace::Namespace;
 use crate::open_handles::OpenHandles;
 use crate::services::Services;
-use crate::space_budget::SpaceBudget;
+use crate::space_budget::{Reservation, Reserve, SpaceBudget};
 use crate::{FsError, FsResult};
-use lacuna_contracts::{Error, Result, closed};
+use lacuna_contracts::Result;
 use lacuna_vault_store::Store;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
@@ -47,27 +63,20 @@ pub(crate) struct GroupCommit {
     /// Commits that began to collect, and the last of them that is durable.
     started: AtomicU64,
     durable: AtomicU64,
+    /// Commits that succeeded.
+    made: AtomicU64,
     /// Something may have changed since the last commit began.
     changed: AtomicBool,
     /// Bytes of the journal when a checkpoint found no space last; [`NEVER`] if the last one found some.
     refused: AtomicU64,
 }
 
-/// What a transaction reserves when it begins.
-#[derive(Clone, Copy)]
-pub(crate) enum Reserve {
-    /// Space for something new of about this many bytes.
-    Write(u64),
-    /// Space for a change that takes little more than there was before.
-    Metadata,
-    /// Nothing: a removal makes space.
-    Removal,
+/// The right to change something, and the space for it, until it is dropped.
+pub(crate) struct Transaction<'a> {
+    /// Given back before the gate is left: what a commit collects is in no reservation any more.
+    _reserved: Reservation<'a>,
+    _gate: RwLockReadGuard<'a, ()>,
 }
-
-/// The right to change something, until it is dropped.
-pub(crate) struct Transaction<'a>(
-    #[expect(dead_code, reason = "held until it is dropped")] RwLockReadGuard<'a, ()>,
-);
 
 impl GroupCommit {
     pub(crate) fn new(contents: Arc<Contents>, space: Arc<SpaceBudget>) -> GroupCommit {
@@ -82,59 +91,64 @@ impl GroupCommit {
             one: Mutex::default(),
             started: AtomicU64::new(0),
             durable: AtomicU64::new(0),
+            made: AtomicU64::new(0),
             changed: AtomicBool::new(false),
             refused: AtomicU64::new(NEVER),
         }
     }
 
-    /// Begins a transaction once the space that it may take is reserved.
+    /// Begins a transaction for which the space that it may take is reserved until it ends.
     ///
     /// Errors: EROFS, and the standing refusal after a failure. ENOSPC or EDQUOT if there is no space for a write, or if it is not certain
     /// that a change of metadata can be committed. A removal is refused only if too much is pending for a commit that finds no space.
-    pub(crate) fn begin(&self, reserve: Reserve) -> FsResult<Transaction<'_>> {
+    pub(crate) fn begin(&self, change: Reserve) -> FsResult<Transaction<'_>> {
         self.get_ready()?;
-        let commit_fits = match reserve {
-            // Twice, for each gives one of the journal's two files back.
-            Reserve::Write(bytes) => {
-                self.reserve(2, |space| space.reserve_write(bytes))?;
-                true
-            }
-            Reserve::Metadata => {
-                self.reserve(1, SpaceBudget::reserve_metadata)?;
-                true
-            }
-            Reserve::Removal => self.has_space(SpaceBudget::reserve_commit)?,
+        if self.is_due() {
+            self.commit_before_a_change()?;
+        }
+        let mut tries = match change {
+            // Each try gives one of the journal's two files back.
+            Reserve::Write(_) => 2,
+            Reserve::Metadata | Reserve::Removal => 1,
         };
-        // What was reserved for a write or a change of metadata holds the commit of everything so far.
-        if (self.is_due() || !commit_fits)
-            && let Err(e) = self.commit()
-            && (!e.kind().is_refusal() || self.namespace.pending_bytes() >= BATCH_MOST)
-        {
-            return Err(e.into());
-        }
-        let transaction = Transaction(self.gate.read());
-        // A commit may have failed while this waited.
-        self.services.health.check()?;
-        self.changed.store(true, Ordering::Release);
-        if self.inodes.too_many_changed() {
-            self.inodes.write_back(|inode, body| self.contents.finish(inode, body))?;
-        }
-        Ok(transaction)
-    }
-
-    /// Reserves space; makes space where there is none, and tries again, `times` times. Errors: ENOSPC or EDQUOT if there is none then.
-    fn reserve(&self, times: u32, take: impl Fn(&SpaceBudget) -> Result<bool>) -> FsResult<()> {
-        for _ in 0..times {
-            if self.has_space(&take)? {
-                return Ok(());
+        loop {
+            let gate = self.gate.read();
+            // A commit may have failed while this waited.
+            self.services.health.check()?;
+            let reserved = self.space.reserve(change);
+            let fits = reserved.fits().map_err(|e| self.services.commit_failed(e))?;
+            if fits || (tries == 0 && change == Reserve::Removal) {
+                self.changed.store(true, Ordering::Release);
+                if self.inodes.too_many_changed() {
+                    self.write_back().map_err(|e| self.services.commit_failed(e))?;
+                }
+                return Ok(Transaction { _reserved: reserved, _gate: gate });
             }
-            self.make_room()?;
+            drop(reserved);
+            drop(gate);
+            if tries == 0 {
+                return errno(self.space.lacking());
+            }
+            tries -= 1;
+            if change == Reserve::Removal {
+                self.commit_before_a_change()?;
+            } else {
+                self.make_room()?;
+            }
         }
-        if self.has_space(&take)? { Ok(()) } else { errno(self.space.lacking()) }
     }
 
-    fn has_space(&self, take: impl FnOnce(&SpaceBudget) -> Result<bool>) -> Result<bool> {
-        take(&self.space).map_err(|e| self.failed(e))
+    /// Commits before a change begins. If the host refuses that, everything waits for the next commit, unless too much waits already.
+    fn commit_before_a_change(&self) -> Result<()> {
+        match self.commit() {
+            Err(e) if e.kind().is_refusal() && self.namespace.pending_bytes() < BATCH_MOST => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Writes changed inodes to the namespace, and their contents' TS.
+    fn write_back(&self) -> Result<()> {
+        self.inodes.write_back(|inode, body| self.contents.finish(inode, body))
     }
 
     /// Refuses changes where there are none, and brings recent ones into the database.
@@ -148,7 +162,7 @@ impl GroupCommit {
 
     fn apply(&self) -> Result<()> {
         if self.namespace.wants_apply() {
-            return self.namespace.apply().map_err(|e| self.failed(e));
+            return self.namespace.apply().map_err(|e| self.services.commit_failed(e));
         }
         Ok(())
     }
@@ -157,26 +171,28 @@ impl GroupCommit {
     /// as there is space for that.
     fn make_room(&self) -> FsResult<()> {
         let store = &self.store;
-        // Also waits for another that makes room.
+        // Also waits for another thread that makes room.
         let _one = self.one.lock();
         self.services.health.check()?;
         let nothing = !self.has_changes() && store.journal_bytes() == 0 && !store.is_journal_large();
         let done = if nothing { Ok(()) } else { self.run(true) };
-        let done = done.and_then(|()| store.finish_and_shrink().map_err(|e| self.failed(e)));
+        let shrink = || store.finish_and_shrink().map_err(|e| self.services.commit_failed(e));
+        let done = done.and_then(|()| shrink());
         match done {
             Err(e) if !e.kind().is_refusal() => Err(e.into()),
             _ => Ok(()),
         }
     }
 
-    /// Begins a transaction even while commits are due, for what must not fail: the end of an opening.
+    /// Begins a transaction even while commits are due and however little space there is, for a change that must not fail: the reclaim
+    /// after a last handle, and at an opening. What it may take is counted for others.
     pub(crate) fn begin_forced(&self) -> Option<Transaction<'_>> {
         if self.services.read_only || !self.services.health.is_alive() {
             return None;
         }
-        let transaction = Transaction(self.gate.read());
+        let gate = self.gate.read();
         self.changed.store(true, Ordering::Release);
-        Some(transaction)
+        Some(Transaction { _reserved: self.space.reserve(Reserve::Removal), _gate: gate })
     }
 
     /// Returns when every transaction that ended before is durable.
@@ -190,7 +206,7 @@ impl GroupCommit {
     /// Commits what changed, if anything did.
     pub(crate) fn commit(&self) -> Result<()> {
         self.services.health.check()?;
-        // Reads change times of access, and nobody else may bring those there.
+        // Reads change times of access, and it may be that no change brings those into the database.
         self.apply()?;
         let enough = self.started.load(Ordering::Acquire) + 1;
         let _one = self.one.lock();
@@ -201,7 +217,8 @@ impl GroupCommit {
         }
         let (store, namespace) = (&self.store, &self.namespace);
         let due = store.needs_checkpoint() || namespace.wants_checkpoint();
-        self.run(due || (!self.has_space(SpaceBudget::reserve_commit)? && self.may_checkpoint()))
+        let holds = || self.space.holds_commit().map_err(|e| self.services.commit_failed(e));
+        self.run(due || (!holds()? && self.may_checkpoint()))
     }
 
     /// Commits with a root, so that the next opening has nothing to apply, and refuses whatever follows.
@@ -212,7 +229,7 @@ impl GroupCommit {
         }
         self.services.health.check()?;
         self.run(true)?;
-        self.services.health.fail(closed());
+        self.services.health.close();
         Ok(())
     }
 
@@ -227,9 +244,9 @@ impl GroupCommit {
         self.changed.load(Ordering::Acquire) || self.inodes.changed() > 0
     }
 
-    /// How many commits there were.
+    /// How many commits succeeded.
     pub(crate) fn count(&self) -> u64 {
-        self.durable.load(Ordering::Acquire)
+        self.made.load(Ordering::Relaxed)
     }
 
     fn is_due(&self) -> bool {
@@ -264,23 +281,24 @@ impl GroupCommit {
 
     fn attempt(&self, root: bool) -> Result<()> {
         if root {
-            // Not while others wait to begin.
-            self.store.finish_checkpoint().map_err(|e| self.failed(e))?;
+            // Done before the gate is taken: transactions may begin meanwhile.
+            self.store.finish_checkpoint().map_err(|e| self.services.commit_failed(e))?;
         }
         let mut alone = Some(self.gate.write());
         let number = self.started.fetch_add(1, Ordering::AcqRel) + 1;
         self.changed.store(false, Ordering::Release);
-        self.space.look_again();
+        self.space.forget_space();
         let result = self.collect(root, &mut || drop(alone.take()));
         drop(alone);
         match result {
             Ok(()) => {
                 self.durable.store(number, Ordering::Release);
+                self.made.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
             Err(e) => {
                 self.changed.store(true, Ordering::Release);
-                Err(self.failed(e))
+                Err(self.services.commit_failed(e))
             }
         }
     }
@@ -288,7 +306,7 @@ impl GroupCommit {
     /// Brings everything together and commits it. `noted` lets others go on.
     fn collect(&self, root: bool, noted: &mut dyn FnMut()) -> Result<()> {
         let (store, namespace) = (&self.store, &self.namespace);
-        self.inodes.write_back(|inode, body| self.contents.finish(inode, body))?;
+        self.write_back()?;
         self.space.commit_written();
         if root {
             return namespace.checkpoint(&mut |root, puts| {
@@ -300,19 +318,13 @@ impl GroupCommit {
         }
         namespace.commit(&mut |puts| store.commit_then(puts, None, noted))
     }
-
-    /// What the host refuses, for want of space above all, is no failure: everything waits here for the next commit.
-    fn failed(&self, e: Error) -> Error {
-        if e.kind().is_refusal() { e } else { self.services.health.fail(e) }
-    }
 }
 
 /// After the last handle of a file was released: reclaims it, in a transaction of its own. A failure is one of the next commit as well.
 pub(crate) fn reclaim_after(commits: &GroupCommit, handles: &OpenHandles, ino: u64) {
     if let Some(_transaction) = commits.begin_forced()
         && let Err(FsError::Storage(e)) = handles.reclaim(ino)
-        && !e.kind().is_refusal()
     {
-        commits.services.health.fail(e);
+        commits.services.commit_failed(e);
     }
 }

@@ -51,13 +51,13 @@ pub(crate) struct Inodes {
     namespace: Arc<Namespace>,
     shards: Vec<Mutex<BoundedCache<u64, Arc<Inode>>>>,
     changed: Mutex<Vec<Arc<Inode>>>,
-    /// Length of `changed`, renewed under its lock: admission asks for it at each write.
+    /// Inodes that differ from the namespace, on the list or being written back: admission asks for it at each write.
     changed_count: AtomicUsize,
     /// Inodes that may be changed at most.
     changed_most: usize,
     next: AtomicU64,
-    /// What the namespace knows of `next`.
-    next_kept: AtomicU64,
+    /// What the namespace knows of `next`. Held while the namespace is told: of two threads that write back, the later number stays.
+    next_kept: Mutex<u64>,
 }
 
 impl Inodes {
@@ -68,7 +68,7 @@ impl Inodes {
             (0..SHARDS).map(|_| Mutex::new(BoundedCache::new(most))).collect();
         let changed_most = SHARDS * shards[0].lock().most() / 2;
         let changed_count = AtomicUsize::new(0);
-        let (changed, next, next_kept) = (Mutex::default(), AtomicU64::new(next), AtomicU64::new(next));
+        let (changed, next, next_kept) = (Mutex::default(), AtomicU64::new(next), Mutex::new(next));
         Inodes { namespace, shards, changed, changed_count, changed_most, next, next_kept }
     }
 
@@ -97,9 +97,8 @@ impl Inodes {
     pub(crate) fn touch(&self, inode: &Arc<Inode>, body: &mut Body) {
         if !body.dirty && !body.gone {
             body.dirty = true;
-            let mut changed = self.changed.lock();
-            changed.push(inode.clone());
-            self.changed_count.store(changed.len(), Ordering::Release);
+            self.changed_count.fetch_add(1, Ordering::AcqRel);
+            self.changed.lock().push(inode.clone());
         }
     }
 
@@ -114,35 +113,39 @@ impl Inodes {
     }
 
     /// Writes the records of changed inodes to the namespace. `before` is called with each first, to bring its content's TS
-    /// into the record. The caller keeps everybody from changing contents and names meanwhile.
+    /// into the record. After an error the rest is on the list again.
+    ///
+    /// Other threads may change inodes and write back meanwhile. One inode is locked at a time, so each record is one state of its inode:
+    /// every change touches the inode under the lock under which it was made, and one that comes later puts it on the list again. Only
+    /// a caller that no transaction runs beside, a commit, has one state of all inodes in the namespace when this returns.
     pub(crate) fn write_back(&self, mut before: impl FnMut(&Inode, &mut Body) -> Result<()>) -> Result<()> {
-        let mut changed = self.take_changed();
+        let mut changed = std::mem::take(&mut *self.changed.lock());
         while let Some(inode) = changed.pop() {
             let mut body = inode.body.write();
-            if body.gone {
-                continue;
+            if !body.gone {
+                if let Err(e) = before(&inode, &mut body) {
+                    drop(body);
+                    changed.push(inode);
+                    self.changed.lock().append(&mut changed);
+                    return Err(e);
+                }
+                self.keep(&inode, &mut body);
             }
-            if let Err(e) = before(&inode, &mut body) {
-                drop(body);
-                changed.push(inode);
-                let mut listed = self.changed.lock();
-                listed.append(&mut changed);
-                self.changed_count.store(listed.len(), Ordering::Release);
-                return Err(e);
-            }
-            self.keep(&inode, &mut body);
+            // Only now, when the namespace has it: until then admission counts it here.
+            self.changed_count.fetch_sub(1, Ordering::AcqRel);
         }
-        let next = self.next.load(Ordering::Relaxed);
-        if self.next_kept.swap(next, Ordering::Relaxed) != next {
-            self.namespace.put(&tables::meta("next inode"), Some(&next.to_le_bytes()));
-        }
+        self.keep_next();
         Ok(())
     }
 
-    fn take_changed(&self) -> Vec<Arc<Inode>> {
-        let mut changed = self.changed.lock();
-        self.changed_count.store(0, Ordering::Release);
-        std::mem::take(&mut *changed)
+    /// Tells the namespace which number the next new inode gets.
+    fn keep_next(&self) {
+        let mut kept = self.next_kept.lock();
+        let next = self.next.load(Ordering::Relaxed);
+        if *kept != next {
+            self.namespace.put(&tables::meta("next inode"), Some(&next.to_le_bytes()));
+            *kept = next;
+        }
     }
 
     /// Takes an inode out of the namespace and the cache.

@@ -9,7 +9,7 @@ use crate::namespace::tables::{self, Table};
 use crate::namespace::{Namespace, each_change};
 use crate::paths;
 use crate::settings::Settings;
-use crate::startup::Way;
+use crate::startup::Leniency;
 use crate::{Base, FileKind, OpenOptions, Vault};
 use lacuna_contracts::{Error, Result, Secret};
 use lacuna_vault_store::Consent;
@@ -35,7 +35,7 @@ struct WhatVerifies {
     is_by_root_before: AtomicBool,
 }
 
-impl Way for WhatVerifies {
+impl Leniency for WhatVerifies {
     fn namespace(
         &self,
         newest: Result<Namespace>,
@@ -92,10 +92,10 @@ impl Rescue {
             Ok(())
         });
         let options = OpenOptions { read_only: true, accept: Some(accept), ..options.clone() };
-        let way = WhatVerifies { past_gap, is_by_root_before: AtomicBool::new(false) };
-        let vault = Vault::open_with(base, master, uuid, &options, &way)?;
+        let leniency = WhatVerifies { past_gap, is_by_root_before: AtomicBool::new(false) };
+        let vault = Vault::open_with(base, master, uuid, &options, &leniency)?;
         let refusal = refusal.lock().take();
-        let is_by_root_before = way.is_by_root_before.into_inner();
+        let is_by_root_before = leniency.is_by_root_before.into_inner();
         Ok(Rescue { vault, refusal, is_by_root_before, is_past_gap: past_gap })
     }
 

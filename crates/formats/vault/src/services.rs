@@ -19,13 +19,22 @@ impl Services {
         self.clock.now()
     }
 
-    /// Takes note of a failure of a change: a failure that leaves nothing half done passes.
-    pub(crate) fn failed(&self, e: Error) -> Error {
-        match e.kind() {
-            kind if kind.is_refusal() => e,
-            Kind::Corrupt | Kind::Usage | Kind::Busy => e,
-            _ => self.health.fail(e),
-        }
+    /// Takes note of a failure of one file's change. Beside what passes in a commit, content that does not verify passes, and a request that
+    /// is wrong or comes too soon: the file is as whole as before, and all others can be changed and committed.
+    pub(crate) fn change_failed(&self, e: Error) -> Error {
+        let passes = matches!(e.kind(), Kind::Corrupt | Kind::Usage | Kind::Busy);
+        self.failed(e, passes)
+    }
+
+    /// Takes note of a failure of a commit, or of work for the next commit, which would fail the same way. A call that the host refuses, for
+    /// want of space above all, passes: everything waits for the next commit. Anything else ends all writing, even one tag page that does
+    /// not verify: what was acknowledged, of all files, could never become durable, and the writers must hear of it now.
+    pub(crate) fn commit_failed(&self, e: Error) -> Error {
+        self.failed(e, false)
+    }
+
+    fn failed(&self, e: Error, passes: bool) -> Error {
+        if passes || e.kind().is_refusal() { e } else { self.health.fail(e) }
     }
 
     pub(crate) fn log(&self, line: &str) {

@@ -10,8 +10,8 @@ use lacuna_medium::Folder;
 use lacuna_vault_store::{Anchor, CommitInfo, StoreBase, StoreOptions, Superblocks};
 use std::sync::Arc;
 
-/// What an opening does about a namespace that does not verify.
-pub(crate) trait Way {
+/// How lenient an opening is: which parts it lets pass that do not verify.
+pub(crate) trait Leniency {
     /// The namespace: by the newest root, or by the one before it and all changes since, if a checkpoint was not finished.
     fn namespace(
         &self,
@@ -29,7 +29,7 @@ pub(crate) trait Way {
 /// Nothing passes.
 pub(crate) struct Strict;
 
-impl Way for Strict {
+impl Leniency for Strict {
     fn namespace(
         &self,
         newest: Result<Namespace>,

@@ -1,18 +1,27 @@
-//! The files that have something to be done a piece at a time.
+//! The files that have something to be done a piece at a time, in the order in which they were noted.
 
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 /// Files that wait, at most.
 const MOST: usize = 4096;
 
+/// Whether a thread takes files from the queue.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Stage {
+    /// Not yet.
+    #[default]
+    NotStarted,
+    Open,
+    /// Not any more.
+    Closed,
+}
+
 #[derive(Default)]
 struct Waiting {
-    inodes: Vec<u64>,
+    inodes: VecDeque<u64>,
     known: HashSet<u64>,
-    /// A thread takes them.
-    is_open: bool,
-    is_closed: bool,
+    stage: Stage,
 }
 
 /// The files that have something to be done.
@@ -26,11 +35,11 @@ impl TaskQueue {
     /// Notes that a file has something to be done. `false`: no thread will do it.
     pub(crate) fn push(&self, ino: u64) -> bool {
         let mut waiting = self.waiting.lock();
-        if !waiting.is_open || waiting.is_closed || waiting.inodes.len() >= MOST {
+        if waiting.stage != Stage::Open || waiting.inodes.len() >= MOST {
             return waiting.known.contains(&ino);
         }
         if waiting.known.insert(ino) {
-            waiting.inodes.push(ino);
+            waiting.inodes.push_back(ino);
             self.changed.notify_one();
         }
         true
@@ -38,33 +47,53 @@ impl TaskQueue {
 
     /// A thread takes files from now on.
     pub(crate) fn open(&self) {
-        self.waiting.lock().is_open = true;
+        self.waiting.lock().stage = Stage::Open;
     }
 
     /// No thread takes files any more.
     pub(crate) fn close(&self) {
-        self.waiting.lock().is_closed = true;
+        self.waiting.lock().stage = Stage::Closed;
         self.changed.notify_all();
     }
 
     /// Whether the thread is to end.
     pub(crate) fn is_closed(&self) -> bool {
-        self.waiting.lock().is_closed
+        self.waiting.lock().stage == Stage::Closed
     }
 
-    /// The next file. Waits for one; none once the queue is closed.
+    /// The file that waits for the longest time. Waits for one; none once the queue is closed.
     pub(crate) fn pop(&self) -> Option<u64> {
         let mut waiting = self.waiting.lock();
         loop {
-            if waiting.is_closed {
+            if waiting.stage == Stage::Closed {
                 return None;
             }
-            if let Some(ino) = waiting.inodes.pop() {
+            if let Some(ino) = waiting.inodes.pop_front() {
                 // From now on it may be noted again.
                 waiting.known.remove(&ino);
                 return Some(ino);
             }
             self.changed.wait(&mut waiting);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_taken_in_the_order_in_which_they_came() {
+        let queue = TaskQueue::default();
+        assert!(!queue.push(1));
+        queue.open();
+        assert!([7, 3, 7, 5].map(|ino| queue.push(ino)).iter().all(|noted| *noted));
+        assert_eq!([queue.pop(), queue.pop()], [Some(7), Some(3)]);
+        // A file that was taken goes to the end.
+        assert!(queue.push(7));
+        assert_eq!([queue.pop(), queue.pop()], [Some(5), Some(7)]);
+        assert!(queue.push(9) && !queue.is_closed());
+        queue.close();
+        assert!(queue.is_closed() && queue.pop().is_none() && !queue.push(4));
     }
 }

@@ -6,7 +6,7 @@ use crate::check;
 use crate::contents::Contents;
 use crate::directories::Directories;
 use crate::entries::NameHash;
-use crate::group_commit::{GroupCommit, Reserve, reclaim_after};
+use crate::group_commit::{GroupCommit, reclaim_after};
 use crate::inodes::Inodes;
 use crate::length;
 use crate::namespace::{Namespace, Reading, Spot};
@@ -18,8 +18,8 @@ use crate::record::Record;
 use crate::rename::{self, EntryName};
 use crate::services::Services;
 use crate::settings::Settings;
-use crate::space_budget::SpaceBudget;
-use crate::startup::{Base, Found, Strict, Way, incomplete, store_base};
+use crate::space_budget::{Reserve, SpaceBudget};
+use crate::startup::{Base, Found, Leniency, Strict, incomplete, store_base};
 use crate::timer::Timer;
 use crate::tree::Tree;
 use crate::{
@@ -83,16 +83,16 @@ impl Vault {
         Vault::open_with(base, master, uuid, options, &Strict)
     }
 
-    /// The same, as far as `way` lets what does not verify pass.
+    /// The same, as far as `leniency` lets parts that do not verify pass.
     pub(crate) fn open_with(
         base: Base,
         master: &Secret<32>,
         uuid: [u8; 16],
         options: &OpenOptions,
-        way: &dyn Way,
+        leniency: &dyn Leniency,
     ) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, options);
-        let choices = StoreOptions { past_gap: way.past_gap(), ..choices };
+        let choices = StoreOptions { past_gap: leniency.past_gap(), ..choices };
         let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), &choices)?;
         let store = Arc::new(store);
         let Recovered {
@@ -123,7 +123,7 @@ impl Vault {
             let reading = Reading { stale, log: options.log.clone() };
             Namespace::open(&store, master, root, puts, reading, options.budget.share(1, 4))
         };
-        let namespace = way.namespace(open(&root, &puts, stale), &|| {
+        let namespace = leniency.namespace(open(&root, &puts, stale), &|| {
             let before = before.as_ref()?;
             let puts = [&before.puts[..], &puts[..]].concat();
             Some(open(&before.root, &puts, before.below..u64::MAX))
@@ -133,7 +133,7 @@ impl Vault {
             incomplete(e, &names.unwrap_or_else(|_| "super.0 and super.1".to_owned()))
         })?;
         let found = Found { first_opening, accepted, state, records, superblocks };
-        let settings = way.settings(&namespace)?;
+        let settings = leniency.settings(&namespace)?;
         let storage = Storage { store, namespace, settings };
         let vault = Vault::assemble(base, master, uuid, storage, options, found);
         // Only now is it known that the state is whole enough to go on from.
@@ -266,9 +266,9 @@ impl Vault {
 
     /// Changes attributes.
     pub fn set_attr(&self, ino: u64, changes: &Changes) -> FsResult<Attr> {
-        // To cut a file is to remove something.
-        let cuts = changes.size.is_some();
-        let reserve = if cuts { Reserve::Removal } else { Reserve::Metadata };
+        // To cut a file is to remove something; to make it longer adds no more than a hole, and is let in as easily.
+        let sets_size = changes.size.is_some();
+        let reserve = if sets_size { Reserve::Removal } else { Reserve::Metadata };
         let _transaction = self.commits.begin(reserve)?;
         attributes::set(&self.contents, ino, changes)
     }

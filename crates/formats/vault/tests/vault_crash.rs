@@ -7,7 +7,7 @@ mod world;
 
 use lacuna_contracts::Kind;
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_sim::{CrashFolder, Rng};
+use lacuna_sim::{CrashFolder, Rng, setting};
 use lacuna_vault::Vault;
 use world::World;
 use world::dump::{assert_same, digest, of_model, of_vault};
@@ -19,10 +19,6 @@ const CHOICES: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
 /// Operations of a workload after its beginning.
 const STEPS: u64 = 60;
-
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
-}
 
 /// Does random operations until the power goes. Whether it did.
 fn work(states: &mut States, vault: &Vault, rng: &mut Rng, folder: &CrashFolder) -> bool {
@@ -90,7 +86,7 @@ fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
 
 #[test]
 fn every_cut_leaves_a_state_that_was() {
-    let (mut cuts, first) = (number("LACUNA_CUTS", 200), number("LACUNA_SEED", 1));
+    let (mut cuts, first) = (setting("LACUNA_CUTS", 200), setting("LACUNA_SEED", 1));
     let (mut seed, mut all) = (first, 0u64);
     while cuts > 0 {
         let choice = CHOICES[seed as usize % CHOICES.len()];

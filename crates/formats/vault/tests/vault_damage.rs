@@ -7,7 +7,7 @@
 mod world;
 
 use lacuna_integrity::Choice;
-use lacuna_sim::{CrashFolder, FolderImage, Image, Rng};
+use lacuna_sim::{CrashFolder, FolderImage, Image, Rng, setting};
 use lacuna_vault::store::{Anchor, FILES, MemoryAnchor, PAGE};
 use lacuna_vault::{FsError, NewNode, ROOT, Vault};
 use std::collections::{BTreeMap, BTreeSet};
@@ -204,15 +204,13 @@ fn overwrite(image: &mut FolderImage, name: &str, page: u64, bytes: &[u8]) {
     }));
 }
 
-/// What was asked for with `LACUNA_PAIRS`.
-fn asked() -> Option<String> {
-    std::env::var("LACUNA_PAIRS").ok()
-}
+/// How many pairs of bad blocks are tried; `all` of them if it says so.
+const PAIRS: &str = "LACUNA_PAIRS";
 
 #[test]
 fn one_bad_block_costs_what_lies_in_it() {
     let mut rng = Rng::new(1);
-    let all = asked().is_some();
+    let all = std::env::var_os(PAIRS).is_some();
     for rounds in if all { 1..=4 } else { 2..=2 } {
         let mut closed = closed(rounds);
         let (blocks, mut lost) = (closed.blocks(), 0);
@@ -241,12 +239,11 @@ fn two_bad_blocks_cost_what_lies_in_them() {
     let mut closed = closed(2);
     let mut rng = Rng::new(2);
     let blocks = closed.blocks();
-    let asked = asked();
-    let pairs: Vec<(usize, usize)> = if asked.as_deref() == Some("all") {
+    let pairs: Vec<(usize, usize)> = if std::env::var(PAIRS).as_deref() == Ok("all") {
         let each = 0..blocks.len();
         each.flat_map(|one| (0..one).map(move |other| (one, other))).collect()
     } else {
-        let pairs: u64 = asked.and_then(|pairs| pairs.parse().ok()).unwrap_or(60);
+        let pairs = setting(PAIRS, 60);
         let mut any = || rng.below(blocks.len() as u64) as usize;
         (0..pairs).map(|_| (any(), any())).collect()
     };

@@ -4,7 +4,7 @@
 mod world;
 
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_sim::Rng;
+use lacuna_sim::{Rng, setting};
 use world::World;
 use world::dump::{assert_same, of_model, of_vault};
 use world::model::Model;
@@ -44,7 +44,7 @@ fn run(seed: u64, choice: Choice) {
 }
 
 fn runs(choice: Choice, seeds: std::ops::Range<u64>) {
-    let more = std::env::var("LACUNA_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(1);
+    let more = setting("LACUNA_RUNS", 1);
     for seed in seeds.start..seeds.start + (seeds.end - seeds.start) * more {
         run(seed, choice);
     }

@@ -8,7 +8,7 @@ use crate::parts::Parts;
 use crate::read::is_listed;
 use crate::reclaimer::Reclaimer;
 use crate::superblock::SuperFiles;
-use lacuna_contracts::{Action, Advice, Error, Kind, Result, closed};
+use lacuna_contracts::{Action, Advice, Error, Kind, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::FolderFile;
 use parking_lot::Mutex;
@@ -107,7 +107,7 @@ impl Checkpointer {
                 journal.shrink(1, Need::Closed)
             })?;
         }
-        health.end(closed());
+        health.close();
         Ok(())
     }
 

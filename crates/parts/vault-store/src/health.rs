@@ -51,9 +51,9 @@ impl Health {
         self.alive.fail(e.of_sync())
     }
 
-    /// Ends all writing, for this reason.
-    pub(crate) fn end(&self, e: Error) -> Error {
-        self.alive.fail(e)
+    /// Ends all writing, because the vault was closed.
+    pub(crate) fn close(&self) {
+        self.alive.close();
     }
 
     /// Ends all writing if this thread panics while the guard lives: a commit that was noted would be left out.

@@ -192,7 +192,7 @@ impl Journal {
 
     /// Prepares the active file for so many pages, if it may have `beside` more. With `asks` they are written anew: a host that writes
     /// nothing over itself, and has limits of its own, says now whether it will take them.
-    pub(crate) fn reserve_record(&self, pages: u64, beside: u64, asks: bool) -> Result<()> {
+    pub(crate) fn prepare_record(&self, pages: u64, beside: u64, asks: bool) -> Result<()> {
         let mut cursor = self.cursor.lock();
         let end = cursor.tail + pages;
         if end + beside > self.most_pages() {
@@ -202,7 +202,7 @@ impl Journal {
         if !asks {
             return Ok(());
         }
-        // Whoever took pages has those before these.
+        // Pages that were taken lie before these.
         self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, pages)
     }
 

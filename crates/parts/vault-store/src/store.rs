@@ -254,8 +254,8 @@ impl Store {
         self.parts().interval.needs_commit()
     }
 
-    /// Takes space in the journal for writes of this many bytes and for the commit with a root and this many bytes of puts that follows, as
-    /// long as no other thread writes: at most what the journal may have.
+    /// Prepares the journal for writes of this many bytes and for the commit with a root and this many bytes of puts that follows: at most
+    /// what the journal may have. It stays theirs as long as no other thread writes.
     ///
     /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
     pub fn reserve(&self, bytes: u64, puts: u64) -> Result<()> {
@@ -265,17 +265,19 @@ impl Store {
         self.with_space(|| journal.reserve(pages, record).map_err(|e| health.refused(e)))
     }
 
-    /// How much space [`Store::reserve`] takes from the file system, in bytes.
+    /// How much space of the file system [`Store::reserve`] needs, in bytes.
     pub fn lacks(&self, bytes: u64, puts: u64) -> u64 {
         let (pages, record) = self.assembly.log.room(bytes.div_ceil(PAGE as u64), puts);
         self.parts().journal.lacks(pages, record) * PAGE as u64
     }
 
-    /// Takes space in the journal for the record of a commit with this many bytes of puts, and `spare` bytes behind it. `beside` bytes
-    /// that it must be able to take later, at most what a checkpoint writes to it, count against what it may have.
+    /// Prepares the journal file that is written to for the record of a commit with this many bytes of puts, and `spare` bytes behind it.
+    /// `beside` bytes that it must be able to take later, at most what a checkpoint writes to it, count against what it may have. Nothing is
+    /// taken: a second call gives the same pages, so the caller adds up what simultaneous changes need; and a commit with a root goes on
+    /// in the other file, for which nothing is prepared.
     ///
     /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
-    pub fn reserve_commit(&self, puts: u64, spare: u64, beside: u64) -> Result<()> {
+    pub fn prepare_record(&self, puts: u64, spare: u64, beside: u64) -> Result<()> {
         let Parts { health, journal, .. } = self.parts();
         health.may_change()?;
         let [spare, beside] = [spare, beside].map(|bytes| bytes.div_ceil(PAGE as u64));
@@ -284,8 +286,8 @@ impl Store {
         if !asks && journal.holds(record + spare, beside) {
             return Ok(());
         }
-        let reserve = || journal.reserve_record(record + spare, beside, asks);
-        self.with_space(|| reserve().map_err(|e| health.refused(e)))
+        let prepare = || journal.prepare_record(record + spare, beside, asks);
+        self.with_space(|| prepare().map_err(|e| health.refused(e)))
     }
 
     /// What the journal takes at once, in bytes.
