@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Between a refusal and the next try. The disk itself waits longer, unless it was told not to wait at all.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where the cover for hidden levels comes from that have none of their own. Clones tell of the same disk.
 #[derive(Clone, Default)]
@@ -144,7 +144,7 @@ impl CoverRetry {
                     if !self.is_patient() {
                         return Err(e);
                     }
-                    sleep(PAUSE);
+                    sleep(RETRY_PAUSE);
                 }
                 other => return other,
             }

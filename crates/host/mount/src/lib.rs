@@ -1,8 +1,9 @@
 //! From the file of a disk to a mounted file system, and back: the ways to mount it, what the kernel has mounted, and unmounting.
 //!
 //! A front end gives a disk as a file, mounts it with [`Mounted`] in one of the [`Way`]s, and keeps in a [`Watch`] what its threads
-//! see of the session. [`CoverRetry`] lies between the file system and a level that has to do with cover. The modules
-//! [`loop_device`], [`mount_table`], [`proc`], [`tool`] and [`unmount`] also serve those who clear away what a dead server left.
+//! see of the session. [`Growth`] makes the file system as large as a disk that has grown. [`CoverRetry`] lies between the file
+//! system and a level that has to do with cover. The modules [`loop_device`], [`mount_table`], [`proc`],
+//! [`tool`] and [`unmount`] also serve the clearing away of what a dead server left.
 //!
 //! Invariants kept here:
 //! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy stays mounted
@@ -14,6 +15,7 @@
 #![warn(missing_docs)]
 
 mod cover_retry;
+mod growth;
 pub mod loop_device;
 mod mkfs;
 pub mod mount_table;
@@ -30,11 +32,12 @@ mod watch;
 mod way;
 
 pub use cover_retry::{Cover, CoverRetry, CoverSource};
+pub use growth::Growth;
 pub use mkfs::check_type;
 pub use mount_table::{FUSE_SOURCE, has_automount, is_automount, is_mounted, is_mounted_elsewhere};
-pub use mounted::{MountRequest, Mounted};
+pub use mounted::{Follow, MountRequest, Mounted};
 pub use tool::search_path;
 pub use trim::trim;
-pub use unmount::unmount_fuse;
-pub use watch::{Follow, Log, RELEASE_LIMIT, Watch};
-pub use way::{Way, lacking_for_fuse};
+pub use unmount::{RELEASE_LIMIT, unmount_fuse};
+pub use watch::{Log, Watch};
+pub use way::{Program, Way, lacking_for_fuse};

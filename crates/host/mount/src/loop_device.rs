@@ -17,6 +17,7 @@ const TRIES: u32 = 64;
 /// An attached loop device. Dropping it detaches it, unless it already detaches by itself.
 pub(crate) struct LoopDevice {
     node: PathBuf,
+    number: String,
     backing: PathBuf,
     automatic: bool,
 }
@@ -28,8 +29,8 @@ impl LoopDevice {
     /// device keep several requests in flight at once.
     pub(crate) fn attach(backing: &Path, read_only: bool) -> Result<Self> {
         let attached = apart(|| attach_next(backing, read_only));
-        let node = attached.map_err(|e| failed("cannot attach a loop device", &e))?;
-        Ok(LoopDevice { node, backing: backing.to_owned(), automatic: false })
+        let (node, number) = attached.map_err(|e| failed("cannot attach a loop device", &e))?;
+        Ok(LoopDevice { node, number, backing: backing.to_owned(), automatic: false })
     }
 
     /// The device node, such as `/dev/loop0`.
@@ -42,9 +43,9 @@ impl LoopDevice {
         &self.backing
     }
 
-    /// The device number as `major:minor`.
-    pub(crate) fn number(&self) -> Result<Option<String>> {
-        number(&self.node)
+    /// The device number as `major:minor`, by which its mount is told from those of others.
+    pub(crate) fn number(&self) -> &str {
+        &self.number
     }
 
     /// Lets the kernel detach the device when its last user (the mount) is gone, however it is unmounted.
@@ -68,27 +69,37 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Puts the next free loop device on `backing`, and gives its node.
-fn attach_next(backing: &Path, read_only: bool) -> io::Result<PathBuf> {
+/// Puts the next free loop device on `backing`, and gives its node and its number.
+fn attach_next(backing: &Path, read_only: bool) -> io::Result<(PathBuf, String)> {
     let open = |path: &Path| File::options().read(true).write(!read_only).open(path);
     let (file, control) = (open(backing)?, File::options().read(true).write(true).open(LOOP_CONTROL)?);
     let mut tries = TRIES;
-    let (node, device) = loop {
+    let (node, number, device) = loop {
         let node = PathBuf::from(format!("/dev/loop{}", system_call::free_loop_device(&control)?));
+        let number = known_number(&node)?;
         let device = open(&node)?;
         match system_call::set_backing_file(&device, &file) {
-            Ok(()) => break (node, device),
+            Ok(()) => break (node, number, device),
             Err(Errno::BUSY) if tries > 0 => tries -= 1,
             Err(e) => return Err(e.into()),
         }
     };
     match system_call::set_direct_io(&device) {
-        Ok(()) | Err(Errno::INVAL) => Ok(node),
+        Ok(()) | Err(Errno::INVAL) => Ok((node, number)),
         Err(e) => {
             system_call::clear_backing_file(&device)?;
             Err(e.into())
         }
     }
+}
+
+/// The number of a device that is there. Where the system does not tell it, a device that was attached could neither be detached nor
+/// its mount be told from those of others: so it is asked for before.
+fn known_number(node: &Path) -> io::Result<String> {
+    number(node).map_err(io::Error::other)?.ok_or_else(|| {
+        let words = format!("no number of {} below /sys/block, where sysfs must be mounted", node.display());
+        io::Error::other(words)
+    })
 }
 
 fn clear(node: &Path) -> io::Result<()> {
@@ -181,6 +192,8 @@ mod tests {
     fn devices_are_told_by_their_files() {
         assert_eq!(resting_on(Path::new("/no/such/file")).unwrap(), [] as [PathBuf; 0]);
         assert_eq!(number(Path::new("/dev/no-such-device")).unwrap(), None);
+        let unknown = known_number(Path::new("/dev/no-such-device")).unwrap_err();
+        assert!(unknown.to_string().contains("no number of /dev/no-such-device"), "{unknown}");
         assert!(!rests_on(Path::new("/dev/no-such-device"), Path::new("")).unwrap());
     }
 
@@ -201,6 +214,7 @@ mod tests {
         let mut device = LoopDevice::attach(&path, false).unwrap();
         let node = device.node().to_owned();
         assert_eq!(resting_on(&path).unwrap(), [node.as_path()]);
+        assert_eq!(number(&node).unwrap().as_deref(), Some(device.number()));
         let mut read = [0; 4];
         File::open(&node).unwrap().read_exact_at(&mut read, 4096).unwrap();
         assert_eq!((&read, blocks(&node).as_str(), takes_no_writes(&node)), (b"mine", "2048", false));

@@ -3,6 +3,7 @@
 use crate::tool;
 use lacuna_contracts::{Advice, BLOCK_SIZE, ByteDisk, Error, Kind, Result, Setting};
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::Path;
 
 /// Range of one question about what is written, which bounds its answer to 1 MiB.
@@ -32,30 +33,38 @@ pub(crate) struct Making<'m> {
     pub owner: (u32, u32),
 }
 
+/// The file system that a disk has now.
+pub(crate) struct Prepared {
+    /// Its type.
+    pub kind: String,
+    /// Whether it was made now; otherwise it was there already.
+    pub made: bool,
+}
+
 /// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes one if it is blank and one is
-/// wanted, and refuses to overwrite what is there. Whether it made one.
+/// wanted, and refuses to overwrite what is there.
 pub(crate) fn prepare(
     device: &Path,
     disk: &ByteDisk,
     found: Option<Content>,
     making: Making<'_>,
-) -> Result<bool> {
+) -> Result<Prepared> {
     match (found, making.wanted) {
-        (Some(found), None) if found.mountable => Ok(false),
-        (Some(found), None) => Err(Error::new(Kind::Usage, "cannot mount the disk")
-            .found(found.name)
+        (Some(Content::FileSystem(kind)), None) => Ok(Prepared { kind, made: false }),
+        (Some(Content::Other(words)), None) => Err(Error::new(Kind::Usage, "cannot mount the disk")
+            .found(words)
             .expected("a file system on the whole disk")
             .remedy(
                 Advice::from("serve it to NBD clients, or open it with ")
                     .setting(Setting("raw"))
-                    .text(", and mount its parts"),
+                    .text(", and use what it holds from there"),
             )),
         (Some(found), Some(wanted)) => {
             let len = disk.len();
             let punch = format!("fallocate --punch-hole --offset 0 --length {len} MOUNTPOINT/disk");
             let advice = Advice::from("open it without ").setting(Setting("mkfs"));
             let advice = advice.text("; or, to lose what is there, open it with ").setting(Setting("raw"));
-            Err(not_blank(wanted, format!("{} already on the disk", found.name))
+            Err(not_blank(wanted, format!("{found} already on the disk"))
                 .remedy(advice.text(format!(", run `{punch}`, and close it"))))
         }
         (None, None) => Err(Error::new(Kind::NotFound, "cannot mount the disk")
@@ -72,7 +81,8 @@ pub(crate) fn prepare(
                 let advice = advice.setting(Setting("overwrite")).text(" with ").setting(Setting("mkfs"));
                 return Err(not_blank(wanted, found).remedy(advice));
             }
-            make(device, wanted, making.owner).map(|()| true)
+            make(device, wanted, making.owner)?;
+            Ok(Prepared { kind: wanted.to_owned(), made: true })
         }
     }
 }
@@ -108,20 +118,26 @@ fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
 }
 
 /// Something recognizable on a disk.
-pub(crate) struct Content {
-    name: String,
-    pub(crate) mountable: bool,
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A file system, of the type that blkid(8) calls so.
+    FileSystem(String),
+    /// Something else, in words: a partition table, a part of a volume group, encrypted data, a swap area.
+    Other(String),
 }
 
 impl Content {
-    /// The type of the file system, or what else it is.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    /// The type of the file system, if it is one.
+    pub(crate) fn file_system(&self) -> Option<&str> {
+        match self {
+            Content::FileSystem(kind) => Some(kind),
+            Content::Other(_) => None,
+        }
     }
 
     /// The option of `mount` with which its journal is left as it is, if it has one.
     pub(crate) fn without_journal(&self) -> Option<&'static str> {
-        match &*self.name {
+        match self.file_system()? {
             "ext3" | "ext4" => Some("noload"),
             "xfs" => Some("norecovery"),
             "btrfs" => Some("rescue=nologreplay"),
@@ -130,25 +146,35 @@ impl Content {
     }
 }
 
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Content::FileSystem(words) | Content::Other(words)) = self;
+        f.write_str(words)
+    }
+}
+
 /// What is on `device`; `None` if nothing that is known here.
 pub(crate) fn content(device: &Path) -> Result<Option<Content>> {
     let what = "cannot look for a file system on the disk";
     let args = [OsStr::new("-p"), OsStr::new("-o"), OsStr::new("export"), device.as_os_str()];
     let probe = tool::run("blkid", &args).map_err(|e| e.context(what))?;
-    let value = |key: &str| {
-        probe.stdout.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('=')).map(str::to_owned)
-    };
     match probe.code {
-        Some(0) => Ok(Some(match (value("TYPE"), value("PTTYPE")) {
-            (Some(fs), _) => Content { mountable: value("USAGE").as_deref() != Some("raid"), name: fs },
-            (None, Some(table)) => Content { name: format!("a partition table ({table})"), mountable: false },
-            (None, None) => Content { name: "data of a known kind".to_owned(), mountable: false },
-        })),
+        Some(0) => Ok(Some(recognized(&probe.stdout))),
         Some(2) if probe.stderr.is_empty() => Ok(None),
-        Some(8) => {
-            Ok(Some(Content { name: "signatures of more than one file system".to_owned(), mountable: false }))
-        }
+        Some(8) => Ok(Some(Content::Other("signatures of more than one file system".to_owned()))),
         _ => Err(Error::new(Kind::Io, what).found(format!("blkid: {}", probe.words()))),
+    }
+}
+
+/// What `blkid -p -o export` has recognized (blkid(8)). Its USAGE tells file systems from what has a type as well and cannot be
+/// mounted: `raid`, `crypto`, and `other` for swap areas and journals.
+fn recognized(export: &str) -> Content {
+    let value = |key: &str| export.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    match (value("TYPE"), value("USAGE"), value("PTTYPE")) {
+        (Some(kind), Some("filesystem"), _) => Content::FileSystem(kind.to_owned()),
+        (Some(kind), _, _) => Content::Other(format!("data of the type {kind}")),
+        (None, _, Some(table)) => Content::Other(format!("a partition table ({table})")),
+        (None, _, None) => Content::Other("data of a known kind".to_owned()),
     }
 }
 
@@ -179,5 +205,18 @@ mod tests {
         for bad in ["", "../sh", "ext4 -F", "EXT4", "a.b", "abcdefghijklmnopq"] {
             assert_eq!(check_type(bad).unwrap_err().kind(), Kind::Usage);
         }
+    }
+
+    #[test]
+    fn only_file_systems_are_mounted() {
+        let ext4 = recognized("DEVNAME=/run/x/disk\nUUID=7\nTYPE=ext4\nUSAGE=filesystem\n");
+        assert_eq!((ext4.file_system(), ext4.without_journal()), (Some("ext4"), Some("noload")));
+        for (kind, usage) in [("swap", "other"), ("crypto_LUKS", "crypto"), ("LVM2_member", "raid")] {
+            let other = recognized(&format!("DEVNAME=/run/x/disk\nTYPE={kind}\nUSAGE={usage}\n"));
+            assert_eq!((other.file_system(), other.without_journal()), (None, None), "{kind}");
+            assert!(other.to_string().contains(kind), "{other}");
+        }
+        let table = Content::Other("a partition table (gpt)".to_owned());
+        assert_eq!(recognized("DEVNAME=/run/x/disk\nPTUUID=7\nPTTYPE=gpt\n"), table);
     }
 }

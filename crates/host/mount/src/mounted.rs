@@ -2,21 +2,25 @@
 
 use crate::cover_retry::CoverRetry;
 use crate::loop_device::{self, LoopDevice};
-use crate::mkfs::{Content, Making};
+use crate::mkfs::{Content, Making, Prepared};
 use crate::program_mount::{ProgramMount, ProgramRequest, check_options};
-use crate::unmount::busy_or_failed;
-use crate::watch::{Follow, Log, Watch};
-use crate::way::Way;
+use crate::unmount::{busy_or_failed, mounted_over};
+use crate::watch::{Log, Watch};
+use crate::way::{Choice, Program, ProgramChoice, Way};
 use crate::{mkfs, mount_table, repair, tool, way};
 use lacuna_contracts::{Advice, ByteDisk, Error, Kind, Result, Setting};
+use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often it is looked whether a file system is detached.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How often it is looked whether a file system is detached that is still being unmounted.
+const DETACH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Tells a front end that the disk may have another length.
+pub type Follow = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// How to mount.
 pub struct MountRequest<'r> {
@@ -47,8 +51,8 @@ pub struct Mounted {
 
 /// What serves the file system.
 enum Below {
-    /// The kernel, from a loop device with this number.
-    Loop { device: LoopDevice, number: Option<String> },
+    /// The kernel, from a loop device.
+    Loop(LoopDevice),
     /// A program.
     Program(ProgramMount),
 }
@@ -77,11 +81,15 @@ impl DiskFile<'_> {
         self.watch.first_failure().map_or(found, |failure| Err(failure.context(&self.what)))
     }
 
-    /// Makes a file system in `place` if that is wanted. Whether it did.
-    fn prepare(&self, place: &Path, found: Option<Content>, request: &MountRequest<'_>) -> Result<bool> {
-        let keep = request.keep_existing && found.as_ref().is_some_and(|found| found.mountable);
-        let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let owner = if Way::is_loop(request.via) { (0, 0) } else { user };
+    /// Makes a file system in `place` if that is wanted, with a root directory of `owner`.
+    fn prepare(
+        &self,
+        place: &Path,
+        found: Option<Content>,
+        owner: (u32, u32),
+        request: &MountRequest<'_>,
+    ) -> Result<Prepared> {
+        let keep = request.keep_existing && found.as_ref().and_then(Content::file_system).is_some();
         let making = Making { wanted: request.mkfs.filter(|_| !keep), overwrite: request.overwrite, owner };
         mkfs::prepare(place, self.bytes, found, making).map_err(|e| self.words(e.context(&self.what)))
     }
@@ -109,7 +117,7 @@ impl Mounted {
     /// The loop device, if there is one.
     pub fn node(&self) -> Option<&Path> {
         match &self.below {
-            Below::Loop { device, .. } => Some(device.node()),
+            Below::Loop(device) => Some(device.node()),
             Below::Program(_) => None,
         }
     }
@@ -117,8 +125,8 @@ impl Mounted {
     /// The way in which it is mounted.
     pub fn way(&self) -> Way {
         match &self.below {
-            Below::Loop { .. } => Way::Loop,
-            Below::Program(program) => program.way(),
+            Below::Loop(_) => Way::Loop,
+            Below::Program(mount) => Way::Program(mount.program()),
         }
     }
 
@@ -126,7 +134,7 @@ impl Mounted {
     /// file system has nothing to be told.
     pub fn follow(&self) -> Follow {
         match &self.below {
-            Below::Loop { device, .. } => {
+            Below::Loop(device) => {
                 let (node, backing) = (device.node().to_owned(), device.backing().to_owned());
                 Arc::new(move || loop_device::follow(&node, &backing))
             }
@@ -154,10 +162,9 @@ impl Mounted {
     ) -> Result<Self> {
         let what = format!("cannot mount the disk at {}", mountpoint.display());
         let from = DiskFile { disk, bytes, file, watch, what };
-        if Way::is_loop(request.via) {
-            Self::by_loop(request, &from, mountpoint)
-        } else {
-            Self::by_program(request, &from, mountpoint, released)
+        match Choice::of(request.via) {
+            Choice::Loop => Self::by_loop(request, &from, mountpoint),
+            Choice::Program(choice) => Self::by_program(request, &from, mountpoint, &choice, released),
         }
     }
 
@@ -166,7 +173,7 @@ impl Mounted {
         let device = LoopDevice::attach(from.file, read_only).map_err(|e| from.words(e))?;
         let found = from.content(device.node())?;
         let journalled = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
-        let made = from.prepare(device.node(), found, request)?;
+        let made = from.prepare(device.node(), found, (0, 0), request)?.made;
         let mut options = vec![if read_only { "ro" } else { "rw" }];
         options.extend(request.mount_options);
         let options = options.join(",");
@@ -179,14 +186,12 @@ impl Mounted {
         ];
         // Of others than those of systemd's group the kernel makes those wait who come to where it waits for a mount.
         let waits = mount_table::is_automount(&mountpoint)?;
-        // An error here leaves no mount behind.
-        let number = device.number()?;
         let run = if waits { tool::succeed_in_our_group } else { tool::succeed };
         run(&from.what, "mount", &args)
             .map_err(|e| from.not_mounted(e, journalled, request.mount_options))?;
-        let (below, log) = (Below::Loop { device, number }, Arc::clone(request.log));
+        let (below, log) = (Below::Loop(device), Arc::clone(request.log));
         let mut mounted = Mounted { mountpoint, below, made, log };
-        if let Below::Loop { device, .. } = &mut mounted.below {
+        if let Below::Loop(device) = &mut mounted.below {
             device.detach_when_unused()?;
         }
         Ok(mounted)
@@ -196,48 +201,49 @@ impl Mounted {
         request: &MountRequest<'_>,
         from: &DiskFile<'_>,
         mountpoint: PathBuf,
+        choice: &ProgramChoice,
         released: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
         let (file, read_only) = (from.file, request.read_only);
         let found = from.content(file)?;
         let journalled = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
-        let there = found.as_ref().filter(|found| found.mountable).map(|found| found.name().to_owned());
-        let kind = there.as_deref().or(request.mkfs);
+        let kind = found.as_ref().and_then(Content::file_system).or(request.mkfs);
         // Before anything is made that could not be mounted then.
-        let way = Way::program(request.via, kind).map_err(|e| e.context(&from.what))?;
-        check_options(way, request.mount_options).map_err(|e| e.context(&from.what))?;
-        let made = from.prepare(file, found, request)?;
-        let kind = kind.unwrap_or_default();
-        if way == Way::Fuse2fs && !made && !read_only {
+        let program = choice.for_type(kind).map_err(|e| e.context(&from.what))?;
+        check_options(program, request.mount_options).map_err(|e| e.context(&from.what))?;
+        let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let Prepared { kind, made } = from.prepare(file, found, user, request)?;
+        if program == Program::Fuse2fs && !made && !read_only {
             repair::repair(file).map_err(|e| from.words(e.context(&from.what)))?;
         }
         let options = request.mount_options;
-        let disk = from.disk;
-        let how = ProgramRequest { way, disk, file, kind, mountpoint: &mountpoint, options, read_only };
-        let program = ProgramMount::start(&how, released)
+        let (disk, kind) = (from.disk, kind.as_str());
+        let how = ProgramRequest { program, disk, file, kind, mountpoint: &mountpoint, options, read_only };
+        let mount = ProgramMount::start(&how, released)
             .map_err(|e| from.not_mounted(e.context(&from.what), journalled, options))?;
-        Ok(Mounted { mountpoint, below: Below::Program(program), made, log: Arc::clone(request.log) })
+        Ok(Mounted { mountpoint, below: Below::Program(mount), made, log: Arc::clone(request.log) })
     }
 
     /// Whether nobody has it mounted any more, as far as what serves it tells; `handles` are the open files on the disk. Errors:
     /// the program that served it failed. What it served is still mounted then, and fails.
     pub fn is_gone(&self, handles: u64) -> Result<bool> {
         match &self.below {
-            Below::Loop { .. } => Ok(handles == 0),
+            Below::Loop(_) => Ok(handles == 0),
             Below::Program(program) => program.ended().map_or(Ok(false), |how| how.map(|()| true)),
         }
     }
 
     /// Whether this mount is the one from that loop device.
-    fn is_mine(&self, entry: &mount_table::Entry, (device, number): (&LoopDevice, Option<&str>)) -> bool {
-        entry.mountpoint == self.mountpoint && number.is_none_or(|number| entry.is_on(device.node(), number))
+    fn is_mine(&self, entry: &mount_table::Entry, device: &LoopDevice) -> bool {
+        entry.mountpoint == self.mountpoint && entry.is_on(device.node(), device.number())
     }
 
     /// Whether it is mounted, and nothing over it.
     fn is_on_top(&self) -> Result<bool> {
         match &self.below {
-            Below::Loop { device, number } => Ok(mount_table::at(&self.mountpoint)?
-                .is_some_and(|top| self.is_mine(&top, (device, number.as_deref())))),
+            Below::Loop(device) => {
+                Ok(mount_table::at(&self.mountpoint)?.is_some_and(|top| self.is_mine(&top, device)))
+            }
             Below::Program(program) => program.is_on_top(),
         }
     }
@@ -269,35 +275,43 @@ impl Mounted {
     }
 
     /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]). Calls `detached` when nobody can use it any more
-    /// and the disk still takes what the file system has to write.
+    /// and the disk still takes what the file system has to write: as soon as that is seen, perhaps from another thread, and at the
+    /// latest before this returns without an error.
     ///
     /// A program that served it has then ended. [`Mounted::is_gone`] tells whether it failed; but of what the disk refused of its
     /// last writes it may say nothing, so the failures of the disk have to be looked at, too. Until it has ended, the disk must wait
     /// for cover as before. Errors of a program that has not ended: [`Kind::Busy`], and [`Kind::NoCover`] if its writes wait for
     /// cover in vain. It goes on then, and `released` is called when it has ended.
-    pub fn unmount(&mut self, detached: impl Fn() + Sync) -> Result<()> {
-        let (device, number) = match &self.below {
-            Below::Loop { device, number } => (device, number.as_deref()),
-            Below::Program(program) => return program.unmount(detached),
+    pub fn unmount(&mut self, detached: impl FnOnce() + Send) -> Result<()> {
+        let device = match &self.below {
+            Below::Loop(device) => device,
+            Below::Program(mount) => return mount.unmount(detached),
         };
-        let mine = |e: &mount_table::Entry| self.is_mine(e, (device, number));
+        let mine = |e: &mount_table::Entry| self.is_mine(e, device);
         if !mount_table::entries()?.iter().any(mine) {
+            detached();
             return Ok(());
         }
         if !self.is_on_top()? {
-            return Err(Error::new(Kind::Busy, format!("cannot unmount {}", self.mountpoint.display()))
-                .found("another file system mounted over it")
-                .remedy("unmount that one first"));
+            return Err(mounted_over(&self.mountpoint));
         }
         let is_gone = || mount_table::entries().is_ok_and(|entries| !entries.iter().any(mine));
+        // Taken by the first that sees the mount gone.
+        let detached = Mutex::new(Some(detached));
+        let tell = || {
+            let untold = detached.lock().take();
+            if let Some(detached) = untold {
+                detached();
+            }
+        };
         let (done, ended) = channel::<()>();
         let finished = std::thread::scope(|scope| {
-            let (is_gone, detached) = (&is_gone, &detached);
+            let (is_gone, tell) = (&is_gone, &tell);
             let look = move || {
-                while ended.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
+                while ended.recv_timeout(DETACH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                     // A table that cannot be read now is read again; at the end that is an error.
                     if is_gone() {
-                        detached();
+                        return tell();
                     }
                 }
             };
@@ -310,7 +324,11 @@ impl Mounted {
             finished
         })?;
         let left = mount_table::entries()?.iter().any(mine);
-        if finished.success() || !left { Ok(()) } else { Err(busy_or_failed(&self.mountpoint, &finished)) }
+        if !finished.success() && left {
+            return Err(busy_or_failed(&self.mountpoint, &finished));
+        }
+        tell();
+        Ok(())
     }
 }
 

@@ -3,8 +3,8 @@
 
 use crate::cover_retry::CoverRetry;
 use crate::tool::{self, Finished, Running, Talking};
-use crate::unmount::{busy_or_failed, start_unmounting, unmount_lazily};
-use crate::way::Way;
+use crate::unmount::{busy_or_failed, mounted_over, start_unmounting, unmount_lazily};
+use crate::way::Program;
 use crate::{mount_table, proc};
 use lacuna_contracts::{Action, Advice, Disk, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
@@ -14,14 +14,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the mount is there.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How often it is looked whether the program has mounted, or its mount is gone.
+const PROGRAM_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a program may ask nothing of its disk, before it has mounted and after its mount is gone, until it is taken for stuck.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
+
 /// What to mount, and how.
 pub(crate) struct ProgramRequest<'r> {
     /// Which program.
-    pub way: Way,
+    pub program: Program,
     /// The disk.
     pub disk: &'r Arc<CoverRetry>,
     /// The file of the disk.
@@ -38,16 +39,16 @@ pub(crate) struct ProgramRequest<'r> {
 
 /// The mount and its program. Dropping it unmounts if nobody uses it.
 pub(crate) struct ProgramMount {
-    way: Way,
+    program: Program,
     file: PathBuf,
     mountpoint: PathBuf,
-    program: Program,
+    running: RunningProgram,
     /// The unmounting that a close gave up, if it still waits for the program.
     given_up: Mutex<Option<Running>>,
 }
 
 /// A running program, and the disk that it uses.
-struct Program {
+struct RunningProgram {
     name: &'static str,
     process: u32,
     disk: Arc<CoverRetry>,
@@ -102,7 +103,7 @@ impl Life {
     }
 }
 
-impl Program {
+impl RunningProgram {
     /// Calls `ended` when it has ended, from a thread of its own.
     fn start(
         name: &'static str,
@@ -132,7 +133,7 @@ impl Program {
             .name(format!("lacuna-{name}"))
             .spawn(move || wait(talking))
             .map_err(|e| Error::io(format!("cannot wait for {name}"), &e))?;
-        Ok(Program { name, process, disk, life })
+        Ok(RunningProgram { name, process, disk, life })
     }
 
     /// Waits until `done`, or until the program has ended. Errors: [`Kind::TimedOut`] if it asks nothing of its disk for `limit`;
@@ -140,7 +141,7 @@ impl Program {
     fn wait(&self, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
         let mut last = Instant::now();
         loop {
-            match self.life.wait(LOOK_AGAIN) {
+            match self.life.wait(PROGRAM_INTERVAL) {
                 Stage::Ended(ending) => return Ok(Some(ending)),
                 Stage::Running if !self.disk.is_working() => {}
                 Stage::Running | Stage::Flushing => last = Instant::now(),
@@ -170,18 +171,19 @@ impl ProgramMount {
     /// Starts the program and waits until it has mounted. Calls `ended` when it has ended and what it wrote is durable, from a
     /// thread of its own.
     pub(crate) fn start(request: &ProgramRequest<'_>, ended: impl FnOnce() + Send + 'static) -> Result<Self> {
-        let program = Program::start(request.way.name(), &words(request), request.disk, ended)?;
+        let program = request.program;
+        let running = RunningProgram::start(program.name(), &words(request), request.disk, ended)?;
         let (file, mountpoint) = (request.file.to_owned(), request.mountpoint.to_owned());
-        let mount = ProgramMount { way: request.way, file, mountpoint, program, given_up: Mutex::default() };
-        let what = format!("cannot mount with {}", mount.program.name);
-        match mount.program.wait(IDLE_LIMIT, || mount.is_listed()) {
+        let mount = ProgramMount { program, file, mountpoint, running, given_up: Mutex::default() };
+        let what = format!("cannot mount with {}", program.name());
+        match mount.running.wait(IDLE_LIMIT, || mount.is_listed()) {
             Ok(None) => Ok(mount),
             Ok(Some(Ending { words: said, .. })) => {
                 let kind = if tool::denied(&said) { Kind::Permission } else { Kind::Other };
                 Err(Error::new(kind, what).found(said))
             }
             Err(e) => {
-                mount.program.kill();
+                mount.running.kill();
                 // It may have mounted under another name than it was told.
                 let is_there = || Ok(mount_table::at(&mount.mountpoint)?.is_some());
                 if is_there()? {
@@ -192,8 +194,8 @@ impl ProgramMount {
         }
     }
 
-    pub(crate) fn way(&self) -> Way {
-        self.way
+    pub(crate) fn program(&self) -> Program {
+        self.program
     }
 
     /// Whether it is mounted, and nothing over it.
@@ -208,12 +210,12 @@ impl ProgramMount {
 
     /// How the program ended; `None` while it runs. Errors: it ended before it had written everything.
     pub(crate) fn ended(&self) -> Option<Result<()>> {
-        let ending = self.program.life.ending()?;
+        let ending = self.running.life.ending()?;
         Some(if ending.well { Ok(()) } else { Err(self.failed(&ending.words)) })
     }
 
     fn failed(&self, words: &str) -> Error {
-        let program = self.way.name();
+        let program = self.program.name();
         Error::new(Kind::Io, format!("{program} failed, which served {}", self.mountpoint.display()))
             .found(words)
             .expected("it to run until it is unmounted")
@@ -227,13 +229,11 @@ impl ProgramMount {
     ///
     /// Errors with which the program goes on, and tells when it has ended: [`Kind::Busy`] if it does nothing and does not end,
     /// [`Kind::NoCover`] if what it has to write waits for cover in vain.
-    pub(crate) fn unmount(&self, detached: impl Fn()) -> Result<()> {
+    pub(crate) fn unmount(&self, detached: impl FnOnce()) -> Result<()> {
         let begun = Instant::now();
         if self.is_listed()? {
             if !self.is_on_top()? {
-                return Err(Error::new(Kind::Busy, format!("cannot unmount {}", self.mountpoint.display()))
-                    .found("another file system mounted over it")
-                    .remedy("unmount that one first"));
+                return Err(mounted_over(&self.mountpoint));
             }
             if self.ended().is_some() {
                 unmount_lazily(&self.mountpoint, || self.is_listed())?;
@@ -274,14 +274,14 @@ impl ProgramMount {
         loop {
             match finished.take() {
                 Some(finished) => return Ok(finished),
-                None => std::thread::sleep(LOOK_AGAIN),
+                None => std::thread::sleep(PROGRAM_INTERVAL),
             }
             finished = unmounting.finished()?;
         }
     }
 
     fn wait(&self, done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
-        self.program.wait(IDLE_LIMIT, done).map_err(|e| match e.kind() {
+        self.running.wait(IDLE_LIMIT, done).map_err(|e| match e.kind() {
             Kind::TimedOut => self.goes_on(),
             _ => e,
         })
@@ -289,7 +289,7 @@ impl ProgramMount {
 
     /// Errors: what the program writes was refused for want of cover by a try that began after `begun`, and is tried again.
     fn check_cover(&self, begun: Instant) -> Result<()> {
-        let disk = &self.program.disk;
+        let disk = &self.running.disk;
         match disk.refused_since(begun).filter(|_| disk.is_patient()) {
             Some(e) => Err(e.context(format!("cannot close {}", self.mountpoint.display())).remedy(
                 "nothing is lost, and the server ends by itself when the rest is written: write to level 0",
@@ -309,7 +309,7 @@ impl ProgramMount {
                 ))
                 .remedy("unmount it there; the server then ends by itself");
         }
-        let Program { name, process, .. } = &self.program;
+        let RunningProgram { name, process, .. } = &self.running;
         error
             .found(format!("{name} (process {process}), which does nothing and does not end"))
             .expected("it to write what is left, and to end")
@@ -322,18 +322,18 @@ impl ProgramMount {
 
 impl Drop for ProgramMount {
     fn drop(&mut self) {
-        if self.program.life.ending().is_none() {
+        if self.running.life.ending().is_none() {
             let _ = self.unmount(|| {});
         }
     }
 }
 
 /// Refuses mount options that would keep the mount from being known again. Errors: [`Kind::Usage`].
-pub(crate) fn check_options(way: Way, options: Option<&str>) -> Result<()> {
+pub(crate) fn check_options(program: Program, options: Option<&str>) -> Result<()> {
     let mut given = options.into_iter().flat_map(|list| list.split(','));
     let unknown = |option: &&str| *option == "no_default_opts" || option.starts_with("fsname=");
     let Some(refused) = given.find(unknown) else { return Ok(()) };
-    Err(Error::new(Kind::Usage, format!("cannot mount with {}", way.name()))
+    Err(Error::new(Kind::Usage, format!("cannot mount with {}", program.name()))
         .found(format!("the mount option {refused}"))
         .expected("no option that gives the mount another name: the mount is known by its name")
         .remedy("leave it out"))
@@ -350,7 +350,7 @@ fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
     let given = given.filter(|option| !["relatime", "symfollow"].contains(option));
     let mut options: Vec<String> = request.read_only.then(|| "ro".to_owned()).into_iter().collect();
     let name = format!("fsname={}", request.file.display());
-    if request.way == Way::Lklfuse {
+    if request.program == Program::Lklfuse {
         options.push(format!("type={}", request.kind));
         options.push(name);
         let (outer, inner): (Vec<&str>, Vec<&str>) = given.partition(|option| OF_MOUNTS.contains(option));
@@ -420,17 +420,17 @@ mod tests {
 
     fn asked<'r>(
         disk: &'r Arc<CoverRetry>,
-        way: Way,
+        program: Program,
         options: Option<&'r str>,
         read_only: bool,
     ) -> ProgramRequest<'r> {
         let (file, mountpoint) = (Path::new("/run/x/disk"), Path::new("/mnt/a b"));
-        ProgramRequest { way, disk, file, kind: "ext4", mountpoint, options, read_only }
+        ProgramRequest { program, disk, file, kind: "ext4", mountpoint, options, read_only }
     }
 
-    fn told(way: Way, options: Option<&str>, read_only: bool) -> String {
+    fn told(program: Program, options: Option<&str>, read_only: bool) -> String {
         let disk = idle();
-        let words = words(&asked(&disk, way, options, read_only));
+        let words = words(&asked(&disk, program, options, read_only));
         let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
         words.join("|")
     }
@@ -438,22 +438,22 @@ mod tests {
     #[test]
     fn programs_are_told_in_their_own_words() {
         let plain = "/run/x/disk|/mnt/a b|-f|-o|fsname=/run/x/disk";
-        assert_eq!(told(Way::Fuse2fs, None, false), plain);
+        assert_eq!(told(Program::Fuse2fs, None, false), plain);
         let read = "/run/x/disk|/mnt/a b|-f|-o|ro,fsname=/run/x/disk,norecovery,noatime";
-        assert_eq!(told(Way::Fuse2fs, Some("noload,noatime"), true), read);
+        assert_eq!(told(Program::Fuse2fs, Some("noload,noatime"), true), read);
         let lkl = r"/run/x/disk|/mnt/a b|-f|-o|ro,type=ext4,fsname=/run/x/disk,opts=noload\,commit\=9";
-        assert_eq!(told(Way::Lklfuse, Some("noload,commit=9"), true), lkl);
+        assert_eq!(told(Program::Lklfuse, Some("noload,commit=9"), true), lkl);
         let of_user = "/run/x/disk|/mnt/a b|-f|-o|type=ext4,fsname=/run/x/disk,noexec,nosuid";
-        assert_eq!(told(Way::Lklfuse, Some("noexec,nosuid,symfollow"), false), of_user);
+        assert_eq!(told(Program::Lklfuse, Some("noexec,nosuid,symfollow"), false), of_user);
         for option in ["noatime,no_default_opts", "fsname=other"] {
-            assert_eq!(check_options(Way::Fuse2fs, Some(option)).unwrap_err().kind(), Kind::Usage);
+            assert_eq!(check_options(Program::Fuse2fs, Some(option)).unwrap_err().kind(), Kind::Usage);
         }
     }
 
     #[test]
     fn a_program_that_does_nothing_is_not_waited_for() {
         let disk = idle();
-        let program = Program::start("sleep", &["1000".into()], &disk, || {}).unwrap();
+        let program = RunningProgram::start("sleep", &["1000".into()], &disk, || {}).unwrap();
         let limit = Duration::from_millis(50);
         let stuck = program.wait(limit, || Ok(false)).err().unwrap();
         assert_eq!(stuck.kind(), Kind::TimedOut);

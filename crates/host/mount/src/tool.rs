@@ -9,13 +9,15 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-/// Letters of a program's words that are quoted.
+/// Letters of a program's words that are quoted: the first of one that was run, the last of one that served.
 const MOST_WORDS: usize = 400;
 
 /// What a program left behind.
 pub struct Finished {
     /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
+    /// The signal that ended it.
+    signal: Option<i32>,
     /// Standard output.
     pub stdout: String,
     /// Standard error on one line.
@@ -27,6 +29,7 @@ impl Finished {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         Finished {
             code: output.status.code(),
+            signal: output.status.signal(),
             stdout: text(&output.stdout),
             stderr: text(&output.stderr).lines().map(str::trim).collect::<Vec<_>>().join(" / "),
         }
@@ -37,17 +40,19 @@ impl Finished {
         self.code == Some(0)
     }
 
-    /// What to quote: the program's words, or at least how it ended.
+    /// What to quote: the program's words, and how it ended if it has none or a signal ended it.
     pub fn words(&self) -> String {
-        match (self.stderr.is_empty(), self.code) {
-            // Some programs say all they know of when they refuse one thing.
-            (false, _) if self.stderr.chars().count() > MOST_WORDS => {
-                let start: String = self.stderr.chars().take(MOST_WORDS).collect();
-                format!("{start}...")
-            }
-            (false, _) => self.stderr.clone(),
-            (true, Some(code)) => format!("exit code {code} without a message"),
-            (true, None) => "ended by a signal".to_owned(),
+        let mut said: String = self.stderr.chars().take(MOST_WORDS).collect();
+        // Some programs say all they know of when they refuse one thing.
+        if said.len() < self.stderr.len() {
+            said.push_str("...");
+        }
+        match (said.is_empty(), self.code, self.signal) {
+            (true, Some(code), _) => format!("exit code {code} without a message"),
+            (true, None, Some(signal)) => format!("ended by signal {signal}"),
+            (true, None, None) => "ended without a message".to_owned(),
+            (false, _, Some(signal)) => format!("{said} (ended by signal {signal})"),
+            (false, _, None) => said,
         }
     }
 }
@@ -130,7 +135,7 @@ impl Talking {
         self.child.id()
     }
 
-    /// Reads its words until it ends, and gives the last of them. Errors: it cannot be waited for.
+    /// Reads its words until it ends, and gives the last [`MOST_WORDS`] letters of them. Errors: it cannot be waited for.
     pub(crate) fn finish(mut self) -> std::result::Result<Finished, String> {
         let (mut last, mut piece) = (Vec::new(), [0; 4096]);
         loop {
@@ -138,7 +143,8 @@ impl Talking {
                 Ok(0) => break,
                 Ok(read) => {
                     last.extend_from_slice(&piece[..read]);
-                    last.drain(..last.len().saturating_sub(MOST_WORDS));
+                    // A letter has at most four bytes.
+                    last.drain(..last.len().saturating_sub(4 * MOST_WORDS));
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
@@ -146,9 +152,8 @@ impl Talking {
         }
         let status = self.child.wait().map_err(|e| e.to_string())?;
         let mut finished = Finished::new(&Output { status, stdout: Vec::new(), stderr: last });
-        if let Some(signal) = status.signal() {
-            finished.stderr = format!("ended by signal {signal}");
-        }
+        let before = finished.stderr.chars().count().saturating_sub(MOST_WORDS);
+        finished.stderr = finished.stderr.chars().skip(before).collect();
         Ok(finished)
     }
 }
@@ -235,12 +240,13 @@ fn joined(dirs: impl Iterator<Item = PathBuf>) -> OsString {
 
 fn package(program: &str) -> &'static str {
     match program {
-        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" | "e2fsck" => "e2fsprogs",
-        "mkfs.xfs" => "xfsprogs",
-        "mkfs.btrfs" => "btrfs-progs",
+        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" | "e2fsck" | "resize2fs" => "e2fsprogs",
+        "mkfs.xfs" | "xfs_growfs" => "xfsprogs",
+        "mkfs.btrfs" | "btrfs" => "btrfs-progs",
         "mkfs.f2fs" => "f2fs-tools",
         "mkfs.vfat" => "dosfstools",
         "fusermount3" => "fuse3",
+        "sync" => "coreutils",
         _ => "often util-linux",
     }
 }
@@ -267,5 +273,24 @@ mod tests {
         let e = succeed("cannot list", "no-such-program-here", &["x"]).err().unwrap();
         assert!(e.to_string().contains("install the package"), "{e}");
         assert_eq!(e.kind(), Kind::NotFound);
+        assert_eq!((package("sync"), package("umount")), ("coreutils", "often util-linux"));
+    }
+
+    #[test]
+    fn the_last_words_of_a_program_are_kept() {
+        let of = |script: &str| start_talking("sh", &["-c", script]).unwrap().finish().unwrap();
+        assert_eq!(of("echo out of memory >&2; kill -KILL $$").words(), "out of memory (ended by signal 9)");
+        assert_eq!(of("kill -KILL $$").words(), "ended by signal 9");
+        assert_eq!(of("exit 3").words(), "exit code 3 without a message");
+        // The parts of a letter that is cut are none of the words.
+        let long = of(&format!("printf %s x{}end", "\u{20ac}".repeat(2 * MOST_WORDS))).words();
+        assert_eq!(long, format!("{}end", "\u{20ac}".repeat(MOST_WORDS - 3)));
+    }
+
+    #[test]
+    fn the_first_words_of_a_program_are_kept() {
+        let long =
+            run("sh", &["-c", &format!("printf %s {}end >&2", "\u{20ac}".repeat(MOST_WORDS))]).unwrap();
+        assert_eq!(long.words(), format!("{}...", "\u{20ac}".repeat(MOST_WORDS)));
     }
 }

@@ -9,8 +9,11 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long to wait before the mount table is looked at again.
-const PAUSE: Duration = Duration::from_millis(5);
+/// How long the kernel may take to let go of the loop device after its last mount is gone. Longer means that
+/// the file system is still mounted elsewhere, in another namespace.
+pub const RELEASE_LIMIT: Duration = Duration::from_secs(10);
+/// How often the mount table is looked at whether a lazy unmount has taken a mount out of it.
+const TABLE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Unmounts the FUSE file system of lacuna at `mountpoint` if there is one. Errors: [`Kind::Busy`], naming who uses it.
 pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
@@ -47,7 +50,7 @@ pub fn unmount_lazily(mountpoint: &Path, mounted: impl Fn() -> Result<bool>) -> 
         if !mounted()? {
             return Ok(());
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(TABLE_INTERVAL);
     }
 }
 
@@ -66,6 +69,13 @@ pub fn busy_or_failed(mountpoint: &Path, finished: &tool::Finished) -> Error {
             None => format!("in use by something that cannot be seen from here ({})", finished.words()),
         })
         .remedy("end what uses it, or leave the directory, then close it again")
+}
+
+/// The error for an unmount where another file system lies over what is to be unmounted ([`Kind::Busy`]).
+pub(crate) fn mounted_over(mountpoint: &Path) -> Error {
+    Error::new(Kind::Busy, format!("cannot unmount {}", mountpoint.display()))
+        .found("another file system mounted over it")
+        .remedy("unmount that one first")
 }
 
 fn mounted(mountpoint: &Path) -> Result<bool> {

@@ -1,20 +1,13 @@
 //! What the serving threads know of the session, for the thread that governs it.
 
-use lacuna_contracts::{Error, Result};
+use lacuna_contracts::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take to let go of the loop device after its last mount is gone. Longer means that
-/// the file system is still mounted elsewhere, in another namespace.
-pub const RELEASE_LIMIT: Duration = Duration::from_secs(10);
-
 /// Takes what a server has to say while it runs: requests that failed, and why it could not end when asked.
 pub type Log = Arc<dyn Fn(&Error) + Send + Sync>;
-
-/// Tells a front end that the disk may have another length.
-pub type Follow = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// What the rest of a server needs to know of the kernel's side.
 #[derive(Default)]
@@ -36,19 +29,22 @@ struct WatchState {
 }
 
 impl Watch {
-    /// How many open files stand on `disk`; an attached loop device is one.
+    /// How often the file of the disk is open; an attached loop device has it open once.
     pub fn disk_handles(&self) -> u64 {
         self.lock().disk_handles
     }
 
-    /// `disk` was opened once more.
+    /// The file of the disk was opened once more.
     pub fn opened(&self) {
         self.change(|s| s.disk_handles += 1);
     }
 
-    /// `disk` was closed once. Gives how many open files are left.
+    /// The file of the disk was closed once. Gives how often it is still open.
     pub fn released(&self) -> u64 {
-        self.change(|s| s.disk_handles = s.disk_handles.saturating_sub(1))
+        self.change(|s| {
+            s.disk_handles = s.disk_handles.saturating_sub(1);
+            s.disk_handles
+        })
     }
 
     /// Somebody asked something of what is open.
@@ -100,7 +96,7 @@ impl Watch {
         state.failures - 1
     }
 
-    /// Waits until nothing has `disk` open, or the session is over. Gives whether that came true in time.
+    /// Waits until nothing has the file of the disk open, or the session is over. Gives whether that came true in time.
     pub fn wait_released(&self, limit: Duration) -> bool {
         self.wait(limit, |s| s.disk_handles == 0 || s.ended)
     }
@@ -123,11 +119,11 @@ impl Watch {
         true
     }
 
-    fn change(&self, change: impl FnOnce(&mut WatchState)) -> u64 {
+    fn change<T>(&self, change: impl FnOnce(&mut WatchState) -> T) -> T {
         let mut state = self.lock();
-        change(&mut state);
+        let changed = change(&mut state);
         self.changed.notify_all();
-        state.disk_handles
+        changed
     }
 
     fn lock(&self) -> MutexGuard<'_, WatchState> {

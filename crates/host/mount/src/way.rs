@@ -12,24 +12,41 @@ use std::path::Path;
 pub enum Way {
     /// A loop device, and the kernel's own file system on it. Needs root.
     Loop,
-    /// The program fuse2fs, which serves ext2, ext3 and ext4 through FUSE.
+    /// A program that serves it through FUSE. Needs no root.
+    Program(Program),
+}
+
+/// A program that serves the file system on a disk through FUSE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// fuse2fs, which knows ext2, ext3 and ext4.
     Fuse2fs,
-    /// The program lklfuse, which serves what the Linux Kernel Library knows through FUSE.
+    /// lklfuse, which knows what the Linux Kernel Library knows.
     Lklfuse,
 }
 
+impl Program {
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Program::Fuse2fs => "fuse2fs",
+            Program::Lklfuse => "lklfuse",
+        }
+    }
+}
+
+/// What failed where a program was to mount.
+const WITH_PROGRAM: &str = "cannot mount a file system with a program";
+
 impl Way {
     /// All of them.
-    pub const ALL: [Way; 3] = [Way::Loop, Way::Fuse2fs, Way::Lklfuse];
-    /// Those that do without root, the preferred one first.
-    const PROGRAMS: [Way; 2] = [Way::Fuse2fs, Way::Lklfuse];
+    pub const ALL: [Way; 3] = [Way::Loop, Way::Program(Program::Fuse2fs), Way::Program(Program::Lklfuse)];
 
-    /// What it is called in options and records. Of the ways without root it is the name of the program.
+    /// What it is called in options and records.
     pub const fn name(self) -> &'static str {
         match self {
             Way::Loop => "loop",
-            Way::Fuse2fs => "fuse2fs",
-            Way::Lklfuse => "lklfuse",
+            Way::Program(program) => program.name(),
         }
     }
 
@@ -39,58 +56,89 @@ impl Way {
     /// Errors: [`Kind::Permission`] if `wanted` is the loop device and it cannot be had, [`Kind::NotFound`] if a program is
     /// missing, [`Kind::Usage`] if the program does not know this type.
     pub fn check(wanted: Option<Way>, kind: Option<&str>) -> Result<()> {
-        match wanted {
-            Some(Way::Loop) => may_use_loop().map_err(offer_others),
-            None if may_use_loop().is_ok() => Ok(()),
-            _ => Self::program(wanted, kind).map(drop),
+        match Choice::of(wanted) {
+            Choice::Loop if wanted.is_some() => match lacking_for_loop() {
+                Some(lacking) => Err(offer_others(
+                    Error::new(Kind::Permission, "cannot mount a file system from a loop device")
+                        .found(lacking),
+                )),
+                None => Ok(()),
+            },
+            Choice::Loop => Ok(()),
+            Choice::Program(choice) => choice.for_type(kind).map(drop),
         }
     }
 
     /// Whether the loop device is the way: because it is wanted, or because nothing is and it can be had.
     pub fn is_loop(wanted: Option<Way>) -> bool {
-        wanted.map_or_else(|| may_use_loop().is_ok(), |way| way == Way::Loop)
-    }
-
-    /// The way through a program for a file system of this type, or of any.
-    pub(crate) fn program(wanted: Option<Way>, kind: Option<&str>) -> Result<Way> {
-        let candidates: Vec<Way> = match wanted {
-            Some(way) => vec![way],
-            None => Self::PROGRAMS.to_vec(),
-        };
-        let able = || candidates.iter().filter(|way| kind.is_none_or(|kind| way.mounts(kind)));
-        if let Some(way) = able().find(|way| tool::is_installed(way.name())) {
-            return Ok(*way);
-        }
-        let what = "cannot mount a file system without root";
-        match able().next() {
-            Some(Way::Fuse2fs) => Err(offer_loop(
-                Error::new(Kind::NotFound, what).found("no program fuse2fs").expected("the package fuse2fs"),
-                "install it",
-            )),
-            Some(way) => {
-                let kind = kind.map(|kind| format!(", which alone mounts {kind}")).unwrap_or_default();
-                let expected =
-                    "it on the search path (the Linux Kernel Library has it; Debian has no package)";
-                let missing =
-                    Error::new(Kind::NotFound, what).found(format!("no program {}{kind}", way.name()));
-                Err(offer_loop(missing.expected(expected), "use ext4"))
-            }
-            None => Err(offer_loop(
-                Error::new(Kind::Usage, what)
-                    .found(format!("the type {} with the way {}", kind.unwrap_or("?"), wanted_name(wanted)))
-                    .expected("ext2, ext3 or ext4"),
-                "use ext4",
-            )),
-        }
-    }
-
-    fn mounts(self, kind: &str) -> bool {
-        self != Way::Fuse2fs || is_ext(kind)
+        matches!(Choice::of(wanted), Choice::Loop)
     }
 }
 
-fn wanted_name(wanted: Option<Way>) -> &'static str {
-    wanted.map_or("fuse2fs", Way::name)
+/// What is decided of the way before the file system on the disk is looked at.
+pub(crate) enum Choice {
+    Loop,
+    Program(ProgramChoice),
+}
+
+impl Choice {
+    /// The loop device if it is wanted, or if nothing is and it can be had; otherwise a program.
+    pub(crate) fn of(wanted: Option<Way>) -> Choice {
+        match wanted {
+            Some(Way::Loop) => Choice::Loop,
+            Some(Way::Program(program)) => Choice::Program(ProgramChoice::Wanted(program)),
+            None => lacking_for_loop()
+                .map_or(Choice::Loop, |without_loop| Choice::Program(ProgramChoice::ByType { without_loop })),
+        }
+    }
+}
+
+/// Which program is taken.
+pub(crate) enum ProgramChoice {
+    /// This one.
+    Wanted(Program),
+    /// The one that the type of the file system decides on, since there is no loop device, for this reason.
+    ByType { without_loop: String },
+}
+
+impl ProgramChoice {
+    /// The program for a file system of this type, or of any.
+    ///
+    /// Errors: [`Kind::NotFound`] if it is missing, [`Kind::Usage`] if the one that is wanted does not know this type.
+    pub(crate) fn for_type(&self, kind: Option<&str>) -> Result<Program> {
+        let (preferred, other) = match (self, kind) {
+            (ProgramChoice::Wanted(Program::Fuse2fs), Some(kind)) if !is_ext(kind) => {
+                let refused = Error::new(Kind::Usage, WITH_PROGRAM);
+                let refused = refused.found(format!("the type {kind}, which fuse2fs does not know"));
+                return Err(offer_loop(refused.expected("ext2, ext3 or ext4"), "use ext4"));
+            }
+            (ProgramChoice::Wanted(program), _) => (*program, *program),
+            (ProgramChoice::ByType { .. }, kind) if kind.is_none_or(is_ext) => {
+                (Program::Fuse2fs, Program::Lklfuse)
+            }
+            (ProgramChoice::ByType { .. }, _) => (Program::Lklfuse, Program::Lklfuse),
+        };
+        let is_installed = |program: &Program| tool::is_installed(program.name());
+        [preferred, other].into_iter().find(is_installed).ok_or_else(|| self.missing(preferred, kind))
+    }
+
+    /// The error where `program`, the preferred one for this type, is missing, and each other that knows the type.
+    fn missing(&self, program: Program, kind: Option<&str>) -> Error {
+        let alone = kind.filter(|kind| !is_ext(kind));
+        let alone = alone.map_or_else(String::new, |kind| format!(", which alone mounts {kind}"));
+        let (expected, first) = match program {
+            Program::Fuse2fs => ("the package fuse2fs", "install it"),
+            Program::Lklfuse => {
+                ("it on the search path (the Linux Kernel Library has it; Debian has no package)", "use ext4")
+            }
+        };
+        let no_loop = match self {
+            ProgramChoice::Wanted(_) => String::new(),
+            ProgramChoice::ByType { without_loop } => format!(", and no loop device: {without_loop}"),
+        };
+        let found = format!("no program {}{alone}{no_loop}", program.name());
+        offer_loop(Error::new(Kind::NotFound, WITH_PROGRAM).found(found).expected(expected), first)
+    }
 }
 
 /// Whether a file system of this type is one of the family that fuse2fs and e2fsck know.
@@ -98,25 +146,20 @@ pub(crate) fn is_ext(kind: &str) -> bool {
     matches!(kind, "ext2" | "ext3" | "ext4")
 }
 
-/// Whether this process may mount a file system from a loop device. The root of a user namespace may not: there are no loop
-/// devices for it, and the kernel mounts no file system from a device for it.
-fn may_use_loop() -> Result<()> {
-    let refused = |found: &str| {
-        Error::new(Kind::Permission, "cannot mount a file system from a loop device").found(found)
-    };
+/// Why this process may not mount a file system from a loop device; `None` if it can be tried. The root of a user namespace may not:
+/// there are no loop devices for it, and the kernel mounts no file system from a device for it.
+fn lacking_for_loop() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
-        return Err(refused("a user other than root"));
+        return Some("a user other than root".to_owned());
     }
     if in_user_namespace() {
-        return Err(refused("the root of a user namespace, which has no loop devices"));
+        return Some("the root of a user namespace, which has no loop devices".to_owned());
     }
     if !may_mount() {
-        return Err(refused("root without the capability to mount (CAP_SYS_ADMIN), as in a container"));
+        return Some("root without the capability to mount (CAP_SYS_ADMIN), as in a container".to_owned());
     }
-    match File::options().read(true).write(true).open(LOOP_CONTROL) {
-        Ok(_) => Ok(()),
-        Err(e) => Err(refused(&format!("{LOOP_CONTROL}: {e}"))),
-    }
+    let control = File::options().read(true).write(true).open(LOOP_CONTROL);
+    control.err().map(|e| format!("{LOOP_CONTROL}: {e}"))
 }
 
 /// Whether this process lives in a user namespace that somebody made.
@@ -171,10 +214,29 @@ mod tests {
 
     #[test]
     fn fuse2fs_is_for_its_family_alone() {
-        assert!(Way::Fuse2fs.mounts("ext2") && Way::Fuse2fs.mounts("ext4") && !Way::Fuse2fs.mounts("xfs"));
-        assert!(Way::Lklfuse.mounts("xfs"));
-        let refused = Way::program(Some(Way::Fuse2fs), Some("btrfs")).unwrap_err();
+        let refused = ProgramChoice::Wanted(Program::Fuse2fs).for_type(Some("btrfs")).unwrap_err();
         assert_eq!(refused.kind(), Kind::Usage);
         assert!(refused.to_string().contains("ext4") && refused.to_string().contains("btrfs"), "{refused}");
+        for kind in [None, Some("ext2"), Some("ext3"), Some("ext4")] {
+            let chosen = ProgramChoice::Wanted(Program::Fuse2fs).for_type(kind);
+            assert!(
+                chosen.is_ok_and(|program| program == Program::Fuse2fs) || !tool::is_installed("fuse2fs")
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_program_says_why_there_is_no_loop_device() {
+        let by_type = ProgramChoice::ByType { without_loop: "/dev/loop-control: no such file".to_owned() };
+        let said = by_type.missing(Program::Fuse2fs, Some("ext4")).to_string();
+        assert!(
+            said.contains("no program fuse2fs, and no loop device: /dev/loop-control: no such"),
+            "{said}"
+        );
+        let said = by_type.missing(Program::Lklfuse, Some("xfs")).to_string();
+        assert!(said.contains("lklfuse, which alone mounts xfs, and no loop device: /dev/loop-"), "{said}");
+        let said =
+            ProgramChoice::Wanted(Program::Lklfuse).missing(Program::Lklfuse, Some("ext4")).to_string();
+        assert!(said.contains("found: no program lklfuse; expected: "), "{said}");
     }
 }

@@ -1,0 +1,68 @@
+//! The file system on a disk that has become larger, made larger too by its own tool.
+
+use crate::{mount_table, tool};
+use lacuna_contracts::{Result, shell_word};
+use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+
+/// The command that makes a mounted file system as large as its device.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Growth {
+    program: &'static str,
+    args: Vec<OsString>,
+}
+
+impl Growth {
+    /// For the file system that is mounted at `mountpoint` from `loop_device`. None if it is of a type that cannot grow, or of which
+    /// that is not known, if it has no loop device because a program serves it, and if something else was mounted over it.
+    ///
+    /// Errors: a mount table that cannot be read.
+    pub fn of(mountpoint: &Path, loop_device: Option<&Path>) -> Result<Option<Growth>> {
+        let top = mount_table::at(mountpoint)?;
+        let ours = top.filter(|top| loop_device == Some(Path::new(&top.source)));
+        Ok(ours.and_then(|top| Growth::for_type(&top.fs_type, Path::new(&top.source), mountpoint)))
+    }
+
+    fn for_type(fs_type: &str, device: &Path, mountpoint: &Path) -> Option<Growth> {
+        let (program, args) = match fs_type {
+            "ext2" | "ext3" | "ext4" => ("resize2fs", vec![device.into()]),
+            "xfs" => ("xfs_growfs", vec![mountpoint.into()]),
+            "btrfs" => {
+                let words = ["filesystem", "resize", "max"].map(OsString::from);
+                ("btrfs", words.into_iter().chain([mountpoint.into()]).collect())
+            }
+            _ => return None,
+        };
+        Some(Growth { program, args })
+    }
+
+    /// Does it. Errors: whatever the tool says.
+    pub fn run(&self) -> Result<()> {
+        tool::succeed("cannot make the file system larger", self.program, &self.args).map(drop)
+    }
+}
+
+impl fmt::Display for Growth {
+    /// As a person types it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}", self.program)?;
+        self.args.iter().try_for_each(|word| write!(f, " {}", shell_word(word)))?;
+        write!(f, "`")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_has_its_own_tool() {
+        let of = |fs_type| Growth::for_type(fs_type, Path::new("/dev/loop3"), Path::new("/mnt/my files"));
+        let words = |fs_type| of(fs_type).map(|growth| growth.to_string());
+        assert_eq!(words("ext4").unwrap(), "`resize2fs /dev/loop3`");
+        assert_eq!(words("xfs").unwrap(), "`xfs_growfs '/mnt/my files'`");
+        assert_eq!(words("btrfs").unwrap(), "`btrfs filesystem resize max '/mnt/my files'`");
+        assert_eq!(words("vfat"), None);
+    }
+}
