@@ -1,6 +1,6 @@
 //! Going to the background: the parent stays until the child says that it is ready, or why it failed.
 
-use crate::protocol::Answer;
+use crate::protocol::{Afterwards, Answer};
 use crate::system_call;
 use lacuna_contracts::{Error, Kind, Naming, Result};
 use serde_json::Value;
@@ -63,7 +63,7 @@ impl Started {
             }
             return match (read, Answer::parse(line.as_bytes())) {
                 (Ok(_), Some(Answer::Ok(_))) => Ok(self.pid),
-                (Ok(_), Some(Answer::Error(refusal))) => Err(refusal.error()),
+                (Ok(_), Some(Answer::Error { refusal, .. })) => Err(refusal.error()),
                 _ => Err(Error::new(Kind::Other, "the server in the background did not start")
                     .found("it ended without a word")
                     .remedy("run the command in the foreground to see why")),
@@ -94,7 +94,7 @@ impl ReadyPipe {
     /// Lets go of the terminal and the working directory, then lets the parent exit with success.
     pub fn ready(mut self) -> Result<()> {
         let detached = detach();
-        let outcome = Answer::of(detached.clone().map(|()| Value::Null), self.naming);
+        let outcome = Answer::of(detached.clone().map(|()| Value::Null), Afterwards::Ends, self.naming);
         let told = self.pipe.write_all(outcome.line().as_bytes());
         detached?;
         told.map_err(|e| Error::io("cannot report to the process that started the server", &e))
@@ -102,7 +102,8 @@ impl ReadyPipe {
 
     /// Lets the parent exit with `error`. False if no parent is left to hear it.
     pub fn failed(mut self, error: &Error) -> bool {
-        self.pipe.write_all(Answer::refusal(error, false, self.naming).line().as_bytes()).is_ok()
+        let answer = Answer::of(Err(error.clone()), Afterwards::Ends, self.naming);
+        self.pipe.write_all(answer.line().as_bytes()).is_ok()
     }
 }
 

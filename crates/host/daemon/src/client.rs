@@ -1,12 +1,12 @@
 //! The side of a client: it connects to the control socket of a server that may not answer, asks, and hears the outcome.
 
-use crate::protocol::{ALIVE, Answer, Op, read_line};
+use crate::protocol::{ALIVE, Afterwards, Answer, Job, Op, read_line};
 use lacuna_contracts::{Action, Advice, Error, Kind, Result};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::Value;
-use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,11 +16,9 @@ const UNACCEPTED: Duration = Duration::from_secs(1);
 /// How long between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a client waits for the first line of the server.
-const FIRST_LINE: Duration = Duration::from_secs(5);
-/// How long it waits for a sign of life while the server does longer work.
-const SILENCE: Duration = Duration::from_secs(10);
-/// The longest answer that is read, in bytes.
-const ANSWER_LIMIT: u64 = 1 << 20;
+const HEARD_WITHIN: Duration = Duration::from_secs(5);
+/// How long it waits for a sign of life while the server is at work, which gives one every second.
+const ALIVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Connects. Errors: [`ErrorKind::TimedOut`] if as many clients wait as may: each client of a server that was stopped stays among
 /// them, and a connection that blocks would wait for ever.
@@ -53,43 +51,58 @@ fn process_behind(stream: &UnixStream) -> Option<u32> {
 pub(crate) enum Reply {
     /// It was done.
     Done(Value),
-    /// It was not; whether the server goes on.
-    Refused(Error, bool),
+    /// It was not.
+    Refused(Error, Afterwards),
     /// The server ended without an answer.
     Ended,
+    /// The server was silent for so long, as one is that was stopped, or accepts no client.
+    Silent(Duration),
     /// The server answered what makes no sense.
     Nonsense,
 }
 
-/// Asks the server at the socket `path`, and waits for the outcome, however long the work takes.
+/// How long a server was silent, for errors.
+pub(crate) fn silence(limit: Duration) -> String {
+    match limit.as_secs() {
+        1 => "silence for 1 second".to_owned(),
+        seconds => format!("silence for {seconds} seconds"),
+    }
+}
+
+/// Whether a read or a connection was given up because it took too long.
+fn is_over_time(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// Asks the server at the socket `path`, and waits for the outcome, however long the work takes, for as long as the server says that it
+/// is at work.
 ///
-/// Errors: [`ErrorKind::TimedOut`] if the server does not even say that it heard, as one does not that was stopped.
+/// Errors: the server cannot be reached.
 pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
     let line = op.line().map_err(io::Error::other)?;
-    let mut stream = to_server(path)?;
-    stream.set_read_timeout(Some(FIRST_LINE))?;
+    let mut stream = match to_server(path) {
+        Err(e) if is_over_time(&e) => return Ok(Reply::Silent(UNACCEPTED)),
+        stream => stream?,
+    };
+    let mut limit = HEARD_WITHIN;
+    stream.set_read_timeout(Some(limit))?;
     stream.write_all(line.as_bytes())?;
-    let mut reader = BufReader::new((&stream).take(ANSWER_LIMIT));
+    let mut reader = BufReader::new(&stream);
     loop {
-        let line = read_line(&mut reader).map_err(|e| match e.kind() {
-            ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
-            _ => e,
-        });
-        let line = match line {
+        let line = match read_line(&mut reader) {
             // It was cut short.
             Err(e) if e.kind() == ErrorKind::InvalidData => return Ok(Reply::Ended),
+            Err(e) if is_over_time(&e) => return Ok(Reply::Silent(limit)),
             line => line?,
         };
         if line == ALIVE {
-            stream.set_read_timeout(None)?;
+            limit = ALIVE_WITHIN;
+            stream.set_read_timeout(Some(limit))?;
             continue;
         }
         return Ok(match Answer::parse(&line) {
             Some(Answer::Ok(value)) => Reply::Done(value),
-            Some(Answer::Error(refusal)) => {
-                let stays = refusal.stays;
-                Reply::Refused(refusal.error(), stays)
-            }
+            Some(Answer::Error { refusal, server }) => Reply::Refused(refusal.error(), server),
             None if line.is_empty() => Reply::Ended,
             Some(Answer::Message(_)) | None => Reply::Nonsense,
         });
@@ -104,7 +117,7 @@ pub enum Heard {
     Done(Value),
 }
 
-/// The messages that belong to one request, as a client has them. Dropping it ends the work.
+/// The messages that belong to one job, as a client has them. Dropping it ends the work.
 pub struct Conversation {
     reader: BufReader<UnixStream>,
     server: String,
@@ -114,32 +127,30 @@ pub struct Conversation {
 
 impl Conversation {
     /// Asks the server at the socket `path`, which errors call `server`.
-    pub(crate) fn begin(path: &Path, op: &Op, server: String) -> Result<Self> {
-        let failed = |e: &io::Error| match e.kind() {
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => {
-                Error::new(Kind::TimedOut, format!("no answer from {server}"))
+    pub(crate) fn begin(path: &Path, job: &Job, server: String) -> Result<Self> {
+        let failed = |e: &io::Error| {
+            if is_over_time(e) {
+                return Error::new(Kind::TimedOut, format!("no answer from {server}"))
                     .found("a server that accepts no client")
-                    .remedy("if the process was stopped, let it go on (`kill -CONT`); then try again")
+                    .remedy("if the process was stopped, let it go on (`kill -CONT`); then try again");
             }
-            _ => Error::new(Kind::Busy, format!("cannot reach {server}"))
-                .found(e.to_string())
-                .remedy("try again"),
+            Error::new(Kind::Busy, format!("cannot reach {server}")).found(e.to_string()).remedy("try again")
         };
-        let line = op.line()?;
+        let line = Op::Job(job.clone()).line()?;
         let mut stream = to_server(path).map_err(|e| failed(&e))?;
-        stream.set_read_timeout(Some(FIRST_LINE)).map_err(|e| failed(&e))?;
-        stream.set_write_timeout(Some(SILENCE)).map_err(|e| failed(&e))?;
+        stream.set_read_timeout(Some(HEARD_WITHIN)).map_err(|e| failed(&e))?;
+        stream.set_write_timeout(Some(ALIVE_WITHIN)).map_err(|e| failed(&e))?;
         stream.write_all(line.as_bytes()).map_err(|e| failed(&e))?;
-        let mut conversation = Conversation { reader: BufReader::new(stream), server, limit: FIRST_LINE };
+        let mut conversation = Conversation { reader: BufReader::new(stream), server, limit: HEARD_WITHIN };
         let line = conversation.line()?;
         if line == ALIVE {
-            conversation.limit = SILENCE;
+            conversation.limit = ALIVE_WITHIN;
             let stream = conversation.reader.get_ref();
-            stream.set_read_timeout(Some(SILENCE)).map_err(|e| conversation.failed(&e))?;
+            stream.set_read_timeout(Some(ALIVE_WITHIN)).map_err(|e| conversation.failed(&e))?;
             return Ok(conversation);
         }
         match Answer::parse(&line) {
-            Some(Answer::Error(refusal)) => Err(refusal.error()),
+            Some(Answer::Error { refusal, .. }) => Err(refusal.error()),
             _ => Err(conversation.nonsense("none that makes sense")),
         }
     }
@@ -164,7 +175,7 @@ impl Conversation {
             return match Answer::parse(&line) {
                 Some(Answer::Message(message)) => Ok(Heard::Message(message)),
                 Some(Answer::Ok(value)) => Ok(Heard::Done(value)),
-                Some(Answer::Error(refusal)) => Err(refusal.error()),
+                Some(Answer::Error { refusal, .. }) => Err(refusal.error()),
                 None => Err(self.nonsense("a line that is no answer")),
             };
         }
@@ -181,19 +192,17 @@ impl Conversation {
     }
 
     fn failed(&self, e: &io::Error) -> Error {
-        match e.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                let process = process_behind(self.reader.get_ref())
-                    .map_or(String::new(), |number| format!(" {number}"));
-                Error::new(Kind::TimedOut, format!("no answer from {}", self.server))
-                    .found(format!("silence for {} seconds", self.limit.as_secs()))
-                    .expected("a sign of life every second")
-                    .remedy(format!(
-                        "if the process was stopped, `kill -CONT{process}` lets it go on; then try again"
-                    ))
-            }
-            _ => self.nonsense(&e.to_string()),
+        if !is_over_time(e) {
+            return self.nonsense(&e.to_string());
         }
+        let process = process_behind(self.reader.get_ref());
+        let process = process.map_or(String::new(), |number| format!(" {number}"));
+        Error::new(Kind::TimedOut, format!("no answer from {}", self.server))
+            .found(silence(self.limit))
+            .expected("a sign of life every second")
+            .remedy(format!(
+                "if the process was stopped, `kill -CONT{process}` lets it go on; then try again"
+            ))
     }
 
     fn nonsense(&self, found: &str) -> Error {
@@ -205,6 +214,7 @@ impl Conversation {
 mod tests {
     use super::*;
     use rustix::net::{bind, listen, socket};
+    use std::io::Read;
     use std::os::unix::net::UnixListener;
 
     #[test]
@@ -248,10 +258,10 @@ mod tests {
             "\nno json\n",
             "\n{\"ok\":fal",
             "\n{\"ok\":1,\"error\":2}\n",
-            "{\"error\":{\"kind\":\"busy\",\"message\":\"x\",\"private\":false,\"stays\":false}}\n",
+            "{\"error\":{\"kind\":\"busy\",\"message\":\"x\",\"private\":false,\"server\":\"stays\"}}\n",
         ] {
             liar(nonsense, |path| {
-                let talk = Conversation::begin(path, &Op::Flush, "the liar".into());
+                let talk = Conversation::begin(path, &Job::Flush, "the liar".into());
                 assert!(talk.and_then(|mut talk| talk.hear()).is_err(), "{nonsense:?}");
             });
         }
@@ -266,5 +276,29 @@ mod tests {
         liar("\n\n{\"ok\":7}\n", |path| {
             assert!(matches!(call(path, &Op::Status), Ok(Reply::Done(value)) if value == 7));
         });
+    }
+
+    #[test]
+    fn a_server_that_falls_silent_is_given_up_on_also_when_it_was_at_work() {
+        let given_up = |said: &'static [u8]| {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("socket");
+            let listener = UnixListener::bind(&path).unwrap();
+            std::thread::scope(|scope| {
+                let asked = scope.spawn(|| call(&path, &Op::Purge { uuid: None }));
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(said).unwrap();
+                match asked.join().unwrap() {
+                    Ok(Reply::Silent(limit)) => limit,
+                    _ => panic!("it was not given up on"),
+                }
+            })
+        };
+        std::thread::scope(|scope| {
+            let at_work = scope.spawn(|| given_up(b"\n"));
+            assert_eq!(given_up(b""), HEARD_WITHIN);
+            assert_eq!(at_work.join().unwrap(), ALIVE_WITHIN);
+        });
+        assert_eq!(silence(HEARD_WITHIN), "silence for 5 seconds");
     }
 }

@@ -84,7 +84,8 @@ pub(crate) fn left_in(paths: &RunPaths, top: &Entry) -> Result<bool> {
         return Ok(true);
     }
     let record = if top.is_our_fuse() { paths.record()? } else { None };
-    Ok(record.is_some_and(|record| record.mount().is_some_and(MountRecord::fuse_at_mountpoint)))
+    let mount = record.as_ref().and_then(Record::mount);
+    Ok(mount.is_some_and(|mount| mount.fuse_at_mountpoint() && mount.mountpoint == top.mountpoint))
 }
 
 /// Whether a mount is the file system of the disk of this run directory: served from its file, or from a loop device that

@@ -3,7 +3,8 @@
 //!
 //! A server claims an [`Instance`], writes its [`Record`], and answers clients with a [`Server`]: the account of its
 //! [`StatusSource`]s, a purge, the end, and [`Jobs`], which are longer work with messages both ways. A front end that mounts
-//! waits for an [`Event`]. Another process finds instances in the [`Registry`], and asks or closes each [`Peer`] in one protocol.
+//! has [`check_mountpoint`] tell a free directory from the mount of a server that died, and waits for an [`Event`] in its [`WakeUps`].
+//! Another process finds instances in the [`Registry`], and asks or closes each [`Peer`] in one protocol.
 //!
 //! Invariants kept here:
 //! - A server holds the lock of its run directory for its whole life. Who gets the lock knows the server to be gone,
@@ -17,9 +18,8 @@ mod client;
 mod counters;
 mod dead;
 mod exchange;
+mod failure_log;
 mod file;
-mod growth;
-mod idle;
 mod instance;
 mod jobs;
 mod mountpoint;
@@ -36,27 +36,29 @@ mod server;
 mod status;
 mod system_call;
 mod untold;
+mod wake_ups;
+mod worker;
 
 pub use background::{Meanwhile, ReadyPipe, Side, Started, daemonize};
 pub use client::{Conversation, Heard};
 pub use counters::Counters;
 pub use exchange::Exchange;
+pub use failure_log::log_failure;
 pub use file::{FileIdentity, FileNow, FileState, HeldFile};
-pub use growth::Growth;
-pub use idle::{Event, Idle, ends_later};
 pub use instance::Instance;
 pub use jobs::{JobHandler, Jobs};
 pub use mountpoint::check_mountpoint;
 pub use peer::{Closed, Peer};
-pub use protocol::{Meant, Op};
+pub use protocol::{Job, Meant, Op, Refusal};
 pub use purge::purge;
 pub use record::{Front, Identity, InPool, MountRecord, Record, seconds_now};
 pub use registry::{Registry, await_dying, close};
 pub use run_base::default_run_base;
 pub use run_dir::DISK_NAME;
-pub use server::{Server, Service, Waiting};
-pub use status::{Counter, ServerState, ServerStatus, StatusSource};
+pub use server::{ClosingClient, Server, Service};
+pub use status::{Condition, Counter, ServerState, ServerStatus, StatusSource};
 pub use system_call::{
     become_io_flusher, bytes_sent_to_devices, find_programs_of_the_system, ignore_file_size_signal,
     note_inherited_descriptors,
 };
+pub use wake_ups::{Event, WakeUps, ends_later};

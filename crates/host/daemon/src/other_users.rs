@@ -1,7 +1,7 @@
 //! Disks and vaults that servers of another run directory have open, told by what mount tables show. They are another user's, and the
 //! commands of this user leave them alone.
 
-use crate::run_dir::DISK_NAME;
+use crate::run_dir::is_disk_file;
 use lacuna_mount::loop_device::backing_file;
 use lacuna_mount::mount_table::{Entry, FUSE_SOURCE};
 use std::fs;
@@ -28,13 +28,6 @@ fn backing(entry: &Entry) -> Option<PathBuf> {
     let device = Path::new(&entry.source);
     let file = if device.starts_with("/dev") { backing_file(device).ok()?? } else { return None };
     is_disk_file(&file).then_some(file)
-}
-
-/// Whether a path is that of the file of a disk in a run directory: `BASE/NAME/fuse/disk`.
-fn is_disk_file(path: &Path) -> bool {
-    let mut parts = path.iter().rev().map(|part| part.to_str().unwrap_or_default());
-    let name = |part: &str| part.len() == 16 && part.bytes().all(|b| b.is_ascii_hexdigit());
-    parts.next() == Some(DISK_NAME) && parts.next() == Some("fuse") && parts.next().is_some_and(name)
 }
 
 /// Whose the base of the run directories is in which this file lies.

@@ -1,8 +1,8 @@
 //! A peer: an instance of this user as another process sees it, which asks it for its account, gives it work, and closes it.
 
-use crate::client::{Conversation, Reply, call};
+use crate::client::{Conversation, Reply, call, silence};
 use crate::dead;
-use crate::protocol::Op;
+use crate::protocol::{Afterwards, Job, Op};
 use crate::record::{MountRecord, Record};
 use crate::run_dir::{RunPaths, lock_past_probes};
 use crate::status::ServerStatus;
@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How long to wait before a lock is tried again.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+/// How long a server that has closed its disk or vault, or has dropped its clients, may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// How a close went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,7 @@ impl Peer {
     /// Errors: [`Kind::NotFound`] if it has just ended or does not listen yet, [`Kind::TimedOut`] if it does not answer.
     pub fn status(&self) -> Result<ServerStatus> {
         if !self.alive {
-            return Ok(ServerStatus::died(self.record.clone()));
+            return Ok(ServerStatus::of_dead(self.record.clone()));
         }
         let answer = self.ask(&Op::Status)?;
         serde_json::from_value(answer).map_err(|e| self.nonsense(&e.to_string()))
@@ -60,10 +62,6 @@ impl Peer {
     /// Errors: the refusal of the server, such as [`Kind::Usage`] for an operation that it does not do; as of [`Peer::status`].
     pub fn ask(&self, op: &Op) -> Result<Value> {
         let failed = |e: io::Error| match e.kind() {
-            ErrorKind::TimedOut => {
-                let silent = self.no_answer("silence for 5 seconds").with_kind(Kind::TimedOut);
-                let_go_on(Some(&self.record), silent)
-            }
             // It ended at this moment, or does not listen yet.
             ErrorKind::NotFound
             | ErrorKind::ConnectionRefused
@@ -75,19 +73,23 @@ impl Peer {
             Reply::Done(value) => Ok(value),
             Reply::Refused(e, _) => Err(e),
             Reply::Ended => Err(self.no_answer("a server that ended")),
+            Reply::Silent(limit) => {
+                let silent = self.no_answer(silence(limit)).with_kind(Kind::TimedOut);
+                Err(let_go_on(Some(&self.record), silent))
+            }
             Reply::Nonsense => Err(self.nonsense("none that makes sense")),
         }
     }
 
     /// Begins with longer work. Errors: [`Kind::TimedOut`] if the server does not answer, and its refusal.
-    pub fn begin(&self, op: &Op) -> Result<Conversation> {
-        Conversation::begin(&self.paths.control(), op, self.server())
+    pub fn begin(&self, job: &Job) -> Result<Conversation> {
+        Conversation::begin(&self.paths.control(), job, self.server())
     }
 
     /// Ends the server, and waits until it has closed its disk or vault and is gone; clears away the mount of a dead one.
     ///
     /// Errors: [`Kind::Busy`] (naming who) if it is in use, [`Kind::NoCover`] if it waited for cover in vain and stays open,
-    /// [`Kind::TimedOut`] if it does not answer, and whatever failure the server had at its end.
+    /// [`Kind::TimedOut`] if it does not answer or stays though it has closed it, and whatever failure the server had at its end.
     pub fn close(&self) -> Result<Closed> {
         let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
         let shown = mountpoint.map_or_else(|| self.record.location.clone(), |at| at.display().to_string());
@@ -135,15 +137,18 @@ pub(crate) fn close(paths: &RunPaths, shown: &str, mountpoint: Option<&Path>) ->
         Err(TryLockError::WouldBlock) => {}
         Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
     }
+    // The process is for the advice alone.
+    let record = || paths.record().ok().flatten();
+    let gone = || wait_gone(&lock, GONE_WITHIN).map_err(|e| let_go_on(record().as_ref(), e.context(&what)));
     let closed = match call(&paths.control(), &Op::Close) {
-        Ok(Reply::Done(_)) => wait_gone(&lock).map(|()| Closed::Cleanly),
-        Ok(Reply::Refused(e, true)) => Err(e),
-        Ok(Reply::Refused(e, false)) => {
-            wait_gone(&lock)?;
+        Ok(Reply::Done(_)) => gone().map(|()| Closed::Cleanly),
+        Ok(Reply::Refused(e, Afterwards::Stays)) => Err(e),
+        Ok(Reply::Refused(e, Afterwards::Ends)) => {
+            gone()?;
             Err(if mountpoint.is_some() { e } else { e.context(what) })
         }
         Ok(Reply::Ended | Reply::Nonsense) => {
-            wait_gone(&lock)?;
+            gone()?;
             match clear_away(&lock, paths, mountpoint)? {
                 Closed::AfterCrash if mountpoint.is_none() => Err(Error::new(Kind::Other, what)
                     .found("a server that ended without a word")
@@ -151,19 +156,21 @@ pub(crate) fn close(paths: &RunPaths, shown: &str, mountpoint: Option<&Path>) ->
                 closed => Ok(closed),
             }
         }
-        // It has stopped listening, as it does when its mount is gone: a user unmounted by hand. One that is still
-        // starting may have found the socket of another that died.
-        Err(e) if (e.kind() == ErrorKind::ConnectionRefused || is_removed(&lock)) && gone_soon(&lock) => {
-            clear_away(&lock, paths, mountpoint)
-        }
-        Err(e) if e.kind() == ErrorKind::TimedOut => {
-            // The process is for the advice alone.
-            let record = paths.record().ok().flatten();
+        Ok(Reply::Silent(limit)) => {
+            let record = record();
             let process = record.as_ref().map_or_else(String::new, |of| format!(" (process {})", of.pid));
             let silent = Error::new(Kind::TimedOut, what)
-                .found(format!("a server that does not answer{process}"))
-                .expected("an answer within 5 seconds");
+                .found(format!("a server that does not answer{process}: {}", silence(limit)))
+                .expected("a sign of life every second");
             Err(let_go_on(record.as_ref(), silent))
+        }
+        // It has stopped listening, as it does when its mount is gone: a user unmounted by hand. One that is still
+        // starting may have found the socket of another that died.
+        Err(e)
+            if (e.kind() == ErrorKind::ConnectionRefused || is_removed(&lock))
+                && is_gone_within(&lock, RELEASE_LIMIT)? =>
+        {
+            clear_away(&lock, paths, mountpoint)
         }
         Err(e) => Err(Error::new(Kind::Busy, what)
             .found(format!("a server that does not answer yet ({e})"))
@@ -190,19 +197,61 @@ fn is_removed(lock: &File) -> bool {
     lock.metadata().is_ok_and(|about| about.nlink() == 0)
 }
 
-/// Whether the server that holds the lock goes within [`RELEASE_LIMIT`]. The lock is then ours.
-fn gone_soon(lock: &File) -> bool {
+/// Whether the server that holds the lock goes within `limit`. The lock is then ours. Errors: whatever the system says.
+fn is_gone_within(lock: &File, limit: Duration) -> Result<bool> {
     let start = Instant::now();
-    while start.elapsed() < RELEASE_LIMIT {
-        if lock.try_lock().is_ok() {
-            return true;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if start.elapsed() < limit => std::thread::sleep(PAUSE),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(e)) => {
+                return Err(Error::io("cannot wait for the end of the server", &e));
+            }
         }
-        std::thread::sleep(PAUSE);
     }
-    false
 }
 
-/// Waits for the server's lock, which it holds as long as it lives.
-fn wait_gone(lock: &File) -> Result<()> {
-    lock.lock().map_err(|e| Error::io("cannot wait for the end of the server", &e))
+/// Waits for the server's lock, which it holds as long as it lives. Errors: [`Kind::TimedOut`] if it lives on.
+fn wait_gone(lock: &File, limit: Duration) -> Result<()> {
+    if is_gone_within(lock, limit)? {
+        return Ok(());
+    }
+    Err(Error::new(Kind::TimedOut, "the server is not gone")
+        .found(format!("its lock held {} seconds after it let its client go", limit.as_secs()))
+        .expected("the end of its process"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instance::Instance;
+    use crate::protocol::Answer;
+    use lacuna_contracts::Term;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_server_that_does_not_understand_a_close_is_not_waited_for() {
+        let base = tempfile::tempdir().unwrap();
+        let at = Path::new("/mnt/x");
+        let held = Instance::of_mount(base.path(), at).unwrap();
+        let listener = UnixListener::bind(held.control()).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 64]).unwrap() > 0);
+            let refused = Error::new(Kind::Usage, "another version of the messages");
+            let answer = Answer::of(Err(refused), Afterwards::Stays, Term::quoted);
+            stream.write_all(answer.line().as_bytes()).unwrap();
+        });
+        let paths = RunPaths::of_mount(base.path(), at);
+        assert_eq!(close(&paths, "/mnt/x", Some(at)).unwrap_err().kind(), Kind::Usage);
+        server.join().unwrap();
+        // Nor is one waited for without end that stays though it said that it ends.
+        let lock = paths.lock_file().unwrap().unwrap();
+        let limit = Duration::from_millis(50);
+        assert_eq!(wait_gone(&lock, limit).unwrap_err().kind(), Kind::TimedOut);
+        held.end().unwrap();
+        wait_gone(&lock, limit).unwrap();
+    }
 }

@@ -1,9 +1,9 @@
 //! The words between servers and their clients on the control socket: lines of JSON.
 //!
-//! A client begins with one line, `{"v":1,"op":"status"}` or another [`Op`]. The server answers with empty lines for as long as it
-//! works, so that a client can tell slow work from a server that was stopped; with a line `{"message":…}` for each message of longer
-//! work; and with one last line, `{"ok":…}` or `{"error":…}`. A client says nothing more before it has read the first empty line; then
-//! it may send messages of its own, each a line of JSON.
+//! A client begins with one line, `{"v":1,"op":"status"}` or another [`Op`]. The server answers with an empty line at least every second
+//! for as long as it works, so that a client can tell slow work from a server that was stopped; with a line `{"message":…}` for each
+//! message of a job; and with one last line, `{"ok":…}` or `{"error":…}`. A client of a [`Job`] says nothing more before it has read the
+//! first empty line; then it may send messages of its own, each a line of JSON.
 //!
 //! Nothing from the other side is longer than [`LINE_LIMIT`], the first line of a client no longer than [`REQUEST_LIMIT`], and nothing
 //! of it makes this side panic. A server answers a request that it does not understand with an error, and goes on.
@@ -22,8 +22,8 @@ const VERSION: u64 = 1;
 const REQUEST_LIMIT: usize = 1024;
 /// The longest line that is read: two copies of a header, written in hexadecimal digits, fit.
 pub(crate) const LINE_LIMIT: u64 = 1 << 17;
-/// How long a client has for its first line. Others are not answered meanwhile, and wait longer.
-const FIRST_LINE: Duration = Duration::from_secs(2);
+/// How long a client has for its request. Others are not answered meanwhile, and wait longer.
+const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 
 /// The sign of life of a server that works.
 pub(crate) const ALIVE: &[u8] = b"\n";
@@ -46,6 +46,14 @@ pub enum Op {
         /// Its number.
         ino: u64,
     },
+    /// Longer work, with messages both ways.
+    Job(Job),
+}
+
+/// The longer work that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "job", rename_all = "snake_case")]
+pub enum Job {
     /// That everything is read and verified.
     Check {
         /// The disk that is meant.
@@ -108,7 +116,7 @@ impl Op {
     }
 
     /// The error of a server that cannot do this with its disk or vault.
-    pub fn unknown(&self) -> Error {
+    pub(crate) fn unknown(&self) -> Error {
         not_done(format!("the request {self:?}"))
     }
 }
@@ -126,7 +134,7 @@ fn not_done(found: String) -> Error {
 /// Errors: [`Kind::TimedOut`] if it is not there within 2 seconds, [`Kind::Usage`] if it is too long or has no end.
 pub(crate) fn first_line(mut stream: &UnixStream) -> Result<Vec<u8>> {
     let nothing = |kind, found: String| Error::new(kind, "the server was asked for nothing").found(found);
-    let until = Instant::now() + FIRST_LINE;
+    let until = Instant::now() + REQUEST_WITHIN;
     let (mut line, mut part) = (Vec::new(), [0; 256]);
     while line.len() <= REQUEST_LIMIT {
         let left = until.saturating_duration_since(Instant::now());
@@ -140,7 +148,7 @@ pub(crate) fn first_line(mut stream: &UnixStream) -> Result<Vec<u8>> {
             Ok(len) => line.extend_from_slice(&part[..len]),
             Err(e) if e.kind() == ErrorKind::Interrupted => continue,
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                let seconds = FIRST_LINE.as_secs();
+                let seconds = REQUEST_WITHIN.as_secs();
                 return Err(nothing(Kind::TimedOut, format!("no line within {seconds} seconds")));
             }
             Err(e) => return Err(nothing(Kind::Usage, e.to_string())),
@@ -173,41 +181,56 @@ pub(crate) enum Answer {
     /// It is done.
     Ok(Value),
     /// It is not.
-    Error(Refusal),
+    Error {
+        /// Why.
+        #[serde(flatten)]
+        refusal: Refusal,
+        /// What becomes of the server.
+        server: Afterwards,
+    },
+}
+
+/// What becomes of a server after a request that it did not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Afterwards {
+    /// The request ends it all the same.
+    Ends,
+    /// The request does not end it.
+    Stays,
 }
 
 /// An error that crosses from one process to another.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Refusal {
+pub struct Refusal {
     kind: Kind,
     message: String,
     private: bool,
-    /// The server goes on: nothing was done, and all is as it was.
-    pub stays: bool,
 }
 
 impl Refusal {
-    pub(crate) fn error(self) -> Error {
+    /// Of this error; `naming` gives names to the settings in advice.
+    pub fn of(e: &Error, naming: Naming) -> Refusal {
+        Refusal { kind: e.kind(), message: e.named(naming), private: e.is_private() }
+    }
+
+    /// The error, in the words of the other process.
+    pub fn error(self) -> Error {
         let error = Error::new(self.kind, self.message);
         if self.private { error.private() } else { error }
     }
 }
 
 impl Answer {
-    /// The outcome of a request; `naming` gives names to the settings in advice.
-    pub(crate) fn of(outcome: Result<Value>, naming: Naming) -> Answer {
-        outcome.map_or_else(|e| Answer::refusal(&e, false, naming), Answer::Ok)
-    }
-
-    /// The answer of a server that failed, or did not do it and goes on (`stays`).
-    pub(crate) fn refusal(e: &Error, stays: bool, naming: Naming) -> Answer {
-        let (kind, message, private) = (e.kind(), e.named(naming), e.is_private());
-        Answer::Error(Refusal { kind, message, private, stays })
+    /// The outcome of a request; `server` says what becomes of the server if it failed, and `naming` gives names to the settings in advice.
+    pub(crate) fn of(outcome: Result<Value>, server: Afterwards, naming: Naming) -> Answer {
+        let failed = |e: Error| Answer::Error { refusal: Refusal::of(&e, naming), server };
+        outcome.map_or_else(failed, Answer::Ok)
     }
 
     /// The line, with its end.
     pub(crate) fn line(&self) -> String {
-        let broken = r#"{"error":{"kind":"other","message":"","private":false,"stays":false}}"#;
+        let broken = r#"{"error":{"kind":"other","message":"","private":false,"server":"stays"}}"#;
         serde_json::to_string(self).unwrap_or_else(|_| broken.to_owned()) + "\n"
     }
 
@@ -234,20 +257,21 @@ mod tests {
         for op in [
             Op::Status,
             Op::Close,
-            Op::Flush,
-            Op::Cover,
+            Op::Job(Job::Flush),
+            Op::Job(Job::Cover),
             Op::Purge { uuid: None },
             Op::Purge { uuid: Some("7f".into()) },
             Op::Stat { ino: u64::MAX },
-            Op::Check { disk: disk.clone() },
-            Op::Header { disk: Meant { file: FileIdentity::Unknown, id: None } },
-            Op::Resize { disk, size: Some(u64::MAX) },
+            Op::Job(Job::Check { disk: disk.clone() }),
+            Op::Job(Job::Header { disk: Meant { file: FileIdentity::Unknown, id: None } }),
+            Op::Job(Job::Resize { disk, size: Some(u64::MAX) }),
         ] {
             let line = op.line().unwrap();
             assert!(line.starts_with(r#"{"v":1,"op":""#) && line.len() < REQUEST_LIMIT, "{line}");
             assert_eq!(Op::parse(line.trim_end().as_bytes()).unwrap(), op);
         }
         assert_eq!(Op::Status.line().unwrap(), "{\"v\":1,\"op\":\"status\"}\n");
+        assert_eq!(Op::Job(Job::Flush).line().unwrap(), "{\"v\":1,\"op\":\"job\",\"job\":\"flush\"}\n");
         // What may be none may be left out.
         assert_eq!(Op::parse(br#"{"op":"purge","v":1}"#).unwrap(), Op::Purge { uuid: None });
     }
@@ -270,8 +294,10 @@ mod tests {
             (r#"{"v":1,"op":"sing"}"#, "sing"),
             (r#"{"v":1,"op":7}"#, "op"),
             (r#"{"v":1,"op":"stat","ino":-1}"#, "-1"),
-            (r#"{"v":1,"op":"check"}"#, "disk"),
-            (r#"{"v":1,"op":"check","disk":{"file":"file:1"}}"#, "file:1"),
+            (r#"{"v":1,"op":"job"}"#, "job"),
+            (r#"{"v":1,"op":"job","job":"sing"}"#, "unknown variant `sing`"),
+            (r#"{"v":1,"op":"job","job":"check"}"#, "disk"),
+            (r#"{"v":1,"op":"job","job":"check","disk":{"file":"file:1"}}"#, "file:1"),
             (r#"{"v":1,"op":"purge","uuid":7}"#, "7"),
         ] {
             let refused = Op::parse(line.as_bytes()).unwrap_err();
@@ -284,10 +310,10 @@ mod tests {
     #[test]
     fn an_outcome_survives_the_crossing() {
         let cross = |outcome: Result<Value>| match Answer::parse(
-            Answer::of(outcome, |_| "--size".into()).line().as_bytes(),
+            Answer::of(outcome, Afterwards::Ends, |_| "--size".into()).line().as_bytes(),
         ) {
             Some(Answer::Ok(value)) => Ok(value),
-            Some(Answer::Error(refusal)) => Err(refusal.error()),
+            Some(Answer::Error { refusal, server: Afterwards::Ends }) => Err(refusal.error()),
             other => panic!("{other:?}"),
         };
         assert_eq!(cross(Ok(Value::Null)).unwrap(), Value::Null);
@@ -302,8 +328,10 @@ mod tests {
             Answer::parse(message(&Value::from(7)).as_bytes()),
             Some(Answer::Message(said)) if said == 7
         ));
-        let unheard = r#"{"error":{"kind":"unheard-of","message":"x","private":false,"stays":false}}"#;
-        for none in [unheard, "", "\n", "{\"ok\":", "{}", r#"{"ok":1,"error":2}"#, r#"{"error":{}}"#] {
+        let unheard = r#"{"error":{"kind":"unheard-of","message":"x","private":false,"server":"stays"}}"#;
+        let neither = r#"{"error":{"kind":"busy","message":"x","private":false,"server":"sleeps"}}"#;
+        for none in [unheard, neither, "", "\n", "{\"ok\":", "{}", r#"{"ok":1,"error":2}"#, r#"{"error":{}}"#]
+        {
             assert!(Answer::parse(none.as_bytes()).is_none(), "{none}");
         }
     }

@@ -1,6 +1,6 @@
 //! Purging a disk that a server has open, from another process.
 
-use crate::client::Reply;
+use crate::client::{Reply, silence};
 use crate::dead::shows_disk;
 use crate::peer::Peer;
 use crate::protocol::Op;
@@ -8,7 +8,6 @@ use crate::status::{Counter, Purged};
 use lacuna_contracts::{Action, Advice, Error, Kind, Result};
 use lacuna_mount::{mount_table, tool};
 use std::ffi::OsStr;
-use std::io::ErrorKind;
 use std::path::Path;
 
 /// Purges the disk that a server has open, and gives counters of the work. Blocks that a mounted file system has freed are discarded first, unless the
@@ -44,9 +43,7 @@ fn ask(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
         Ok(Reply::Done(answer)) => serde_json::from_value::<Purged>(answer).map_err(|_| nonsense())?,
         Ok(Reply::Refused(e, _)) => return Err(e),
         Ok(Reply::Ended | Reply::Nonsense) => return Err(nonsense()),
-        Err(e) if e.kind() == ErrorKind::TimedOut => {
-            return Err(incomplete("silence for 5 seconds".into()).with_kind(Kind::TimedOut));
-        }
+        Ok(Reply::Silent(limit)) => return Err(incomplete(silence(limit)).with_kind(Kind::TimedOut)),
         Err(e) => return Err(incomplete(e.to_string())),
     };
     if let Some(meant) = uuid.filter(|meant| purged.uuid.as_deref() != Some(*meant)) {

@@ -4,7 +4,7 @@
 
 use crate::file::{FileIdentity, HeldFile};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -108,6 +108,11 @@ impl Record {
             Front::Fuse(mount) => Some(mount),
             Front::Nbd { .. } => None,
         }
+    }
+
+    /// Whether it is mounted at this canonical path.
+    pub(crate) fn is_mounted_at(&self, mountpoint: &Path) -> bool {
+        self.mount().is_some_and(|mount| mount.mountpoint == mountpoint)
     }
 }
 

@@ -74,7 +74,7 @@ impl Registry {
     ///
     /// Errors: [`Kind::NotFound`] if nothing of lacuna is open there, or if its server is still starting.
     pub fn by_mountpoint(&self, given: &Path) -> Result<Peer> {
-        let (paths, mountpoint) = self.find(given)?;
+        let (paths, mountpoint) = self.find(given, "cannot ask the server of")?;
         let starting = || {
             Error::new(Kind::NotFound, format!("no answer from the server of {}", mountpoint.display()))
                 .found("a server that is still starting")
@@ -82,9 +82,9 @@ impl Registry {
         look(paths)?.ok_or_else(starting)
     }
 
-    /// The run directory for a mount point as a person writes it. The mount point itself is looked at last: if
-    /// its server died, every look at it fails.
-    fn find(&self, given: &Path) -> Result<(RunPaths, PathBuf)> {
+    /// The run directory for a mount point as a person writes it; `what` is what fails where there is none. The mount point itself is
+    /// looked at last: if its server died, every look at it fails.
+    fn find(&self, given: &Path, what: &str) -> Result<(RunPaths, PathBuf)> {
         let failed = |e: &io::Error| Error::io(format!("cannot find the mount point {}", given.display()), e);
         let absolute = std::path::absolute(given).map_err(|e| failed(&e))?;
         let beside = match absolute.parent().zip(absolute.file_name()) {
@@ -108,14 +108,18 @@ impl Registry {
         {
             return Ok((paths, at));
         }
-        Err(not_open(given))
+        Err(not_open(given, what))
     }
 
     /// The run directory for this canonical mount point. In one base there may be what a server left that died, and in another the
-    /// one that came after it: that comes first.
+    /// one that came after it: that comes first. One whose name is the same by chance is another mount point's.
     fn of_mountpoint(&self, mountpoint: &Path) -> Result<Option<RunPaths>> {
         let mut found = None;
         for paths in self.bases.iter().map(|base| RunPaths::of_mount(base, mountpoint)) {
+            // A server that is still starting has no record, and one whose record is broken can be closed all the same.
+            if matches!(paths.record(), Ok(Some(record)) if !record.is_mounted_at(mountpoint)) {
+                continue;
+            }
             match is_alive(&paths)? {
                 Some(true) => return Ok(Some(paths)),
                 Some(false) => found = found.or(Some(paths)),
@@ -127,7 +131,7 @@ impl Registry {
 
     /// The same, if there is one. Errors: what keeps it from being seen.
     fn find_if_open(&self, given: &Path) -> Result<Option<(RunPaths, PathBuf)>> {
-        match self.find(given) {
+        match self.find(given, "cannot find the server of") {
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
             found => found.map(Some),
         }
@@ -151,8 +155,9 @@ fn look(paths: RunPaths) -> Result<Option<Peer>> {
 /// `run_base` is the directory of the run directories, if not all that this user may have. Errors: [`Kind::NotFound`]
 /// if lacuna has nothing open there, and those of [`Peer::close`].
 pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
-    let (paths, at) = Registry::open(run_base)?.find(mountpoint)?;
-    peer::close(&paths, &at.display().to_string(), Some(&at))?.ok_or_else(|| not_open(&at))
+    let what = "cannot close";
+    let (paths, at) = Registry::open(run_base)?.find(mountpoint, what)?;
+    peer::close(&paths, &at.display().to_string(), Some(&at))?.ok_or_else(|| not_open(&at, what))
 }
 
 /// Returns when no server of `mountpoint` is dying any more, or has been for [`RELEASE_LIMIT`]: one that was killed a moment ago still
@@ -200,8 +205,9 @@ fn if_there(path: io::Result<PathBuf>) -> io::Result<Option<PathBuf>> {
     }
 }
 
-fn not_open(mountpoint: &Path) -> Error {
-    let what = format!("cannot close {}", mountpoint.display());
+/// The error where nothing of this user is open; `what` is what failed.
+fn not_open(mountpoint: &Path, what: &str) -> Error {
+    let what = format!("{what} {}", mountpoint.display());
     let mounted = match mount_table::at(mountpoint) {
         Ok(mounted) => mounted,
         // It cannot be told that nothing is there.
@@ -281,6 +287,25 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_another_mount_point_is_not_closed_though_its_run_directory_has_the_name() {
+        let base = tempfile::tempdir().unwrap();
+        let at = base.path().canonicalize().unwrap().join("mnt");
+        let held = Instance::of_mount(base.path(), &at).unwrap();
+        held.write(&record("a.img", mount(&at.with_file_name("other")), FileIdentity::Unknown)).unwrap();
+        let registry = Registry::open(Some(base.path())).unwrap();
+        let unknown = registry.by_mountpoint(&at).unwrap_err();
+        assert!(
+            unknown.kind() == Kind::NotFound && unknown.to_string().starts_with("cannot ask the server of")
+        );
+        let stays = close(&at, Some(base.path())).unwrap_err();
+        assert!(stays.kind() == Kind::NotFound && stays.to_string().starts_with("cannot close"));
+        // A list of all shows it all the same.
+        assert!(registry.all().unwrap()[0].alive);
+        held.write(&record("a.img", mount(&at), FileIdentity::Unknown)).unwrap();
+        assert!(registry.by_mountpoint(&at).unwrap().alive);
+    }
+
+    #[test]
     fn a_location_is_its_file_and_a_name_where_that_is_unknown() {
         let base = tempfile::tempdir().unwrap();
         let (one, two, unknown) = (FileIdentity::File(1, 1), FileIdentity::File(1, 2), FileIdentity::Unknown);
@@ -330,7 +355,7 @@ mod tests {
         mounted.write(&record("/a.img", mount(&at), file)).unwrap();
         kill(mounted, base.path());
         let found = registry.all().unwrap();
-        assert!(found.len() == 1 && !found[0].alive && found[0].status().unwrap().died);
+        assert!(found.len() == 1 && !found[0].alive && found[0].status().unwrap().is_dead());
         // By its name, whatever is at that path now.
         assert_eq!(registry.by_location("/a.img", FileIdentity::File(7, 7)).unwrap().len(), 1);
         assert!(registry.by_location("/b.img", file).unwrap().is_empty());

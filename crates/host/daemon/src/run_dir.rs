@@ -4,6 +4,7 @@ use crate::record::Record;
 use crate::run_base::{create_dir, prepare_base};
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::OFlags;
+use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +17,8 @@ const RECORD: &str = "record.json";
 const NEW_RECORD: &str = "record.new";
 const CONTROL: &str = "control";
 const FUSE: &str = "fuse";
+/// Hexadecimal digits of the name of a run directory.
+const NAME_DIGITS: usize = 16;
 /// Longest record that is read.
 const RECORD_LIMIT: u64 = 64 << 10;
 /// How often a lock is tried again after its directory vanished under it.
@@ -26,6 +29,16 @@ const PROBE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Name of the file that is the disk.
 pub const DISK_NAME: &str = "disk";
+
+/// Whether a path is that of the file of a disk in a run directory: `BASE/NAME/fuse/disk`.
+pub(crate) fn is_disk_file(path: &Path) -> bool {
+    let is_name =
+        |part: &OsStr| part.len() == NAME_DIGITS && part.as_bytes().iter().all(u8::is_ascii_hexdigit);
+    let mut parts = path.iter().rev();
+    parts.next() == Some(OsStr::new(DISK_NAME))
+        && parts.next() == Some(OsStr::new(FUSE))
+        && parts.next().is_some_and(is_name)
+}
 
 /// The paths of one run directory. Nothing of it need exist.
 #[derive(Clone, Debug)]
@@ -45,9 +58,10 @@ impl RunPaths {
         RunPaths::named(base, format!("{location}\0{number}").as_bytes())
     }
 
-    /// Two instances with one name do no worse than that one of them is refused as busy.
+    /// Two instances may have one name by chance. The second one is refused as busy as long as the first one lives, and one that is looked
+    /// for by its mount point is known by its record (`registry.rs`).
     fn named(base: &Path, name: &[u8]) -> Self {
-        RunPaths { dir: base.join(format!("{:016x}", fnv1a(name))) }
+        RunPaths { dir: base.join(format!("{:0NAME_DIGITS$x}", fnv1a(name))) }
     }
 
     /// Everything in `base` that may be a run directory; nothing if there is no such base. Errors: a base that cannot be read.
@@ -249,5 +263,7 @@ mod tests {
         let mount = dir(RunPaths::of_mount(base, Path::new("/disk.img")));
         let servers = [0, 1].map(|number| dir(RunPaths::of_server(base, "/disk.img", number)));
         assert!(mount != servers[0] && mount != servers[1] && servers[0] != servers[1]);
+        let fuse = RunPaths::of_mount(base, Path::new("/mnt")).fuse();
+        assert!(is_disk_file(&fuse.join(DISK_NAME)) && !is_disk_file(&fuse));
     }
 }

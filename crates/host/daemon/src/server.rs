@@ -2,41 +2,58 @@
 //! ([`crate::protocol`]) and gets one outcome.
 
 use crate::counters::Counters;
+use crate::exchange::{Beats, Line};
 use crate::file::HeldFile;
 use crate::instance::Instance;
 use crate::jobs::Jobs;
-use crate::protocol::{ALIVE, Answer, Op, first_line};
+use crate::protocol::{ALIVE, Afterwards, Answer, Op, first_line};
 use crate::record::{Identity, Record};
-use crate::status::{Counter, Purged, ServerState, ServerStatus, StatusSource};
+use crate::status::{Condition, Counter, Purged, ServerState, ServerStatus, StatusSource};
 use crate::untold::Untold;
+use crate::worker;
 use lacuna_contracts::{Action, Advice, Error, Kind, Naming, Result};
 use serde::Serialize;
 use serde_json::Value;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long the server waits for a client that does not read.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to leave a system alone that has, for example, no more file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A client that waits for the end of a close.
-pub struct Waiting(UnixStream, Naming);
+/// A client that asked for the end, and waits for it. Every second it is told that the server is at work.
+pub struct ClosingClient {
+    line: Arc<Line>,
+    beats: Beats,
+    naming: Naming,
+}
 
-impl Waiting {
+impl ClosingClient {
+    fn new(line: Arc<Line>, naming: Naming) -> Self {
+        // At once, since closing may take long.
+        line.send(ALIVE);
+        let beats = Beats::start(&line);
+        ClosingClient { line, beats, naming }
+    }
+
     /// Tells it how the close went.
-    pub fn answer(mut self, result: &Result<()>) {
-        let answer = Answer::of(result.clone().map(|()| Value::Null), self.1);
-        let _ = self.0.write_all(answer.line().as_bytes());
+    pub fn answer(self, result: &Result<()>) {
+        self.say(result.clone().map(|()| Value::Null), Afterwards::Ends);
     }
 
     /// Tells it why the disk or vault stays open.
-    pub fn refuse(mut self, error: &Error) {
-        let _ = self.0.write_all(Answer::refusal(error, true, self.1).line().as_bytes());
+    pub fn refuse(self, error: &Error) {
+        self.say(Err(error.clone()), Afterwards::Stays);
+    }
+
+    fn say(self, outcome: Result<Value>, server: Afterwards) {
+        let ClosingClient { line, beats, naming } = self;
+        // The answer is the last line.
+        drop(beats);
+        line.answer(&Answer::of(outcome, server, naming));
     }
 }
 
@@ -55,7 +72,7 @@ pub struct Service {
     /// How clients are told of settings.
     pub naming: Naming,
     /// Is called when a client asks for the end, and waits for it.
-    pub close: Box<dyn Fn(Waiting) + Send>,
+    pub close: Box<dyn Fn(ClosingClient) + Send>,
 }
 
 /// The listening thread. Dropping it ends the thread and all jobs.
@@ -126,52 +143,54 @@ impl Desk {
     fn serve(&self, listener: &UnixListener, ending: &AtomicBool) {
         while !ending.load(Ordering::SeqCst) {
             match listener.accept() {
-                // A client that misbehaves loses its connection and nothing else happens.
+                // A connection that fails at once can carry no answer either.
                 Ok((stream, _)) => _ = self.answer(stream),
                 Err(e) => {
-                    self.untold.not_accepted(Error::io("cannot accept who asks of the server", &e));
+                    self.untold.not_accepted(Error::io("cannot accept a client of the server", &e));
                     std::thread::sleep(PAUSE);
                 }
             }
         }
     }
 
-    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
-        stream.set_write_timeout(Some(PATIENCE))?;
+    /// Answers one client, or has another thread answer it. Errors: the connection is of no use.
+    fn answer(&self, stream: UnixStream) -> io::Result<()> {
+        let asked = first_line(&stream).and_then(|line| Op::parse(&line));
+        let line = Line::new(stream)?;
+        if let Some(outcome) = asked.and_then(|op| self.perform(op, &line)).transpose() {
+            line.answer(&Answer::of(outcome, Afterwards::Stays, self.service.naming));
+        }
+        Ok(())
+    }
+
+    /// Does what a client asks for; none if another thread answers. What may take long, or may wait for a medium, keeps no other client
+    /// from its answer.
+    fn perform(&self, op: Op, line: &Arc<Line>) -> Result<Option<Value>> {
         let service = &self.service;
-        let outcome = match first_line(&stream).and_then(|line| Op::parse(&line)) {
-            Err(refused) => Err(refused),
-            Ok(Op::Status) => to_value(&self.status()),
-            Ok(Op::Close) => {
-                // Closing may take long; that the server heard of it does not.
-                stream.write_all(ALIVE)?;
-                (service.close)(Waiting(stream, service.naming));
-                return Ok(());
-            }
-            Ok(Op::Purge { uuid }) => match self.purgeable(uuid.as_deref()) {
-                Ok(source) => return self.purge(stream, source),
-                Err(refused) => Err(refused),
-            },
-            Ok(Op::Stat { ino }) => {
-                let found = service.sources.iter().find_map(|source| source.stat(ino));
-                found.unwrap_or_else(|| Err(Op::Stat { ino }.unknown()))
-            }
-            Ok(job) => return service.jobs.take(job, stream),
-        };
-        stream.write_all(Answer::of(outcome, service.naming).line().as_bytes())
+        match op {
+            Op::Status => return to_value(&self.status()).map(Some),
+            Op::Close => (service.close)(ClosingClient::new(Arc::clone(line), service.naming)),
+            Op::Purge { uuid } => self.purge(line, self.purgeable(uuid.as_deref())?)?,
+            Op::Stat { ino } => self.stat(line, ino)?,
+            Op::Job(job) => service.jobs.take(job, line)?,
+        }
+        Ok(None)
     }
 
     fn status(&self) -> ServerStatus {
         let Service { record, identity, state, naming, .. } = &self.service;
-        let last_error = state.last_error().or_else(|| self.untold.last());
+        // Before all else that something deleted may not be gone.
+        let not_purged = self.untold.purge_failure();
+        let last_error =
+            not_purged.or_else(|| state.last_error()).or_else(|| self.untold.take_accept_failure());
+        let condition = if state.closing() { Condition::Closing } else { Condition::Serving };
         ServerStatus {
             id: identity.id.clone(),
             file: identity.file.state(),
             items: Counter::all(&self.counters.now()),
             size: state.size(),
             last_error: last_error.map(|e| e.named(*naming)),
-            closing: state.closing(),
-            ..ServerStatus::of(record.clone())
+            ..ServerStatus::of(record.clone(), condition)
         }
     }
 
@@ -189,26 +208,33 @@ impl Desk {
         self.service.sources.first().cloned().ok_or_else(|| Op::Purge { uuid: None }.unknown())
     }
 
-    /// Purges for a client that asked, in a thread of its own: others are answered meanwhile. The answer names the disk. What went
-    /// wrong is kept if the client has left by then, until a purge succeeds.
-    fn purge(&self, mut stream: UnixStream, source: Arc<dyn StatusSource>) -> io::Result<()> {
-        // A purge may take long; that the server heard of it does not.
-        stream.write_all(ALIVE)?;
+    /// Purges for a client that asked. The answer names the disk. What went wrong is kept if the client has left by then, until a purge
+    /// succeeds.
+    fn purge(&self, line: &Arc<Line>, source: Arc<dyn StatusSource>) -> Result<()> {
         let (untold, naming, uuid) =
             (self.untold.clone(), self.service.naming, self.service.record.uuid.clone());
+        let succeeded = untold.clone();
         let purge = move || {
-            let purged = source.purge();
-            drop(source);
-            let outcome =
-                purged.clone().and_then(|done| to_value(&Purged { uuid, items: Counter::all(&done.items) }));
-            let answered = stream.write_all(Answer::of(outcome, naming).line().as_bytes());
-            match (purged, answered) {
-                (Ok(_), _) => untold.purged(),
-                (Err(e), Err(_)) => untold.not_purged(e.context("a purge whose client has left")),
-                (Err(_), Ok(())) => {}
+            let done = source.purge()?;
+            succeeded.purged();
+            to_value(&Purged { uuid, items: Counter::all(&done.items) })
+        };
+        let told = move |failure: Option<Error>, heard: bool| {
+            if let Some(e) = failure.filter(|_| !heard) {
+                untold.not_purged(e.context("a purge whose client has left"));
             }
         };
-        std::thread::Builder::new().name("lacuna-purged".into()).spawn(purge).map(drop)
+        worker::start(line, naming, purge, told).map(drop)
+    }
+
+    /// Says how a file is protected. Its inode may be locked, and its backing file may have to be opened.
+    fn stat(&self, line: &Arc<Line>, ino: u64) -> Result<()> {
+        let sources = self.service.sources.clone();
+        let stat = move || {
+            let found = sources.iter().find_map(|source| source.stat(ino));
+            found.unwrap_or_else(|| Err(Op::Stat { ino }.unknown()))
+        };
+        worker::start(line, self.service.naming, stat, |_, _| ()).map(drop)
     }
 }
 

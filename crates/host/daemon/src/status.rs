@@ -106,32 +106,52 @@ pub struct ServerStatus {
     pub size: Option<u64>,
     /// The last request that failed, in words.
     pub last_error: Option<String>,
-    /// Whether it was told to end, and is at it.
-    pub closing: bool,
-    /// Whether it died without closing.
-    pub died: bool,
-    /// Whether it did not answer.
-    pub silent: bool,
+    /// How it is with the server.
+    pub condition: Condition,
+}
+
+/// How it is with a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Condition {
+    /// It serves.
+    Serving,
+    /// It was told to end, and is at it.
+    Closing,
+    /// It did not answer.
+    Silent,
+    /// It died without closing.
+    Died,
 }
 
 impl ServerStatus {
     /// Of a server that left this record when it died.
-    pub fn died(record: Record) -> ServerStatus {
-        ServerStatus { died: true, ..ServerStatus::of(record) }
+    pub fn of_dead(record: Record) -> ServerStatus {
+        ServerStatus::of(record, Condition::Died)
     }
 
     /// Of a server that does not answer. It need not answer to be known by its file.
-    pub fn silent(record: Record) -> ServerStatus {
+    pub fn of_silent(record: Record) -> ServerStatus {
         let file = FileState { place: record.file, now: None };
         let file = Some(file).filter(|file| file.place.is(file.place));
-        ServerStatus { silent: true, file, ..ServerStatus::of(record) }
+        ServerStatus { file, ..ServerStatus::of(record, Condition::Silent) }
     }
 
-    /// With nothing that changes while it runs.
-    pub(crate) fn of(record: Record) -> ServerStatus {
+    /// With nothing else that changes while it runs.
+    pub(crate) fn of(record: Record, condition: Condition) -> ServerStatus {
         let (id, file, size, last_error) = (None, None, None, None);
         let items = Vec::new();
-        ServerStatus { record, id, file, items, size, last_error, closing: false, died: false, silent: false }
+        ServerStatus { record, id, file, items, size, last_error, condition }
+    }
+
+    /// Whether it died without closing.
+    pub fn is_dead(&self) -> bool {
+        self.condition == Condition::Died
+    }
+
+    /// Whether it did not answer.
+    pub fn is_silent(&self) -> bool {
+        self.condition == Condition::Silent
     }
 
     /// Whether the file of the disk was deleted.
@@ -153,7 +173,7 @@ impl ServerStatus {
             "since": record.since,
             "pid": record.pid,
             "read_only": record.read_only,
-            "closing": self.closing,
+            "closing": self.condition == Condition::Closing,
             "items": self.items,
             "last_error": self.last_error,
             "id": self.id,
@@ -166,15 +186,15 @@ impl ServerStatus {
                 out["raw"] = json!(mount.raw);
                 out["via"] = json!(mount.via);
                 out["vault"] = json!(mount.vault);
-                out["died"] = json!(self.died);
-                out["silent"] = json!(self.silent);
+                out["died"] = json!(self.is_dead());
+                out["silent"] = json!(self.is_silent());
             }
             Front::Nbd { uris } => {
                 out["front"] = json!("nbd");
                 out["uri"] = json!(uris.first());
                 out["uris"] = json!(uris);
                 out["size"] = json!(self.size);
-                if self.silent {
+                if self.is_silent() {
                     out["silent"] = json!(true);
                 }
             }
@@ -218,7 +238,9 @@ mod tests {
             let file = Some(FileState { place: FileIdentity::File(1, 2), now: Some(now) });
             let items = vec![Counter { name: "dirty".into(), value: 1, unit: "bytes".into() }];
             let (id, size) = (Some("ID".into()), Some(4096));
-            ServerStatus { id, file, items, size, ..ServerStatus::of(record(front)) }.to_json().to_string()
+            ServerStatus { id, file, items, size, ..ServerStatus::of(record(front), Condition::Serving) }
+                .to_json()
+                .to_string()
         };
         let file = r#""file":{"deleted":false,"path":"/a.img","place":"file:1:2","removed":false}"#;
         let items = r#""items":[{"name":"dirty","unit":"bytes","value":1}],"last_error":null"#;
@@ -237,20 +259,33 @@ mod tests {
     }
 
     #[test]
+    fn a_server_is_in_one_condition() {
+        for (condition, shown) in [
+            (Condition::Serving, [false, false, false]),
+            (Condition::Closing, [true, false, false]),
+            (Condition::Silent, [false, true, false]),
+            (Condition::Died, [false, false, true]),
+        ] {
+            let json = ServerStatus::of(record(mount()), condition).to_json();
+            assert_eq!(["closing", "silent", "died"].map(|field| json[field] == true), shown);
+        }
+    }
+
+    #[test]
     fn what_does_not_answer_is_known_by_its_record() {
         for front in [mount(), served()] {
-            let silent = ServerStatus::silent(record(front.clone())).to_json();
+            let silent = ServerStatus::of_silent(record(front.clone())).to_json();
             assert!(silent["silent"] == true && silent["location"] == "/a.img", "{silent}");
             assert_eq!(silent["file"], json!({ "place": "file:1:2" }));
             let in_pool = InPool { namespace: Some("n".into()), ceph_conf: Some("/c".into()) };
             let unknown =
                 Record { file: FileIdentity::Unknown, in_pool: Some(in_pool), ..record(front.clone()) };
-            let silent = ServerStatus::silent(unknown.clone()).to_json();
+            let silent = ServerStatus::of_silent(unknown.clone()).to_json();
             assert!(silent["file"].is_null() && silent["namespace"] == "n" && silent["ceph_conf"] == "/c");
-            let died = ServerStatus::died(unknown);
+            let died = ServerStatus::of_dead(unknown);
             let text = serde_json::to_string(&died).unwrap();
             assert_eq!(serde_json::from_str::<ServerStatus>(&text).unwrap(), died);
         }
-        assert!(ServerStatus::died(record(mount())).to_json()["died"] == true);
+        assert!(ServerStatus::of_dead(record(mount())).to_json()["died"] == true);
     }
 }

@@ -1,4 +1,4 @@
-//! What a server could tell none of its clients: those who ask how it does are told.
+//! What a server could tell none of its clients: clients that ask how it does are told.
 
 use lacuna_contracts::Error;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ pub(crate) struct Untold(Arc<Mutex<Last>>);
 
 #[derive(Default)]
 struct Last {
-    /// Why a client could not be accepted.
+    /// Why a client could not be accepted, until another one is told.
     not_accepted: Option<Error>,
     /// Why the disk was not purged, until a purge succeeds.
     not_purged: Option<Error>,
@@ -32,9 +32,13 @@ impl Untold {
         self.0.lock().not_purged = None;
     }
 
-    /// What is not told yet; before all else that something deleted may not be gone.
-    pub(crate) fn last(&self) -> Option<Error> {
-        let last = self.0.lock();
-        last.not_purged.as_ref().or(last.not_accepted.as_ref()).cloned()
+    /// Why the disk was not purged.
+    pub(crate) fn purge_failure(&self) -> Option<Error> {
+        self.0.lock().not_purged.clone()
+    }
+
+    /// Why a client could not be accepted. It is told once: clients are accepted again.
+    pub(crate) fn take_accept_failure(&self) -> Option<Error> {
+        self.0.lock().not_accepted.take()
     }
 }

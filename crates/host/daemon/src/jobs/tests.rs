@@ -2,28 +2,31 @@
 
 use super::*;
 use crate::client::{Conversation, Heard};
-use crate::protocol::{LINE_LIMIT, Meant, first_line};
+use crate::file::FileIdentity;
+use crate::protocol::{Afterwards, Answer, LINE_LIMIT, Meant, first_line};
 use lacuna_contracts::Term;
 use serde_json::json;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
 
 /// Repeats what it hears.
-const REPEAT: Op = Op::Flush;
+const REPEAT: Job = Job::Flush;
 /// Counts without end.
-const COUNT: Op = Op::Cover;
+const COUNT: Job = Job::Cover;
 /// Panics.
-const PANIC: Op = Op::Stat { ino: 0 };
+const PANIC: Job = Job::Header { disk: UNKNOWN };
+/// Any disk.
+const UNKNOWN: Meant = Meant { file: FileIdentity::Unknown, id: None };
 
 struct Parrot;
 
 impl JobHandler for Parrot {
-    fn run(&self, op: &Op, exchange: &mut Exchange) -> Result<Value> {
-        match op {
-            Op::Flush => {
+    fn run(&self, job: &Job, exchange: &mut Exchange) -> Result<Value> {
+        match job {
+            Job::Flush => {
                 let mut heard = 0;
                 while let Some(said) = exchange.hear(Duration::from_secs(60))? {
                     exchange.tell(&json!({ "said": said }))?;
@@ -34,12 +37,12 @@ impl JobHandler for Parrot {
                 }
                 Ok(json!(heard))
             }
-            Op::Cover => loop {
+            Job::Cover => loop {
                 exchange.go_on()?;
                 std::thread::sleep(Duration::from_millis(1));
             },
-            Op::Stat { .. } => panic!("as if by a defect"),
-            other => Err(other.unknown()),
+            Job::Header { .. } => panic!("as if by a defect"),
+            other => Err(Op::Job(other.clone()).unknown()),
         }
     }
 }
@@ -60,8 +63,11 @@ impl Place {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let stream = stream.unwrap();
-                if let Ok(op) = first_line(&stream).and_then(|line| Op::parse(&line)) {
-                    jobs.take(op, stream).unwrap();
+                if let Ok(Op::Job(job)) = first_line(&stream).and_then(|line| Op::parse(&line)) {
+                    let line = Line::new(stream).unwrap();
+                    if let Err(e) = jobs.take(job, &line) {
+                        line.answer(&Answer::of(Err(e), Afterwards::Stays, Term::quoted));
+                    }
                 }
             }
         });
@@ -72,8 +78,8 @@ impl Place {
         self.dir.path().join("socket")
     }
 
-    fn begin(&self, op: &Op) -> Result<Conversation> {
-        Conversation::begin(&self.socket(), op, "the parrot".into())
+    fn begin(&self, job: &Job) -> Result<Conversation> {
+        Conversation::begin(&self.socket(), job, "the parrot".into())
     }
 }
 
@@ -89,12 +95,11 @@ fn messages_go_both_ways_until_the_outcome() {
         }
     }
     assert!(matches!(talk.hear().unwrap(), Heard::Done(done) if done == 3));
-    let refused = |op: &Op| match place.begin(op).and_then(|mut talk| talk.hear()) {
+    let refused = |job: &Job| match place.begin(job).and_then(|mut talk| talk.hear()) {
         Err(e) => (e.kind(), e.to_string()),
-        Ok(_) => panic!("{op:?}"),
+        Ok(_) => panic!("{job:?}"),
     };
-    let disk = Meant { file: crate::file::FileIdentity::Unknown, id: None };
-    assert_eq!(refused(&Op::Check { disk }).0, Kind::Usage);
+    assert_eq!(refused(&Job::Check { disk: UNKNOWN }).0, Kind::Usage);
     assert!(refused(&PANIC).1.contains("a defect"));
     // And it lives.
     assert!(place.begin(&REPEAT).is_ok());
@@ -120,7 +125,7 @@ fn hostile_bytes_do_no_harm() {
     let place = Place::new();
     let say = |then: &[u8]| {
         let mut stream = UnixStream::connect(place.socket()).unwrap();
-        stream.write_all(REPEAT.line().unwrap().as_bytes()).unwrap();
+        stream.write_all(Op::Job(REPEAT).line().unwrap().as_bytes()).unwrap();
         let mut heard = [0; 1];
         let started = stream.read(&mut heard).unwrap_or(0) == 1 && heard[0] == b'\n';
         let _ = stream.write_all(then);

@@ -5,15 +5,15 @@ use crate::client::{Reply, call};
 use crate::exchange::Exchange;
 use crate::file::FileIdentity;
 use crate::jobs::JobHandler;
-use crate::protocol::Meant;
+use crate::protocol::{Job, Meant};
 use crate::record::{Front, MountRecord};
 use lacuna_contracts::{Status, StatusItem, Term};
 use parking_lot::Mutex;
 use serde_json::json;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use tempfile::TempDir;
 
 const UUID: &str = "0123";
@@ -47,19 +47,32 @@ impl ServerState for Quiet {
     }
 }
 
+/// A front end of which a request failed.
+struct Failing;
+
+impl ServerState for Failing {
+    fn closing(&self) -> bool {
+        false
+    }
+
+    fn last_error(&self) -> Option<Error> {
+        Some(Error::new(Kind::Io, "a request failed"))
+    }
+}
+
 /// Says which disk was meant.
 struct Checker;
 
 impl JobHandler for Checker {
-    fn run(&self, op: &Op, _exchange: &mut Exchange) -> Result<Value> {
-        match op {
-            Op::Check { disk } => to_value(disk),
-            other => Err(other.unknown()),
+    fn run(&self, job: &Job, _exchange: &mut Exchange) -> Result<Value> {
+        match job {
+            Job::Check { disk } => to_value(disk),
+            other => Err(Op::Job(other.clone()).unknown()),
         }
     }
 }
 
-fn service(front: Front, source: Arc<dyn StatusSource>) -> (Service, Receiver<Waiting>) {
+fn service(front: Front, source: Arc<dyn StatusSource>) -> (Service, Receiver<ClosingClient>) {
     let identity = Identity {
         location: "/a.img".into(),
         format: "flash".into(),
@@ -91,7 +104,7 @@ fn served() -> Front {
 
 struct Scene {
     server: Option<Server>,
-    closing: Receiver<Waiting>,
+    closing: Receiver<ClosingClient>,
     socket: PathBuf,
     _instance: Instance,
     _base: TempDir,
@@ -99,9 +112,13 @@ struct Scene {
 
 impl Scene {
     fn new(front: Front) -> Scene {
+        Scene::of(front, Arc::new(Source))
+    }
+
+    fn of(front: Front, source: Arc<dyn StatusSource>) -> Scene {
         let base = tempfile::tempdir().unwrap();
         let instance = Instance::of_server(base.path(), "/a.img").unwrap();
-        let (service, closing) = service(front, Arc::new(Source));
+        let (service, closing) = service(front, source);
         let server = Server::start(&instance, service).unwrap();
         let socket = instance.control();
         Scene { server: Some(server), closing, socket, _instance: instance, _base: base }
@@ -124,7 +141,7 @@ fn answers(socket: &Path, said: &[u8], ends: bool) -> String {
 fn refusal(heard: &str, said: &[u8]) -> Kind {
     assert_eq!(heard.lines().filter(|line| !line.is_empty()).count(), 1, "{said:?}: {heard}");
     match Answer::parse(heard.trim_start().as_bytes()) {
-        Some(Answer::Error(refusal)) => refusal.error().kind(),
+        Some(Answer::Error { refusal, server: Afterwards::Stays }) => refusal.error().kind(),
         other => panic!("{said:?}: {other:?}"),
     }
 }
@@ -152,8 +169,8 @@ fn whatever_a_client_says_both_fronts_tell_it_the_same_and_go_on() {
         (b"{\"v\":0,\"op\":\"status\"}\n", true, Kind::Usage),
         (b"{\"v\":2,\"op\":\"close\"}\n", true, Kind::Usage),
         (b"{\"v\":1,\"op\":\"nonsense\"}\n", true, Kind::Usage),
-        (b"{\"v\":1,\"op\":\"check\"}\n", true, Kind::Usage),
-        (b"{\"v\":1,\"op\":\"flush\"}\n", true, Kind::Usage),
+        (b"{\"v\":1,\"op\":\"job\",\"job\":\"check\"}\n", true, Kind::Usage),
+        (b"{\"v\":1,\"op\":\"job\",\"job\":\"flush\"}\n", true, Kind::Usage),
         (b"{\"v\":1,\"op\":\"stat\",\"ino\":2}\n", true, Kind::Usage),
         (b"{\"v\":1,\"op\":\"purge\",\"uuid\":\"4567\"}\n", true, Kind::PurgeIncomplete),
     ];
@@ -167,7 +184,7 @@ fn whatever_a_client_says_both_fronts_tell_it_the_same_and_go_on() {
         (b"{\"v\":1,\"op\":\"purge\",\"uuid\":\"0123\"}\n", json!(null)),
         (b"{\"v\":1,\"op\":\"stat\",\"ino\":1}\n", json!("root")),
         (
-            b"{\"v\":1,\"op\":\"check\",\"disk\":{\"file\":\"file:1:2\",\"id\":\"ID\"}}\n",
+            b"{\"v\":1,\"op\":\"job\",\"job\":\"check\",\"disk\":{\"file\":\"file:1:2\",\"id\":\"ID\"}}\n",
             json!({ "file": "file:1:2", "id": "ID" }),
         ),
     ];
@@ -205,7 +222,7 @@ fn a_client_that_is_silent_or_leaves_keeps_no_other_from_its_answer() {
         assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
         drop(half);
         let disk = Meant { file: FileIdentity::Unknown, id: None };
-        assert!(matches!(call(&scene.socket, &Op::Check { disk }), Ok(Reply::Done(_))));
+        assert!(matches!(call(&scene.socket, &Op::Job(Job::Check { disk })), Ok(Reply::Done(_))));
     }
 }
 
@@ -218,13 +235,78 @@ fn a_client_that_closes_waits_for_the_end_and_others_are_told_meanwhile() {
         let client = scene.closing.recv().unwrap();
         assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
         client.refuse(&Error::new(Kind::Busy, "it is in use"));
-        assert!(matches!(refused.join().unwrap(), Reply::Refused(e, true) if e.kind() == Kind::Busy));
+        assert!(
+            matches!(refused.join().unwrap(), Reply::Refused(e, Afterwards::Stays) if e.kind() == Kind::Busy)
+        );
         let closed = close(scene.socket.clone());
         let client = scene.closing.recv().unwrap();
         drop(scene.server.take());
         assert!(call(&scene.socket, &Op::Status).is_err());
         client.answer(&Ok(()));
         assert!(matches!(closed.join().unwrap(), Reply::Done(Value::Null)));
+        let scene = Scene::new(served());
+        let failed = close(scene.socket.clone());
+        scene.closing.recv().unwrap().answer(&Err(Error::new(Kind::Io, "what was written is lost")));
+        assert!(
+            matches!(failed.join().unwrap(), Reply::Refused(e, Afterwards::Ends) if e.kind() == Kind::Io)
+        );
+    }
+}
+
+/// Purges and looks at files for as long as the other side of the channels lives.
+struct Slow(Mutex<Vec<Receiver<()>>>);
+
+impl Slow {
+    fn wait(&self) {
+        let held = self.0.lock().pop();
+        held.into_iter().for_each(|held| _ = held.recv());
+    }
+}
+
+impl StatusSource for Slow {
+    fn status(&self) -> Status {
+        Status::default()
+    }
+
+    fn purge(&self) -> Result<Status> {
+        self.wait();
+        Ok(Status::default())
+    }
+
+    fn stat(&self, _ino: u64) -> Option<Result<Value>> {
+        self.wait();
+        Some(Ok(json!("slow")))
+    }
+}
+
+#[test]
+fn a_client_of_slow_work_hears_signs_of_life_and_others_are_answered_meanwhile() {
+    let (ends, held): (Vec<Sender<()>>, Vec<Receiver<()>>) = (0..2).map(|_| channel()).unzip();
+    let scene = Scene::of(mount(), Arc::new(Slow(Mutex::new(held))));
+    let said: [&[u8]; 3] = [
+        b"{\"v\":1,\"op\":\"purge\"}\n",
+        b"{\"v\":1,\"op\":\"stat\",\"ino\":1}\n",
+        b"{\"v\":1,\"op\":\"close\"}\n",
+    ];
+    let mut clients = said.map(|said| {
+        let mut client = UnixStream::connect(&scene.socket).unwrap();
+        client.write_all(said).unwrap();
+        client
+    });
+    let closing = scene.closing.recv().unwrap();
+    assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
+    for client in &mut clients {
+        // One at the beginning, and one after a second.
+        let mut beats = [0; 2];
+        client.read_exact(&mut beats).unwrap();
+        assert_eq!(beats, *b"\n\n");
+    }
+    drop(ends);
+    closing.answer(&Ok(()));
+    for client in &mut clients {
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).unwrap();
+        assert!(matches!(Answer::parse(rest.trim_start().as_bytes()), Some(Answer::Ok(_))), "{rest}");
     }
 }
 
@@ -248,25 +330,35 @@ impl StatusSource for Left {
 fn a_purge_that_failed_is_told_though_its_client_has_left_until_one_succeeds() {
     let (client, server) = UnixStream::pair().unwrap();
     let source: Arc<dyn StatusSource> = Arc::new(Left(Mutex::new(Some(client))));
-    let desk = Desk::new(service(mount(), Arc::clone(&source)).0);
+    let mut service = service(mount(), Arc::clone(&source)).0;
+    service.state = Arc::new(Failing);
+    let desk = Desk::new(service);
     let wait_for = |kind: Option<Kind>| {
         for _ in 0..3000 {
-            if desk.untold.last().map(|e| e.kind()) == kind {
+            if desk.untold.purge_failure().map(|e| e.kind()) == kind {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         panic!("it never said {kind:?}");
     };
-    desk.purge(server, Arc::clone(&source)).unwrap();
+    desk.purge(&Line::new(server).unwrap(), Arc::clone(&source)).unwrap();
     wait_for(Some(Kind::PurgeIncomplete));
+    // Whatever failed before it.
     assert_eq!(
         desk.status().last_error.as_deref(),
         Some("a purge whose client has left: the disk was not purged")
     );
-    // Other trouble is no purge's to clear.
-    desk.untold.not_accepted(Error::new(Kind::Io, "no client could be accepted"));
     let (_client, server) = UnixStream::pair().unwrap();
-    desk.purge(server, source).unwrap();
-    wait_for(Some(Kind::Io));
+    desk.purge(&Line::new(server).unwrap(), source).unwrap();
+    wait_for(None);
+    assert_eq!(desk.status().last_error.as_deref(), Some("a request failed"));
+}
+
+#[test]
+fn a_client_that_could_not_be_accepted_is_told_of_once() {
+    let desk = Desk::new(service(mount(), Arc::new(Source)).0);
+    desk.untold.not_accepted(Error::new(Kind::Io, "no client could be accepted"));
+    assert_eq!(desk.status().last_error.as_deref(), Some("no client could be accepted"));
+    assert_eq!(desk.status().last_error, None);
 }

@@ -1,6 +1,6 @@
 //! What wakes a server: events, a time without use after which the disk or vault is to be closed, and the end that was refused before.
 
-use crate::server::Waiting;
+use crate::server::ClosingClient;
 use lacuna_contracts::{Error, Kind};
 use lacuna_mount::Watch;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -11,7 +11,7 @@ pub enum Event {
     /// A signal or the program's own wish.
     Stop,
     /// A client asked, and waits.
-    Close(Waiting),
+    Close(ClosingClient),
     /// Nothing was asked of it for as long as it is to stay open then.
     Idle,
     /// Nothing has the FUSE file `disk` open any more.
@@ -29,17 +29,17 @@ const TRY_AGAIN: Duration = Duration::from_secs(2);
 
 /// Waits for what wakes a server, and wakes it itself when nothing was asked of it for a while. What is asked for and comes from
 /// the kernel's cache is not seen; who has a file open keeps the file system from being unmounted.
-pub struct Idle {
+pub struct WakeUps {
     limit: Option<Duration>,
     ending: bool,
     seen: u64,
     since: Instant,
 }
 
-impl Idle {
+impl WakeUps {
     /// With the time after which it wakes the server, if it is to.
     pub fn new(limit: Option<Duration>) -> Self {
-        Idle { limit, ending: false, seen: 0, since: Instant::now() }
+        WakeUps { limit, ending: false, seen: 0, since: Instant::now() }
     }
 
     /// Notes that the server was told to end, and could not: from now on it is woken to try again. False if that was known.
@@ -74,7 +74,7 @@ impl Idle {
     }
 }
 
-/// Why a server did not end that was told to, and tries again ([`Idle::try_again`]).
+/// Why a server did not end that was told to, and tries again ([`WakeUps::try_again`]).
 pub fn ends_later(e: Error) -> Error {
     if e.kind() == Kind::Busy { e.remedy("it ends as soon as nobody uses it any more") } else { e }
 }
@@ -89,13 +89,13 @@ mod tests {
         let (wake, events) = channel();
         let watch = Watch::default();
         watch.asked();
-        let mut idle = Idle::new(Some(Duration::from_millis(8)));
+        let mut wake_ups = WakeUps::new(Some(Duration::from_millis(8)));
         wake.send(Event::Stop).unwrap();
-        assert!(matches!(idle.next(&events, &watch), Some(Event::Stop)));
-        assert!(matches!(idle.next(&events, &watch), Some(Event::Idle)));
-        assert!(idle.try_again() && !idle.try_again());
-        assert!(matches!(idle.next(&events, &watch), Some(Event::Stop)));
+        assert!(matches!(wake_ups.next(&events, &watch), Some(Event::Stop)));
+        assert!(matches!(wake_ups.next(&events, &watch), Some(Event::Idle)));
+        assert!(wake_ups.try_again() && !wake_ups.try_again());
+        assert!(matches!(wake_ups.next(&events, &watch), Some(Event::Stop)));
         drop(wake);
-        assert!(idle.next(&events, &watch).is_none());
+        assert!(wake_ups.next(&events, &watch).is_none());
     }
 }

@@ -1,0 +1,37 @@
+//! The failed requests of a server in its log.
+
+use lacuna_contracts::{Action, Advice, Error, Kind};
+use lacuna_mount::Log;
+
+/// Failed requests that are logged one by one.
+const LOGGED: u64 = 32;
+
+/// Logs a request that failed after `before` others. After the first 32 one sentence stands for all others: the reader of the log, such
+/// as that of standard error, may have stopped, and the server would come to wait for it.
+pub fn log_failure(e: &Error, before: u64, log: &Log) {
+    if before < LOGGED {
+        log(e);
+    } else if before == LOGGED {
+        let last = Advice::from(Action("status")).text(" shows the last one");
+        log(&Error::new(Kind::Io, "more requests failed").remedy(last));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use std::sync::Arc;
+
+    #[test]
+    fn one_sentence_stands_for_all_but_the_first() {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&said);
+        let log: Log = Arc::new(move |e: &Error| heard.lock().push(e.to_string()));
+        let failed = Error::new(Kind::Corrupt, "a block does not verify");
+        (0..100).for_each(|before| log_failure(&failed, before, &log));
+        let said = said.lock();
+        assert!(said.len() == 33 && said[31] == failed.to_string(), "{said:?}");
+        assert_eq!(said[32], "more requests failed; `status` shows the last one");
+    }
+}
