@@ -30,6 +30,7 @@ mod disk;
 mod reports;
 mod server;
 mod session;
+mod use_count;
 mod vault;
 
 pub use disk::{DiskRequest, MountedDisk};

@@ -1,13 +1,10 @@
 //! What the threads that serve requests report to the server.
 
-use lacuna_contracts::{Error, Kind};
-use lacuna_daemon::Event;
+use lacuna_contracts::Error;
+use lacuna_daemon::{Event, log_failure};
 use lacuna_mount::{Log, Watch};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-
-/// Failed requests of one mount that are logged one by one.
-const LOGGED_FAILURES: u64 = 32;
 
 /// The way from a file system to the server that has it mounted.
 #[derive(Clone)]
@@ -18,19 +15,9 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Somebody asked something of what is mounted.
-    pub(crate) fn asked(&self) {
-        self.watch.asked();
-    }
-
     /// A request failed. The words go to the log, since the kernel has no room for them.
     pub(crate) fn failed(&self, error: &Error) {
-        let before = self.watch.fail(error);
-        if before < LOGGED_FAILURES {
-            (self.log)(error);
-        } else if before == LOGGED_FAILURES {
-            (self.log)(&Error::new(Kind::Io, "more requests failed and are only counted (see `status`)"));
-        }
+        log_failure(error, self.watch.fail(error), &self.log);
     }
 
     /// The FUSE connection is over.

@@ -1,11 +1,11 @@
-//! The server of a mount: it has a place among the running ones, waits until somebody ends it, takes the mount down, and answers
-//! the clients that wait for that.
+//! The server of a mount: it has a place among the running ones, waits until a client, a signal or an unmount ends it, takes the
+//! mount down, and answers the clients that wait for that.
 
 use crate::reports::Reports;
 use lacuna_contracts::{Error, Kind, Naming, Result};
 use lacuna_daemon::{
-    Event, Front, Identity, Idle, Instance, Jobs, MountRecord, Record, Server, ServerState, Service,
-    StatusSource, Waiting, default_run_base, ends_later,
+    ClosingClient, Event, Front, Identity, Instance, Jobs, MountRecord, Record, Server, ServerState, Service,
+    StatusSource, WakeUps, default_run_base, ends_later,
 };
 use lacuna_mount::{Log, Watch, is_mounted, is_mounted_elsewhere};
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// What a server has mounted. When it is dropped it takes down what nobody uses.
+/// What a server has mounted. When it is dropped it takes down what no process uses.
 pub trait Served {
     /// Why it stays open whatever a client asks for, if it must.
     fn must_stay(&self) -> Option<Error> {
         None
     }
 
-    /// Whether nobody has it mounted any more, now that the FUSE file `disk` was closed.
+    /// Whether it is mounted nowhere any more, now that the FUSE file `disk` was closed.
     fn is_gone(&mut self) -> bool {
         false
     }
@@ -117,7 +117,7 @@ impl Claim {
             mountpoint: self.mountpoint,
             events: self.events,
             reports: self.reports,
-            idle: Idle::new(terms.idle_timeout),
+            wake_ups: WakeUps::new(terms.idle_timeout),
             private: terms.private,
         })
     }
@@ -134,7 +134,7 @@ impl Stopper {
     }
 }
 
-/// Something that is mounted and served. [`MountServer::wait`] keeps it so; dropping it instead takes down what nobody uses.
+/// Something that is mounted and served. [`MountServer::wait`] keeps it so; dropping it instead takes down what no process uses.
 pub struct MountServer<S> {
     // In the order in which they must go.
     server: Server,
@@ -143,12 +143,12 @@ pub struct MountServer<S> {
     mountpoint: PathBuf,
     events: Receiver<Event>,
     reports: Reports,
-    idle: Idle,
+    wake_ups: WakeUps,
     private: bool,
 }
 
 impl<S: Served> MountServer<S> {
-    /// Whether it is being closed, for who waits for that elsewhere.
+    /// Whether it is being closed, for a caller that waits for that on another thread.
     pub fn closing(&self) -> impl Fn() -> bool + Send + Sync + use<S> {
         let watch = Arc::clone(&self.reports.watch);
         move || watch.closing()
@@ -163,7 +163,7 @@ impl<S: Served> MountServer<S> {
     /// everything is unmounted and what was mounted is closed, with its failure if it had one.
     pub fn wait(mut self) -> Result<()> {
         // The sender in `self` keeps the channel alive.
-        while let Some(event) = self.idle.next(&self.events, &self.reports.watch) {
+        while let Some(event) = self.wake_ups.next(&self.events, &self.reports.watch) {
             let event = match (event, self.served.must_stay()) {
                 (Event::DiskReleased, _) if !self.served.is_gone() => continue,
                 (Event::Idle, Some(_)) => continue,
@@ -181,10 +181,10 @@ impl<S: Served> MountServer<S> {
                 (Ok(()), Event::Close(waiting)) => return self.finish(Some(waiting)),
                 (Ok(()), _) => return self.finish(None),
                 (Err(e), Event::Close(waiting)) => waiting.refuse(&self.refusal(e)),
-                // Somebody has a file open, and nobody asked to close it.
-                (Err(e), Event::Idle) if e.kind() == Kind::Busy && is_mounted(&self.mountpoint) => {}
+                // A process uses it, and no client asked to close it.
+                (Err(e), Event::Idle) if e.kind() == Kind::Busy && self.is_mounted() => {}
                 (Err(e), Event::Stop) => {
-                    if self.idle.try_again() {
+                    if self.wake_ups.try_again() {
                         self.serve_on(ends_later(e));
                     }
                 }
@@ -198,6 +198,11 @@ impl<S: Served> MountServer<S> {
     /// would leave the directory below open to be written.
     fn is_used_unseen(&self) -> bool {
         self.served.is_used(&self.server) || is_mounted_elsewhere(&self.mountpoint)
+    }
+
+    /// Whether the mount table shows it. False if that cannot be read.
+    fn is_mounted(&self) -> bool {
+        is_mounted(&self.mountpoint).is_ok_and(|mounted| mounted)
     }
 
     /// Why it is not closed.
@@ -214,9 +219,9 @@ impl<S: Served> MountServer<S> {
     }
 
     /// Closes what was mounted, lets the run directory go, and answers the clients that wait for that.
-    fn finish(self, waiting: Option<Waiting>) -> Result<()> {
+    fn finish(self, waiting: Option<ClosingClient>) -> Result<()> {
         let MountServer { server, mut served, instance, events, reports, .. } = self;
-        // Nothing reads it for a client any more when it is closed.
+        // The jobs of clients use what is mounted: they end before it is closed.
         server.end_work();
         let result = served.close();
         drop((server, served));

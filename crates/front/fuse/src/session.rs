@@ -8,7 +8,11 @@ use lacuna_mount::{RELEASE_LIMIT, Watch, unmount_fuse};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A mounted FUSE file system. Dropping it unmounts it if nobody uses it.
+/// The fewest and the most threads that serve one mount; in between, two for each processor.
+const FEWEST_THREADS: usize = 4;
+pub(crate) const MOST_THREADS: usize = 16;
+
+/// A mounted FUSE file system. Dropping it unmounts it if no process uses it.
 pub(crate) struct FuseMount {
     mountpoint: PathBuf,
     watch: Arc<Watch>,
@@ -16,7 +20,7 @@ pub(crate) struct FuseMount {
 }
 
 impl FuseMount {
-    /// Mounts `filesystem` at the directory `mountpoint` and serves it. `begun` gets the way to the kernel before the first request
+    /// Mounts `filesystem` at the directory `mountpoint` and serves it. `begun` gets the notifier of the kernel before the first request
     /// is served.
     ///
     /// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed; [`Kind::NotFound`] without FUSE.
@@ -89,7 +93,7 @@ impl Drop for FuseMount {
 fn config() -> Config {
     let mut config = Config::default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    config.n_threads = Some((cores * 2).clamp(4, 16));
+    config.n_threads = Some((cores * 2).clamp(FEWEST_THREADS, MOST_THREADS));
     config.clone_fd = device::device_opens();
     config
 }

@@ -4,6 +4,8 @@
 //! shells and `cp` do on opening) changes nothing.
 
 use crate::reports::Reports;
+use crate::session::MOST_THREADS;
+use crate::use_count::UseCounted;
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData,
@@ -36,8 +38,6 @@ const FOR_EVER: Duration = Duration::from_secs(3600);
 const NEVER: Duration = Duration::ZERO;
 /// The largest request. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
-/// Buffers that are kept between reads: as many as threads that serve.
-const MOST_BUFFERS: usize = 16;
 /// Requests that the kernel may have in flight in the background: reads ahead and asynchronous direct I/O.
 const MAX_BACKGROUND: u16 = 64;
 /// How much of the map one step of a search for data looks at, which bounds its memory.
@@ -45,14 +45,16 @@ const SEEK_STEP: u64 = 1 << 30;
 
 /// The file system.
 pub(crate) struct DiskFilesystem {
-    disk: ByteDisk,
+    /// Requests that read, write or look for its content count as use. A flush does not: `sync` flushes every file system, whether
+    /// anything was written or not.
+    disk: UseCounted<ByteDisk>,
     read_only: bool,
     owner: (u32, u32),
     since: SystemTime,
     /// What `status` said when each of its handles was opened.
     statuses: Mutex<HashMap<u64, Arc<str>>>,
     next_status: AtomicU64,
-    /// For what is read, of the longest request each.
+    /// For what is read, of the longest request each, and one for each thread that serves.
     buffers: IdlePool<Plain<Vec<u8>>>,
     reports: Reports,
 }
@@ -64,7 +66,7 @@ impl DiskFilesystem {
         DiskFilesystem {
             buffers,
             read_only: read_only || disk.read_only(),
-            disk,
+            disk: UseCounted::new(disk, Arc::clone(&reports.watch)),
             owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             since: SystemTime::now(),
             statuses: Mutex::default(),
@@ -73,11 +75,16 @@ impl DiskFilesystem {
         }
     }
 
+    /// The length of the disk, in bytes.
+    fn len(&self) -> u64 {
+        self.disk.without_use().len()
+    }
+
     fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {
         let writable = if self.read_only { 0 } else { 0o200 };
         let (kind, perm, size) = match ino {
             INodeNo::ROOT => (FileType::Directory, 0o500, 0),
-            DISK => (FileType::RegularFile, 0o400 | writable, self.disk.len()),
+            DISK => (FileType::RegularFile, 0o400 | writable, self.len()),
             STATUS => (FileType::RegularFile, 0o400, 0),
             _ => return None,
         };
@@ -117,10 +124,10 @@ impl DiskFilesystem {
         let mut line = |name: &str, value: u64, unit: &str| {
             let _ = writeln!(text, "{name} {value} {unit}");
         };
-        line("size", self.disk.len(), "bytes");
+        line("size", self.len(), "bytes");
         line("read_only", self.read_only.into(), "flag");
         line("failed_requests", self.reports.watch.failures(), "requests");
-        for item in self.disk.status().items {
+        for item in self.disk.without_use().status().items {
             line(item.name, item.value, item.unit);
         }
         text
@@ -144,23 +151,23 @@ impl DiskFilesystem {
     }
 
     fn read_disk(&self, offset: u64, size: u32, reply: ReplyData) {
-        self.reports.asked();
-        let size = u64::from(size.min(MAX_REQUEST)).min(self.disk.len().saturating_sub(offset)) as usize;
+        let disk = self.disk.by_use();
+        let size = u64::from(size.min(MAX_REQUEST)).min(disk.len().saturating_sub(offset)) as usize;
         if size == 0 {
             return reply.data(&[]);
         }
         let new = || Plain::new(vec![0; MAX_REQUEST as usize]);
         let mut buffer = self.buffers.take(|_| true).unwrap_or_else(new);
-        match self.disk.read_at(offset, &mut buffer[..size]) {
+        match disk.read_at(offset, &mut buffer[..size]) {
             Ok(()) => reply.data(&buffer[..size]),
             Err(e) => reply.error(self.report("read", e)),
         }
-        self.buffers.give(buffer, MOST_BUFFERS);
+        self.buffers.give(buffer, MOST_THREADS);
     }
 
     fn write_disk(&self, offset: u64, data: &[u8], durable: bool) -> Result<u32> {
-        self.reports.asked();
-        let room = self.disk.len().saturating_sub(offset);
+        let disk = self.disk.by_use();
+        let room = disk.len().saturating_sub(offset);
         if data.is_empty() {
             return Ok(0);
         }
@@ -168,21 +175,21 @@ impl DiskFilesystem {
             return Err(Error::new(Kind::NoSpace, "write past the end of the disk"));
         }
         let part = &data[..room.min(data.len() as u64) as usize];
-        self.disk.write_at(offset, part)?;
+        disk.write_at(offset, part)?;
         if durable {
-            self.disk.flush()?;
+            disk.flush()?;
         }
         Ok(part.len() as u32)
     }
 
     fn zero(&self, offset: u64, length: u64) -> Result<()> {
-        self.reports.asked();
-        let length = length.min(self.disk.len().saturating_sub(offset));
-        if length == 0 { Ok(()) } else { self.disk.write_zeroes(offset, length) }
+        let disk = self.disk.by_use();
+        let length = length.min(disk.len().saturating_sub(offset));
+        if length == 0 { Ok(()) } else { disk.write_zeroes(offset, length) }
     }
 
     fn flush_disk(&self, reply: ReplyEmpty) {
-        match self.disk.flush() {
+        match self.disk.without_use().flush() {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(self.report("flush", e)),
         }
@@ -272,7 +279,7 @@ impl Filesystem for DiskFilesystem {
         match size {
             Some(_) if ino != DISK => reply.error(Errno::EPERM),
             Some(_) if self.read_only => reply.error(Errno::EROFS),
-            Some(size) if size != 0 && size != self.disk.len() => reply.error(Errno::EINVAL),
+            Some(size) if size != 0 && size != self.len() => reply.error(Errno::EINVAL),
             _ => reply.attr(Self::validity(ino), &attributes),
         }
     }
@@ -336,7 +343,7 @@ impl Filesystem for DiskFilesystem {
         // O_SYNC contains the bit of O_DSYNC.
         match self.write_disk(offset, data, flags.0 & libc::O_DSYNC != 0) {
             Ok(written) => reply.written(written),
-            Err(e) if e.kind() == Kind::NoSpace && offset >= self.disk.len() => reply.error(Errno::ENOSPC),
+            Err(e) if e.kind() == Kind::NoSpace && offset >= self.len() => reply.error(Errno::ENOSPC),
             Err(e) => reply.error(self.report("write", e)),
         }
     }
@@ -394,7 +401,7 @@ impl Filesystem for DiskFilesystem {
     /// The loop device takes the size of a block as the grain of its discards.
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let block = BLOCK_SIZE as u32;
-        reply.statfs(self.disk.len() / u64::from(block), 0, 0, 2, 0, block, 255, block);
+        reply.statfs(self.len() / u64::from(block), 0, 0, 2, 0, block, 255, block);
     }
 
     fn access(&self, _: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
@@ -440,10 +447,10 @@ impl Filesystem for DiskFilesystem {
             _ => return reply.error(Errno::EINVAL),
         };
         let from = match u64::try_from(offset) {
-            Ok(from) if ino == DISK && from < self.disk.len() => from,
+            Ok(from) if ino == DISK && from < self.len() => from,
             _ => return reply.error(Errno::ENXIO),
         };
-        match seek(&self.disk, from, written) {
+        match seek(self.disk.by_use(), from, written) {
             Ok(Some(at)) => reply.offset(i64::try_from(at).unwrap_or(i64::MAX)),
             Ok(None) => reply.error(Errno::ENXIO),
             Err(e) => reply.error(self.report("look for data", e)),

@@ -34,7 +34,7 @@ pub struct DiskRequest {
     pub mount_options: Option<String>,
     /// What the disk has to do with cover, if it is a level.
     pub cover: Cover,
-    /// Close it when nothing was asked of it for so long and nobody uses it.
+    /// Close it when nothing was asked of it for so long and no process uses it.
     pub idle_timeout: Option<Duration>,
     /// Directory of the run directories, if not [`lacuna_daemon::default_run_base`].
     pub run_base: Option<PathBuf>,

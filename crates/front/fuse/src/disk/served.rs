@@ -119,7 +119,8 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
         failures_before,
     };
     let server = claim.serve(served, Arc::new(bytes), terms)?;
-    // A program that uses the disk as a file can try again itself; until here the one who opens can.
+    // Until here a request without cover fails the opening, which the user can repeat. From now on the file system's are tried again
+    // until cover comes. In raw mode the program that uses the disk as a file gets the error, and can try again itself.
     server.served.disk.hold(way.is_some());
     Ok(server)
 }
@@ -130,7 +131,7 @@ impl Served for ServedDisk {
         self.disk.cover().is_needed().then(|| self.gives_cover())
     }
 
-    /// Whether nobody has the file system mounted any more. If the program failed that served it, it stays mounted and fails:
+    /// Whether the file system is mounted nowhere any more. If the program failed that served it, it stays mounted and fails:
     /// without it, programs would go on writing into the directory below.
     fn is_gone(&mut self) -> bool {
         let Some(mounted) = &self.mounted else { return false };
@@ -188,7 +189,8 @@ impl Served for ServedDisk {
 }
 
 impl ServedDisk {
-    /// Keeps why the program failed, for those who ask and for the one who closes, and makes what it wrote durable.
+    /// Keeps why the program failed, for clients that ask for the status and for the client that closes it, and makes durable what it
+    /// wrote.
     fn note_failure(&mut self, e: Error) {
         let flushed = self.disk.flush_once();
         self.reports.watch.fail(&e);

@@ -1,5 +1,7 @@
 //! The FUSE file system: takes requests apart, and answers them.
 
+use crate::session::MOST_THREADS;
+use crate::use_count::UseCounted;
 use crate::vault::attributes::{file_attr, file_type, no_entry, time_or_now, unknown};
 use crate::vault::copy::{Place, copy};
 use crate::vault::front::{Caller, Front, changes};
@@ -20,12 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-/// How long the kernel may keep what it learnt: nobody else changes the vault.
+/// How long the kernel may keep what it learnt: the vault changes through this mount alone.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 /// The largest request, in bytes. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
-/// Buffers that are kept between reads: as many as threads that serve.
-const MOST_BUFFERS: usize = 16;
 /// Requests that the kernel may have in flight in the background: pages written back, reads ahead, asynchronous direct I/O.
 const MAX_BACKGROUND: u16 = 64;
 /// Numbers of nodes are never used twice.
@@ -35,12 +35,13 @@ const HANDLE: FileHandle = FileHandle(0);
 
 /// The file system.
 pub(crate) struct VaultFilesystem {
-    front: Arc<Front>,
+    /// All that a program asks counts as use, except how much space there is: monitors ask that of every file system.
+    front: UseCounted<Arc<Front>>,
     /// Whether the kernel opens directories by itself. Entries are found by their cookie, so there is nothing to open.
     free_directories: bool,
-    /// Whether it opens files by itself: where nothing changes, nothing has to be known of who reads.
+    /// Whether it opens files by itself: where nothing changes, it does not matter which files are open.
     free_files: bool,
-    /// For what is read, of the longest request each.
+    /// For what is read, of the longest request each, and one for each thread that serves.
     buffers: IdlePool<Plain<Vec<u8>>>,
 }
 
@@ -48,21 +49,23 @@ impl VaultFilesystem {
     pub(crate) fn new(front: Front) -> Self {
         let buffers = IdlePool::default();
         buffers.watch();
-        VaultFilesystem { front: Arc::new(front), free_directories: false, free_files: false, buffers }
+        let watch = Arc::clone(&front.reports.watch);
+        let front = UseCounted::new(Arc::new(front), watch);
+        VaultFilesystem { front, free_directories: false, free_files: false, buffers }
     }
+}
 
-    fn reply_entry(&self, doing: &str, parent: INodeNo, made: FsResult<Attr>, reply: ReplyEntry) {
-        match made {
-            Ok(attr) => reply.entry(&FOR_EVER, &file_attr(&attr), ONLY),
-            Err(e) => reply.error(self.front.report(doing, parent.0, e)),
-        }
+fn reply_entry(front: &Front, doing: &str, parent: INodeNo, made: FsResult<Attr>, reply: ReplyEntry) {
+    match made {
+        Ok(attr) => reply.entry(&FOR_EVER, &file_attr(&attr), ONLY),
+        Err(e) => reply.error(front.report(doing, parent.0, e)),
     }
+}
 
-    fn reply_done(&self, doing: &str, ino: INodeNo, done: FsResult<()>, reply: ReplyEmpty) {
-        match done {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(self.front.report(doing, ino.0, e)),
-        }
+fn reply_done(front: &Front, doing: &str, ino: INodeNo, done: FsResult<()>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(front.report(doing, ino.0, e)),
     }
 }
 
@@ -83,6 +86,7 @@ fn reply_value(value: &[u8], room: u32, reply: ReplyXattr) {
 
 impl Filesystem for VaultFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let front = self.front.without_use();
         let mut wishes = vec![
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -93,19 +97,19 @@ impl Filesystem for VaultFilesystem {
             // Without it the kernel asks for `security.capability` before each write of each program.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ];
-        if !self.front.read_only {
+        if !front.read_only {
             wishes.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }
         // Each is a wish: an old kernel that lacks one works as well, only slower.
         for wish in wishes {
             let granted = config.add_capabilities(wish).is_ok();
             if wish == InitFlags::FUSE_WRITEBACK_CACHE {
-                self.front.dates.store(granted, Ordering::Relaxed);
+                front.dates.store(granted, Ordering::Relaxed);
             }
         }
         let able = config.capabilities();
         self.free_directories = able.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        self.free_files = self.front.read_only && able.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.free_files = front.read_only && able.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         let _ = config.set_max_write(MAX_REQUEST);
         if let Err(most) = config.set_max_readahead(MAX_REQUEST) {
             let _ = config.set_max_readahead(most);
@@ -115,27 +119,28 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn destroy(&mut self) {
-        self.front.forget_all();
-        self.front.reports.ended();
+        let front = self.front.without_use();
+        front.forget_all();
+        front.reports.ended();
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.front.reports.asked();
-        match self.front.vault.lookup(parent.0, name.as_bytes()) {
+        let front = self.front.by_use();
+        match front.vault.lookup(parent.0, name.as_bytes()) {
             Err(FsError::Errno(libc::ENOENT)) => reply.entry(&FOR_EVER, &no_entry(), ONLY),
-            found => self.reply_entry("look up a name in", parent, found, reply),
+            found => reply_entry(front, "look up a name in", parent, found, reply),
         }
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, _: u64) {
-        self.front.forget(ino.0);
+        self.front.without_use().forget(ino.0);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.front.reports.asked();
-        match self.front.attr(ino.0) {
+        let front = self.front.by_use();
+        match front.attr(ino.0) {
             Ok(attr) => reply.attr(&FOR_EVER, &file_attr(&attr)),
-            Err(e) => reply.error(self.front.report_node("read the attributes of", ino.0, e)),
+            Err(e) => reply.error(front.report_node("read the attributes of", ino.0, e)),
         }
     }
 
@@ -157,20 +162,20 @@ impl Filesystem for VaultFilesystem {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.front.reports.asked();
+        let front = self.front.by_use();
         let times = (atime.map(time_or_now), mtime.map(time_or_now), ctime);
         let changes = changes(mode, (uid, gid), size, times);
-        match self.front.set_attr(ino.0, &changes, caller(request)) {
+        match front.set_attr(ino.0, &changes, caller(request)) {
             Ok(attr) => reply.attr(&FOR_EVER, &file_attr(&attr)),
-            Err(e) => reply.error(self.front.report_node("change the attributes of", ino.0, e)),
+            Err(e) => reply.error(front.report_node("change the attributes of", ino.0, e)),
         }
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        self.front.reports.asked();
-        match self.front.vault.read_link(ino.0) {
+        let front = self.front.by_use();
+        match front.vault.read_link(ino.0) {
             Ok(target) => reply.data(&target),
-            Err(e) => reply.error(self.front.report_node("read the symbolic link", ino.0, e)),
+            Err(e) => reply.error(front.report_node("read the symbolic link", ino.0, e)),
         }
     }
 
@@ -184,34 +189,40 @@ impl Filesystem for VaultFilesystem {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let made = self.front.make_node(parent.0, name.as_bytes(), mode, rdev, caller(request));
-        self.reply_entry("make a node in", parent, made, reply);
+        let front = self.front.by_use();
+        let made = front.make_node(parent.0, name.as_bytes(), mode, rdev, caller(request));
+        reply_entry(front, "make a node in", parent, made, reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
-        let made = self.front.make(parent.0, name.as_bytes(), NewNode::Directory, mode, caller(request));
-        self.reply_entry("make a directory in", parent, made, reply);
+        let front = self.front.by_use();
+        let made = front.make(parent.0, name.as_bytes(), NewNode::Directory, mode, caller(request));
+        reply_entry(front, "make a directory in", parent, made, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let front = self.front.by_use();
         let new = NewNode::Symlink(target.as_os_str().as_bytes());
-        let made = self.front.make(parent.0, name.as_bytes(), new, 0o777, caller(request));
-        self.reply_entry("make a symbolic link in", parent, made, reply);
+        let made = front.make(parent.0, name.as_bytes(), new, 0o777, caller(request));
+        reply_entry(front, "make a symbolic link in", parent, made, reply);
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let made = self.front.vault.link(ino.0, parent.0, name.as_bytes());
-        self.reply_entry("make a link in", parent, made, reply);
+        let front = self.front.by_use();
+        let made = front.vault.link(ino.0, parent.0, name.as_bytes());
+        reply_entry(front, "make a link in", parent, made, reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let done = self.front.remove(parent.0, name.as_bytes(), false);
-        self.reply_done("remove a file in", parent, done, reply);
+        let front = self.front.by_use();
+        let done = front.remove(parent.0, name.as_bytes(), false);
+        reply_done(front, "remove a file in", parent, done, reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let done = self.front.remove(parent.0, name.as_bytes(), true);
-        self.reply_done("remove a directory in", parent, done, reply);
+        let front = self.front.by_use();
+        let done = front.remove(parent.0, name.as_bytes(), true);
+        reply_done(front, "remove a directory in", parent, done, reply);
     }
 
     fn rename(
@@ -224,19 +235,20 @@ impl Filesystem for VaultFilesystem {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let front = self.front.by_use();
         let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
-        let done = self.front.rename(from, to, flags.bits());
-        self.reply_done("rename in", parent, done, reply);
+        let done = front.rename(from, to, flags.bits());
+        reply_done(front, "rename in", parent, done, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.front.reports.asked();
+        let front = self.front.by_use();
         if self.free_files {
             return reply.error(Errno::ENOSYS);
         }
-        match self.front.open(ino.0, flags, caller(request)) {
+        match front.open(ino.0, flags, caller(request)) {
             Ok(()) => reply.opened(HANDLE, FopenFlags::FOPEN_KEEP_CACHE),
-            Err(e) => reply.error(self.front.report_node("open", ino.0, e)),
+            Err(e) => reply.error(front.report_node("open", ino.0, e)),
         }
     }
 
@@ -250,17 +262,17 @@ impl Filesystem for VaultFilesystem {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        self.front.reports.asked();
+        let front = self.front.by_use();
         let caller = caller(request);
-        let made = self.front.make(parent.0, name.as_bytes(), NewNode::File, mode, caller);
+        let made = front.make(parent.0, name.as_bytes(), NewNode::File, mode, caller);
         // A new file has nothing to cut off.
         let flags = OpenFlags(flags & !libc::O_TRUNC);
-        let opened = made.and_then(|attr| self.front.open(attr.ino, flags, caller).map(|()| attr));
+        let opened = made.and_then(|attr| front.open(attr.ino, flags, caller).map(|()| attr));
         match opened {
             Ok(attr) => {
                 reply.created(&FOR_EVER, &file_attr(&attr), ONLY, HANDLE, FopenFlags::FOPEN_KEEP_CACHE);
             }
-            Err(e) => reply.error(self.front.report("make a file in", parent.0, e)),
+            Err(e) => reply.error(front.report("make a file in", parent.0, e)),
         }
     }
 
@@ -275,15 +287,15 @@ impl Filesystem for VaultFilesystem {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.front.reports.asked();
+        let front = self.front.by_use();
         let size = size.min(MAX_REQUEST) as usize;
         let new = || Plain::new(vec![0; MAX_REQUEST as usize]);
         let mut buffer = self.buffers.take(|_| true).unwrap_or_else(new);
-        match self.front.read(ino.0, offset, &mut buffer[..size]) {
+        match front.read(ino.0, offset, &mut buffer[..size]) {
             Ok(read) => reply.data(&buffer[..read]),
-            Err(e) => reply.error(self.front.report_node("read", ino.0, e)),
+            Err(e) => reply.error(front.report_node("read", ino.0, e)),
         }
-        self.buffers.give(buffer, MOST_BUFFERS);
+        self.buffers.give(buffer, MOST_THREADS);
     }
 
     fn write(
@@ -298,10 +310,10 @@ impl Filesystem for VaultFilesystem {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.front.reports.asked();
-        match self.front.write(ino.0, offset, data, flags) {
+        let front = self.front.by_use();
+        match front.write(ino.0, offset, data, flags) {
             Ok(written) => reply.written(written),
-            Err(e) => reply.error(self.front.report_node("write", ino.0, e)),
+            Err(e) => reply.error(front.report_node("write", ino.0, e)),
         }
     }
 
@@ -320,20 +332,22 @@ impl Filesystem for VaultFilesystem {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.front.release(ino.0, flags);
+        self.front.without_use().release(ino.0, flags);
         reply.ok();
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.reply_done("make durable", ino, self.front.fsync(ino.0), reply);
+        let front = self.front.by_use();
+        reply_done(front, "make durable", ino, front.fsync(ino.0), reply);
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.reply_done("make durable", ino, self.front.fsync(ino.0), reply);
+        let front = self.front.by_use();
+        reply_done(front, "make durable", ino, front.fsync(ino.0), reply);
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.front.reports.asked();
+        self.front.by_use();
         if self.free_directories {
             return reply.error(Errno::ENOSYS);
         }
@@ -341,8 +355,8 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, after: u64, mut reply: ReplyDirectory) {
-        self.front.reports.asked();
-        let filled = fill(&self.front, ino.0, after, |e| {
+        let front = self.front.by_use();
+        let filled = fill(front, ino.0, after, |e| {
             reply.add(INodeNo(e.ino), e.cookie, file_type(e.kind), OsStr::from_bytes(&e.name))
         });
         match filled {
@@ -359,14 +373,14 @@ impl Filesystem for VaultFilesystem {
         after: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.front.reports.asked();
-        let filled = fill(&self.front, ino.0, after, |e| {
-            let (attr, valid) = match self.front.vault.attr(e.ino) {
+        let front = self.front.by_use();
+        let filled = fill(front, ino.0, after, |e| {
+            let (attr, valid) = match front.vault.attr(e.ino) {
                 Ok(attr) => (file_attr(&attr), FOR_EVER),
                 // It was removed meanwhile.
                 Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) => return false,
                 Err(error) => {
-                    self.front.report("read the attributes of", e.ino, error);
+                    front.report("read the attributes of", e.ino, error);
                     (unknown(e.ino, e.kind), Duration::ZERO)
                 }
             };
@@ -379,23 +393,15 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        match self.front.vault.space() {
+        let front = self.front.without_use();
+        match front.vault.space() {
             Ok(space) => {
+                let (block, name) = (BLOCK as u32, NAME_MAX as u32);
                 let blocks = |bytes: u64| bytes / BLOCK as u64;
                 let (total, free) = (blocks(space.total_bytes), blocks(space.free_bytes));
-                let (files, free_files) = (space.total_files, space.free_files);
-                reply.statfs(
-                    total,
-                    free,
-                    free,
-                    files,
-                    free_files,
-                    BLOCK as u32,
-                    NAME_MAX as u32,
-                    BLOCK as u32,
-                );
+                reply.statfs(total, free, free, space.total_files, space.free_files, block, name, block);
             }
-            Err(e) => reply.error(self.front.report("measure the space of", ino.0, e)),
+            Err(e) => reply.error(front.report("measure the space of", ino.0, e)),
         }
     }
 
@@ -409,39 +415,42 @@ impl Filesystem for VaultFilesystem {
         _: u32,
         reply: ReplyEmpty,
     ) {
+        let front = self.front.by_use();
         let how = match flags {
             libc::XATTR_CREATE => SetXattr::Create,
             libc::XATTR_REPLACE => SetXattr::Replace,
             _ => SetXattr::Any,
         };
         let name = name.as_bytes();
-        let done =
-            Front::keeps_attribute(name).and_then(|()| self.front.vault.set_xattr(ino.0, name, value, how));
-        self.reply_done("set an extended attribute of", ino, done, reply);
+        let done = Front::keeps_attribute(name).and_then(|()| front.vault.set_xattr(ino.0, name, value, how));
+        reply_done(front, "set an extended attribute of", ino, done, reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
+        let front = self.front.by_use();
         let name = name.as_bytes();
-        match Front::keeps_attribute(name).and_then(|()| self.front.vault.get_xattr(ino.0, name)) {
+        match Front::keeps_attribute(name).and_then(|()| front.vault.get_xattr(ino.0, name)) {
             Ok(value) => reply_value(&value, room, reply),
-            Err(e) => reply.error(self.front.report("read an extended attribute of", ino.0, e)),
+            Err(e) => reply.error(front.report("read an extended attribute of", ino.0, e)),
         }
     }
 
     fn listxattr(&self, _: &Request, ino: INodeNo, room: u32, reply: ReplyXattr) {
-        match self.front.vault.list_xattrs(ino.0) {
+        let front = self.front.by_use();
+        match front.vault.list_xattrs(ino.0) {
             Ok(names) => {
                 let list: Vec<u8> = names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect();
                 reply_value(&list, room, reply);
             }
-            Err(e) => reply.error(self.front.report("list the extended attributes of", ino.0, e)),
+            Err(e) => reply.error(front.report("list the extended attributes of", ino.0, e)),
         }
     }
 
     fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let front = self.front.by_use();
         let name = name.as_bytes();
-        let done = Front::keeps_attribute(name).and_then(|()| self.front.vault.remove_xattr(ino.0, name));
-        self.reply_done("remove an extended attribute of", ino, done, reply);
+        let done = Front::keeps_attribute(name).and_then(|()| front.vault.remove_xattr(ino.0, name));
+        reply_done(front, "remove an extended attribute of", ino, done, reply);
     }
 
     fn fallocate(
@@ -454,12 +463,13 @@ impl Filesystem for VaultFilesystem {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let done = self.front.allocate(ino.0, mode, offset, length, caller(request));
-        self.reply_done("allocate in", ino, done, reply);
+        let front = self.front.by_use();
+        let done = front.allocate(ino.0, mode, offset, length, caller(request));
+        reply_done(front, "allocate in", ino, done, reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        self.front.seek(ino.0, offset, whence, reply);
+        self.front.by_use().seek(ino.0, offset, whence, reply);
     }
 
     fn copy_file_range(
@@ -475,11 +485,12 @@ impl Filesystem for VaultFilesystem {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let front = self.front.by_use();
         let source = Place { ino: from.0, offset: from_offset };
         let target = Place { ino: to.0, offset: to_offset };
-        match copy(&self.front.vault, source, target, length) {
+        match copy(&front.vault, source, target, length) {
             Ok(copied) => reply.written(copied as u32),
-            Err(e) => reply.error(self.front.report_node("copy to", to.0, e)),
+            Err(e) => reply.error(front.report_node("copy to", to.0, e)),
         }
     }
 }

@@ -3,12 +3,13 @@
 use crate::reports::Reports;
 use crate::vault::attributes::requested;
 use crate::vault::nodes::Nodes;
-use crate::vault::seek::{Seeks, Waiting, Way};
+use crate::vault::seek::{KernelNotifier, PendingSeek, Seeks};
 use fuser::{Errno, INodeNo, OpenAccMode, OpenFlags, ReplyLseek, WriteFlags};
 use lacuna_contracts::{Error, Traffic};
 use lacuna_vault::{
     Allocate, Attr, Changes, FileKind, FsError, FsResult, NewNode, RenameMode, SeekTo, Time, Vault,
 };
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -31,10 +32,10 @@ pub(crate) struct Front {
     pub traffic: Traffic,
     /// Whether the kernel holds written pages back, and keeps the times of the files that it writes.
     pub dates: AtomicBool,
-    way: Way,
+    notifier: KernelNotifier,
 }
 
-/// Who asks.
+/// The user for whom the kernel asks.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller {
     pub uid: u32,
@@ -54,14 +55,14 @@ impl Front {
     pub(crate) fn new(
         vault: Arc<Vault>,
         read_only: bool,
-        way: Way,
+        notifier: KernelNotifier,
         reports: Reports,
     ) -> lacuna_contracts::Result<Self> {
-        let seeks = Seeks::start(Way::clone(&way))
+        let seeks = Seeks::start(KernelNotifier::clone(&notifier))
             .map_err(|e| Error::io("cannot start the thread that answers seeks", &e))?;
         let traffic = Traffic::default();
         let (nodes, dates) = (Nodes::default(), AtomicBool::new(false));
-        Ok(Front { vault, read_only, nodes, seeks, reports, traffic, dates, way })
+        Ok(Front { vault, read_only, nodes, seeks, reports, traffic, dates, notifier })
     }
 
     /// The error number of a failed request. Failures of the storage go to the log, since the kernel has no room for words.
@@ -112,7 +113,7 @@ impl Front {
             return Ok(());
         }
         self.vault.clear_set_ids(ino)?;
-        if let Some(kernel) = self.way.get() {
+        if let Some(kernel) = self.notifier.get() {
             // The kernel keeps attributes for long, and the answer to a write has none. It may not know the node any more.
             let _ = kernel.inval_inode(INodeNo(ino), ATTRIBUTES, 0);
         }
@@ -228,7 +229,7 @@ impl Front {
     /// Remembers the node of this name if it is about to lose its last. The kernel keeps the directory locked meanwhile.
     fn bury_last(&self, parent: u64, name: &[u8]) -> FsResult<Option<u64>> {
         let attr = match self.vault.lookup(parent, name) {
-            // Whoever removes or replaces it finds the same.
+            // The removal or the replacement finds the same, and fails with it.
             Err(FsError::Errno(_)) => return Ok(None),
             found => found?,
         };
@@ -296,7 +297,7 @@ impl Front {
     }
 
     /// Whether the vault keeps an extended attribute of this name. Those of `system` are the file system's own, above all
-    /// access control lists: to keep one and not to obey it would promise what nobody checks. The kernel knows no other
+    /// access control lists: to keep one and not to obey it would promise a protection that nothing enforces. The kernel knows no other
     /// name spaces than these, and passes on every name to FUSE.
     pub(crate) fn keeps_attribute(name: &[u8]) -> FsResult<()> {
         let rest = NAME_SPACES.iter().find_map(|space| name.strip_prefix(*space));
@@ -347,10 +348,18 @@ impl Front {
             Err(e) => reply.error(front.report_node("look for data in", ino, e)),
         };
         if self.nodes.may_be_dirty(ino) {
-            self.seeks.ask(Waiting { ino, answer: Box::new(number), reply });
+            self.seeks.ask(PendingSeek { ino, answer: Box::new(number), reply });
         } else {
             number(reply);
         }
+    }
+}
+
+/// A failure of the vault in words, for people: `what` failed. A failure of the storage keeps its kind and its advice.
+pub(crate) fn in_words(what: String, error: FsError) -> Error {
+    match error {
+        FsError::Storage(error) => error.context(what),
+        FsError::Errno(number) => Error::io(what, &io::Error::from_raw_os_error(number)),
     }
 }
 
@@ -369,5 +378,21 @@ pub(crate) fn changes(
         atime: times.0,
         mtime: times.1,
         ctime: times.2.map(requested),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_contracts::Kind;
+
+    #[test]
+    fn a_failure_of_the_storage_keeps_its_kind_and_its_advice() {
+        let full = Error::new(Kind::NoSpace, "cannot write").remedy("free some space");
+        let words = in_words("cannot sync".to_owned(), FsError::Storage(full));
+        assert_eq!((words.kind(), words.advice().is_some()), (Kind::NoSpace, true));
+        assert_eq!(words.finding(), "cannot sync: cannot write");
+        let refused = in_words("cannot sync".to_owned(), FsError::Errno(libc::EROFS));
+        assert_eq!(refused.kind(), Kind::ReadOnly);
     }
 }

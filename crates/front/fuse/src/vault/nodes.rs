@@ -10,7 +10,7 @@ pub(crate) struct Nodes {
     /// Open handles that may write, by node: only such a node has written pages in the kernel that the vault lacks.
     writers: Mutex<HashMap<u64, u64>>,
     /// The last attributes of nodes without a name. A process may be in a directory that is gone, or hold a path to a node
-    /// (`O_PATH`) without having it open. Each stays until the kernel forgets the node, which it does as soon as nobody
+    /// (`O_PATH`) without having it open. Each stays until the kernel forgets the node, which it does as soon as no process
     /// uses it.
     deleted: Mutex<HashMap<u64, Attr>>,
     /// Replaced nodes, which count as open until the kernel forgets them.

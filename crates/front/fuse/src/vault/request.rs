@@ -23,7 +23,7 @@ pub struct VaultRequest {
     pub read_only: bool,
     /// Let no program in it be run.
     pub no_exec: bool,
-    /// Close it when nothing was asked of it for so long and nobody uses it.
+    /// Close it when nothing was asked of it for so long and no process uses it.
     pub idle_timeout: Option<Duration>,
     /// Directory of the run directories, if not [`lacuna_daemon::default_run_base`].
     pub run_base: Option<PathBuf>,
@@ -31,7 +31,7 @@ pub struct VaultRequest {
     pub log: Log,
     /// How clients that close it, or ask for its status, are told of settings.
     pub naming: Naming,
-    /// What else is held as long as the vault is open. It is let go after the vault is closed, and before anybody hears of
+    /// What else is held as long as the vault is open. It is let go after the vault is closed, and before a client hears of
     /// that.
     pub held: Option<Box<dyn Any + Send>>,
 }

@@ -9,41 +9,43 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 
 /// A seek that waits for the pages of its file.
-pub(crate) struct Waiting {
+pub(crate) struct PendingSeek {
     /// The file.
     pub ino: u64,
     /// Answers when the pages are written.
     pub answer: Box<dyn FnOnce(ReplyLseek) + Send>,
-    /// The way to the one who asked.
+    /// Takes the answer to the kernel.
     pub reply: ReplyLseek,
 }
 
-/// Way to the kernel, known once the session is there.
-pub(crate) type Way = Arc<OnceLock<Notifier>>;
+/// What tells the kernel that it is to forget or to give up pages and attributes; known once the session is there.
+pub(crate) type KernelNotifier = Arc<OnceLock<Notifier>>;
 
 /// The thread that asks. It ends when this is dropped.
 pub(crate) struct Seeks {
-    queue: Sender<Waiting>,
+    queue: Sender<PendingSeek>,
 }
 
 impl Seeks {
     /// Starts the thread.
-    pub(crate) fn start(way: Way) -> std::io::Result<Self> {
-        let (queue, waiting) = channel();
-        std::thread::Builder::new().name("lacuna-seek".to_owned()).spawn(move || serve(&waiting, &way))?;
+    pub(crate) fn start(notifier: KernelNotifier) -> std::io::Result<Self> {
+        let (queue, pending) = channel();
+        std::thread::Builder::new()
+            .name("lacuna-seek".to_owned())
+            .spawn(move || serve(&pending, &notifier))?;
         Ok(Seeks { queue })
     }
 
     /// Answers once the kernel has written the pages of the file.
-    pub(crate) fn ask(&self, waiting: Waiting) {
+    pub(crate) fn ask(&self, seek: PendingSeek) {
         // The thread lives as long as the queue; without it the seek fails, as a reply that is dropped does.
-        let _ = self.queue.send(waiting);
+        let _ = self.queue.send(seek);
     }
 }
 
-fn serve(queue: &Receiver<Waiting>, way: &Way) {
-    while let Ok(Waiting { ino, answer, reply }) = queue.recv() {
-        if let Some(kernel) = way.get() {
+fn serve(queue: &Receiver<PendingSeek>, notifier: &KernelNotifier) {
+    while let Ok(PendingSeek { ino, answer, reply }) = queue.recv() {
+        if let Some(kernel) = notifier.get() {
             // If the kernel does not agree, the answer is what the vault knows.
             let _ = kernel.inval_inode(INodeNo(ino), 0, 0);
         }

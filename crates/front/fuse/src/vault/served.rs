@@ -5,9 +5,9 @@ use crate::reports::Reports;
 use crate::server::{Claim, MountServer, Served, Terms};
 use crate::session::FuseMount;
 use crate::vault::filesystem::VaultFilesystem;
-use crate::vault::front::Front;
+use crate::vault::front::{Front, in_words};
 use crate::vault::request::VaultRequest;
-use crate::vault::seek::Way;
+use crate::vault::seek::KernelNotifier;
 use crate::vault::status::VaultStatus;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_daemon::{Jobs, MountRecord, Registry, Server, await_dying, check_mountpoint, close};
@@ -59,7 +59,7 @@ fn set_up(request: VaultRequest) -> Result<MountedVault> {
         MountRecord { mountpoint: mountpoint.clone(), loop_device: None, raw: false, vault: true, via: None };
     let claim = Claim::new(mount, request.identity, read_only, run_base, &request.log)?;
     let reports = claim.reports.clone();
-    let (vault, kernel) = (request.vault, Way::default());
+    let (vault, kernel) = (request.vault, KernelNotifier::default());
     let front = Front::new(Arc::clone(&vault), read_only, Arc::clone(&kernel), reports.clone())?;
     let status = VaultStatus { vault: Arc::clone(&vault), traffic: front.traffic.clone() };
     let access = Access { allow_other: request.allow_other, read_only, no_exec: request.no_exec };
@@ -98,7 +98,7 @@ impl Served for ServedVault {
 
     fn flush(&self) {
         if let Err(e) = self.vault.sync() {
-            (self.reports.log)(&Error::new(Kind::Io, "cannot make the vault durable").found(e.to_string()));
+            (self.reports.log)(&in_words("cannot make the vault durable".to_owned(), e));
         }
     }
 
@@ -119,7 +119,7 @@ fn read_further_ahead(mountpoint: &Path) {
 /// Clears away the mount of a server that died there, as its run directory tells it, or the mount's own silence.
 fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     let dead = match fs::metadata(mountpoint) {
-        // Who asks while the connection ends hears that it was aborted.
+        // A program that asks while the connection ends hears that it was aborted.
         Err(e) => matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)),
         // The kernel may answer from what it kept.
         Ok(_) => is_left(mountpoint, run_base),
@@ -128,7 +128,7 @@ fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
         return Ok(());
     }
     match close(mountpoint, run_base) {
-        // Its record is gone, or lies elsewhere; a mount of ours that nobody serves is of no use to anyone.
+        // Its record is gone, or lies elsewhere; a mount of ours without a server is of no use.
         Err(e) if e.kind() == Kind::NotFound => unmount_fuse(
             &std::path::absolute(mountpoint)
                 .map_err(|e| Error::io(format!("cannot find {}", mountpoint.display()), &e))?,

@@ -1,6 +1,7 @@
 //! What the server of a mounted vault tells clients on its control socket: the vault's counters, and how a file of it is
 //! protected.
 
+use crate::vault::front::in_words;
 use lacuna_contracts::{Error, Kind, Result, Status, Traffic};
 use lacuna_daemon::StatusSource;
 use lacuna_vault::{FsError, Vault};
@@ -46,10 +47,9 @@ impl VaultStatus {
 fn unprotected(path: &str, error: FsError) -> Error {
     let what = format!("cannot tell how {path} is protected");
     match error {
-        FsError::Storage(error) => error.context(what),
         FsError::Errno(libc::EISDIR | libc::EINVAL) => Error::new(Kind::Usage, what)
             .found("something that has no content of its own")
             .expected("a regular file"),
-        FsError::Errno(number) => Error::io(what, &std::io::Error::from_raw_os_error(number)),
+        error => in_words(what, error),
     }
 }

@@ -3,16 +3,17 @@
 
 use crate::machine::{lacking, run, skipped, wait_until};
 use crate::place::{Place, needs};
-use crate::serving::How;
+use crate::serving::{How, IDLE_LIMIT};
 use lacuna_contracts::Kind;
 use lacuna_daemon::{Closed, Registry, close};
+use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A user other than root, who has a name: `nobody`.
 const USER: u32 = 65534;
@@ -49,6 +50,31 @@ fn vault_server_ends_with_a_plain_umount() {
     assert_eq!(fs::read(place.mountpoint().join("file")).unwrap(), b"kept");
     place.unmount(server);
     place.verify();
+}
+
+/// The kernel knows the names, and so asks nothing for each change but the change itself.
+#[test]
+fn changes_of_known_names_are_use_and_measuring_the_space_is_none() {
+    needs!(lacking());
+    let place = Place::new();
+    let mut server = place.mount(How::WhileUsed);
+    let [a, b] = ["a", "b"].map(|name| place.mountpoint().join(name));
+    fs::write(&a, b"a").unwrap();
+    fs::write(&b, b"b").unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < 2 * IDLE_LIMIT {
+        renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE).unwrap();
+        assert!(server.runs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    wait_until("the end of what is not used any more", || {
+        // While the server ends, the mount may be gone or dead.
+        let _ = statvfs(place.mountpoint());
+        !server.runs()
+    });
+    server.wait(&place);
+    place.verify();
+    place.assert_nothing_left();
 }
 
 #[test]
@@ -223,7 +249,7 @@ fn times_that_were_shown_are_the_ones_that_are_stored() {
         open.push(file);
     }
     // The server's clock goes on before the pages come.
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     drop(open);
     let shown = times();
     place.unmount(server);

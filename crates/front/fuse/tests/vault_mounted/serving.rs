@@ -15,11 +15,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The test that serves.
 const SERVE: &str = "serving::serve";
 /// Where, and how: the directory of the place, a space, and the name of a [`How`].
 const TASK: &str = "LACUNA_VAULT_TASK";
+/// The time without use of [`How::WhileUsed`]. Many times as long as a busy machine keeps a test from its next request.
+pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How a vault is to be mounted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,6 +35,8 @@ pub(crate) enum How {
     ReadOnly,
     /// The one that is there, in a directory that takes no changes.
     FromReadOnly,
+    /// A new one, which is closed after [`IDLE_LIMIT`] without use.
+    WhileUsed,
     /// A new one, by a user who is not root, for that user alone.
     AsUser(u32),
 }
@@ -45,8 +50,9 @@ impl How {
     }
 
     fn of_name(name: &str) -> How {
-        let all = [How::Create, How::Open, How::ReadOnly, How::FromReadOnly, How::AsUser(0)];
-        all.into_iter().find(|how| how.name() == name).unwrap()
+        let fixed = [How::Create, How::Open, How::ReadOnly, How::FromReadOnly, How::WhileUsed];
+        let mut all = fixed.into_iter().chain([How::AsUser(0)]);
+        all.find(|how| how.name() == name).unwrap()
     }
 }
 
@@ -73,7 +79,7 @@ fn mounted(place: &Place, how: How) -> Result<MountedVault, Error> {
     // A server that was killed a moment ago still holds the vault as well.
     await_dying(&place.mountpoint(), Some(&place.run_base()))?;
     let vault = match how {
-        How::Create | How::AsUser(_) => place.make(),
+        How::Create | How::WhileUsed | How::AsUser(_) => place.make(),
         How::Open | How::ReadOnly => place.open(),
         How::FromReadOnly => place.open_to_read(),
     };
@@ -81,6 +87,7 @@ fn mounted(place: &Place, how: How) -> Result<MountedVault, Error> {
     request.run_base = Some(place.run_base());
     request.allow_other = !matches!(how, How::AsUser(_));
     request.read_only = matches!(how, How::ReadOnly | How::FromReadOnly);
+    request.idle_timeout = (how == How::WhileUsed).then_some(IDLE_LIMIT);
     let log = place.log();
     request.log = Arc::new(move |e| log(&e.to_string()));
     MountedVault::start(request)

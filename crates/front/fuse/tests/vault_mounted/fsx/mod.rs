@@ -12,7 +12,7 @@ use crate::machine::{lacking, say};
 use crate::place::{Place, needs, open_directory};
 use crate::serving::How;
 use act::Act;
-use lacuna_sim::Rng;
+use lacuna_sim::{Rng, setting};
 use side::Side;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,16 +27,11 @@ const ACTS_OF_A_TREE: u64 = 250;
 /// Operations that a failure shows.
 const SHOWN: usize = 40;
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name)
-        .map_or(otherwise, |text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
-}
-
 #[test]
 fn random_operations_beside_a_plain_directory() {
     needs!(lacking());
-    let time = Duration::from_secs(number("LACUNA_FSX_SECONDS", 36));
-    let first = number("LACUNA_SEED", 1);
+    let time = Duration::from_secs(setting("LACUNA_FSX_SECONDS", 36));
+    let first = setting("LACUNA_SEED", 1);
     let (place, plain) = (Place::new(), open_directory());
     let mut server = Some(place.mount(How::Create));
     let mut play = |seed: u64| {
