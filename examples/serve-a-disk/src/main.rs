@@ -2,10 +2,10 @@
 //!
 //! `serve-a-disk DISK SOCKET`; the passphrase is the first line of standard input.
 
+use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle};
 use lacuna_storage::{
     ByteDisk, CreateOptions, Disk, Kind, Location, Opening, Passphrase, Result, Shape, Silent, create, open,
 };
-use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle};
 use std::io::{BufRead, Read, stdin};
 
 fn main() -> Result<()> {
@@ -24,7 +24,8 @@ fn main() -> Result<()> {
 
     let disk = open(&location, vec![passphrase()], Opening::default(), &Silent)?;
     let levels = disk.levels().into_iter().map(ByteDisk::new);
-    let server = Server::bind(&[Listen::Unix(socket.into())], Exports::levels(levels), Options::default())?;
+    let server =
+        Server::bind(&[Listen::Unix(socket.into())], Exports::levels(levels), ServerSettings::default())?;
     println!("{}", server.uris()[0]);
     let stop = StopHandle::new()?;
     let stopping = stop.clone();

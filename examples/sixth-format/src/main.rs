@@ -4,12 +4,12 @@
 //! input. What is served or mounted stays so until standard input ends.
 #![forbid(unsafe_code)]
 
+use lacuna_fuse::{DiskRequest, MountedDisk};
+use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle};
 use lacuna_storage::{
     ByteDisk, CreateOptions, Disk, Error, Kind, Location, OpenDisk, Opening, Passphrase, Result, Shape,
     Silent, add_format, create, open,
 };
-use lacuna_fuse::{DiskRequest, MountedDisk};
-use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle};
 use std::io::{BufRead, Read, stdin};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -64,7 +64,8 @@ fn open_disk(disk: &str, read_only: bool) -> Result<Arc<OpenDisk>> {
 fn serve(disk: &str, socket: &str) -> Result<()> {
     let disk = open_disk(disk, false)?;
     let levels = disk.levels().into_iter().map(ByteDisk::new);
-    let server = Server::bind(&[Listen::Unix(socket.into())], Exports::levels(levels), Options::default())?;
+    let server =
+        Server::bind(&[Listen::Unix(socket.into())], Exports::levels(levels), ServerSettings::default())?;
     println!("{}", server.uris()[0]);
     let stop = StopHandle::new()?;
     let stopping = stop.clone();

@@ -21,8 +21,8 @@
 //! # Durability
 //! Invariant: one slot of each block holds its last flushed version, and nothing was written to that slot since. The other slot takes
 //! every write until the next flush, so that whatever a power cut leaves of it, the block reads as flushed or as written later. Which
-//! slots were written since the last sync is kept in memory. At opening the medium is synced: a server that was killed may have left
-//! writes that a read shows and a power cut could still take. Any error of a write or a sync stops the disk, a full medium among them:
+//! slots were written since the last sync is kept in memory. Opening for writing syncs the medium: a server that was killed may
+//! have left writes that a read shows and a power cut could still take. Opening for reading alone syncs nothing. Any error of a write or a sync stops the disk, a full medium among them:
 //! the slot that was being written may have held an acknowledged version.
 //!
 //! # What an adversary can do
@@ -32,13 +32,15 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
-use lacuna_storage::format::{CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room};
+use lacuna_contracts::{FailStop, Parameters, Plain, Record, RecordMut, closed};
+use lacuna_crypto::{HedgedNonce, RandomSource, SystemRandom, XAES_NONCE, XaesKey, derive};
+use lacuna_storage::format::{
+    CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room,
+};
 use lacuna_storage::{
     BLOCK_SIZE, Backing, BackingKind, BlockAddr, Disk, Error, Extent, FormatId, HEADER_AREA, Kind, Masters,
     Medium, Result, Status, blocks,
 };
-use lacuna_contracts::{FailStop, Parameters, Plain, Record, RecordMut, closed};
-use lacuna_crypto::{HedgedNonce, RandomSource, SystemRandom, XAES_NONCE, XaesKey, derive};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,6 +50,7 @@ const NAME: &str = "two-slots";
 const NONCE: usize = 0;
 const TAG: usize = 24;
 const NUMBER: usize = 40;
+const ZEROS: usize = 48;
 /// Bytes of a slot before the block.
 const HEAD: usize = 512;
 const SLOT: usize = HEAD + BLOCK_SIZE;
@@ -183,7 +186,9 @@ impl TwoSlotsDisk {
                 true
             } else {
                 let (nonce, tag) = (head.array(NONCE), head.array(TAG));
-                self.key.open_in_place(&nonce, &bound(block, number), content, &tag)?.is_ok()
+                // No tag covers the zeros.
+                head.is_zero(ZEROS..)
+                    && self.key.open_in_place(&nonce, &bound(block, number), content, &tag)?.is_ok()
             };
             if is_whole && newest.is_none_or(|newest| newest.number <= number) {
                 newest = Some(Version { slot, number });

@@ -2,11 +2,13 @@
 //!
 //! `LACUNA_CUTS` sets the power cuts (default 500), `LACUNA_SEED` the seed.
 
-use lacuna_storage::format::{Format, OpenFormat, OpenWith, Params};
-use lacuna_storage::{Backing, BlockAddr, CheckReport, HEADER_AREA, Kind, Masters, Medium, Opening, Result, Secret};
-use lacuna_sim::cuts::{Cuts, Outcome, setting};
+use lacuna_sim::cuts::{Cuts, Outcome};
 use lacuna_sim::versions::{Model, Worked, run};
-use lacuna_sim::{CrashMedium, Rng};
+use lacuna_sim::{CrashMedium, Rng, setting};
+use lacuna_storage::format::{Format, OpenFormat, OpenWith, Params};
+use lacuna_storage::{
+    Backing, BlockAddr, CheckReport, HEADER_AREA, Kind, Masters, Medium, Opening, Result, Secret,
+};
 use std::sync::Arc;
 use two_slots::TwoSlots;
 
@@ -79,7 +81,7 @@ fn simulate(seed: u64, cuts: u64, lies: bool) -> Outcome {
         };
     }
     // The nonces come from the system: no seed gives the same bytes again.
-    power.end(seed, lost).with_threads()
+    power.end(seed, lost).unrepeatable()
 }
 
 #[test]
@@ -113,4 +115,27 @@ fn a_check_tells_of_slots_that_were_moved() {
         disk.check(&mut |_| Ok(()), &mut |_, bad| found.push((bad.block, bad.error.kind()))).unwrap();
     assert_eq!(found, [(BlockAddr(4), Kind::Corrupt)]);
     assert_eq!(report, CheckReport { good: BLOCKS - 1, unwritten: 0, bad: 1 });
+}
+
+#[test]
+fn no_byte_of_a_slot_can_be_altered() {
+    let medium = create();
+    let disk = open(&medium).unwrap();
+    for stamp in [1, 2] {
+        disk.disk().write(BlockAddr(0), &run(0, 1, stamp)).unwrap();
+        disk.disk().flush().unwrap();
+    }
+    disk.close().unwrap();
+    let (written, mut read) = (medium.image(), run(0, 1, 0));
+    // The nonce, the tag, the number, the first and the last of the zeros, the block.
+    for at in [0, 24, 40, 48, 511, 512, 4607] {
+        let medium = Arc::new(CrashMedium::from_image(written.clone()));
+        for slot in [0, PAIR / 2] {
+            let mut byte = [0];
+            medium.read_at(HEADER_AREA + slot + at, &mut byte).unwrap();
+            medium.write_at(HEADER_AREA + slot + at, &[byte[0] ^ 1]).unwrap();
+        }
+        let disk = open(&medium).unwrap();
+        assert_eq!(disk.disk().read(BlockAddr(0), &mut read).unwrap_err().kind(), Kind::Corrupt, "byte {at}");
+    }
 }

@@ -43,7 +43,9 @@ pub fn create_with(
 ) -> Result<Created> {
     let making = Making { options, observer };
     let passphrases = Box::new(passphrases);
-    match Site::of(&options.location, &options.holder.cluster) {
+    let site = Site::of(&options.location, &options.pool_access.cluster);
+    making.check_format(site.kind())?;
+    match site {
         Site::Pool(target) => rados::run(&making, &target, passphrases),
         Site::File(FilePlace::Named(path) | FilePlace::HeaderIn(path)) => {
             file::run(&making, path, passphrases)

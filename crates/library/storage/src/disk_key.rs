@@ -82,13 +82,27 @@ impl Key {
             Reach::Anew(disk) => Backing::Pool(disk.connect()?),
         };
         let read_only = opening.read_only || rescue || backing.is_snapshot();
-        let header = HeldHeader::new(backing.header()?, read_only);
+        let header = HeldHeader::new(backing.header()?, read_only, location.is_block_device());
         if let (Backing::File(medium), false) = (&backing, rescue) {
             parameters.check_length(medium.len(), &location)?;
         }
         let keys = Masters { keys: &masters, uuid: &uuid.0 };
         let with = OpenWith { keys, opening: Opening { read_only, ..opening }, rescue };
         let format = parameters.open(&backing, &with).map_err(|e| e.context(&location))?;
-        Ok(OpenDisk { uuid, id, info: parameters.format().info(), format, header, claim })
+        let info = parameters.format().info();
+        if info.has_levels() == format.levels().is_empty() {
+            return Err(wrong_levels(info.has_levels()).context(&location));
+        }
+        Ok(OpenDisk { uuid, id, info, format, header, claim })
     }
+}
+
+/// The error of a format whose open disk is not what the number of the format says of levels.
+fn wrong_levels(expected: bool) -> Error {
+    let (with, without) = ("a disk with levels", "a disk without levels");
+    let (found, expected) = if expected { (without, with) } else { (with, without) };
+    Error::new(Kind::Usage, "cannot use the format of the disk")
+        .found(found)
+        .expected(format!("{expected}, as the number of the format says"))
+        .remedy("the program that brings the format along needs to be mended")
 }

@@ -8,7 +8,7 @@
 use crate::format::Params;
 use crate::former_copies;
 use crate::size::blocks;
-use lacuna_contracts::{Error, Kind, Result};
+use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
 use lacuna_header::{Unlocked, copy_c};
 use lacuna_medium::Medium;
 
@@ -16,17 +16,33 @@ use lacuna_medium::Medium;
 /// `erase` finds what lies further.
 const SEARCHED: u64 = 4 << 30;
 
-/// What a disk with these parameters becomes with `size` bytes, or with all of its block device. `medium_len` is the length of its
-/// medium.
-pub(crate) fn wanted(params: &dyn Params, size: Option<u64>, medium_len: u64) -> Result<Box<dyn Params>> {
+/// The blocks that a disk with these parameters gets with `size` bytes, or with all of the block device that it rests on, which is
+/// `device` bytes long.
+///
+/// Errors: [`Kind::Usage`] for a size that the disk cannot have, and for none where the disk rests on something else than a block device,
+/// or does not grow with it.
+pub(crate) fn wanted(params: &dyn Params, size: Option<u64>, device: Option<u64>) -> Result<u64> {
     if let Some(size) = size {
-        return params.grown(blocks(size)?);
+        let wanted = blocks(size)?;
+        params.check_growth(wanted)?;
+        return Ok(wanted);
     }
-    params.grown_into(copy_c(medium_len).unwrap_or(0)).ok_or_else(|| {
+    device.and_then(|len| params.blocks_in(copy_c(len).unwrap_or(0))).ok_or_else(|| {
         Error::new(Kind::Usage, "cannot resize the disk")
             .found("no size")
-            .expected("the new size of the disk; only on a block device it need not be given")
+            .expected(
+                "the new size of the disk; only a sealed disk on a block device takes all of it without one",
+            )
+            .remedy(Advice::from("give the ").setting(Setting("size")))
     })
+}
+
+/// The error of an open disk of a format whose disks grow while they are closed.
+pub(crate) fn only_closed() -> Error {
+    Error::new(Kind::Busy, "cannot resize the disk while it is open")
+        .found("a disk of a format that grows only while it is closed")
+        .expected("a disk that is closed, or a sealed one in a file or on a block device")
+        .remedy("close it first")
 }
 
 /// Where copies of the header lie in what the disk has besides with these parameters. Until the medium is longer, one of them may be
@@ -69,4 +85,26 @@ pub(crate) fn grow(
         former_copies::forget(medium, former)?;
     }
     lacuna_header::update_params(unlocked, medium, params.encode(), params.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_contracts::BLOCK_SIZE;
+    use lacuna_crypto::Cipher;
+    use lacuna_sealed::Params as SealedParams;
+    use lacuna_sealed_objects::{ObjectLayout, ObjectParams};
+
+    #[test]
+    fn a_size_need_not_be_given_on_a_block_device_alone() {
+        let flat = SealedParams::plan(Cipher::Gcm, 16384, Some(1 << 30)).unwrap();
+        let objects = ObjectParams::plan(Cipher::Gcm, ObjectLayout::Kv, 16384).unwrap();
+        assert!(wanted(&flat, None, Some(1 << 30)).unwrap() > 16384);
+        assert_eq!(wanted(&flat, Some(20_000 * BLOCK_SIZE as u64), None).unwrap(), 20_000);
+        let refused: [(&dyn Params, Option<u64>); 3] =
+            [(&flat, None), (&objects, None), (&objects, Some(1 << 30))];
+        for (params, device) in refused {
+            assert_eq!(wanted(params, None, device).unwrap_err().kind(), Kind::Usage);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! Nothing of the data is touched. Without the header it is noise to everybody, also to those who know every passphrase; what a
 //! copy of the header elsewhere opens, it still opens.
 
-use crate::backing::{DiskRef, Holder, refuse_snapshot};
+use crate::backing::{DiskRef, PoolAccess, refuse_snapshot};
 use crate::claim::Claim;
 use crate::create::remove_objects;
 use crate::formats::table::check_place;
@@ -53,13 +53,13 @@ pub struct Erased {
 /// [`Kind::PurgeIncomplete`] on flash that keeps an older header; what the medium reports.
 pub fn erase(
     location: &Location,
-    holder: &Holder,
+    pool_access: &PoolAccess,
     observer: &dyn Observer,
     agree: impl FnOnce(&Doomed<'_>) -> Result<()>,
 ) -> Result<Erased> {
     let what = format!("cannot erase {location}");
     refuse_snapshot(location, "erase")?;
-    let disk = DiskRef { location, holder };
+    let disk = DiskRef { location, pool_access };
     let (medium, connection) = disk.hold_header(observer).map_err(|e| e.context(&what))?;
     let diagnosis = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
     let unreadable = diagnosis.copies.iter().find(|copy| matches!(copy.state, CopyState::Unreadable(_)));

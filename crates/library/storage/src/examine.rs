@@ -31,7 +31,7 @@ impl Examination {
 
     /// Whether a file is longer than its disk makes it: it has grown since the header was written, or somebody made it longer.
     pub fn is_longer(&self) -> bool {
-        let grows = matches!(&self.parameters, Some(Ok(params)) if params.grown_into(0).is_some());
+        let grows = matches!(&self.parameters, Some(Ok(params)) if params.grows_on_medium());
         grows && self.used.is_some() && self.needed().is_some_and(|needed| self.len > needed)
     }
 }

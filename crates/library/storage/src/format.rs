@@ -1,9 +1,9 @@
 //! What the library asks of a format: how its disks are planned, laid on what they rest on, and opened.
 //!
-//! A format is one file. Its [`Format`] says what it is and reads [`Params`] from headers; these lay disks and open them, and an open disk
-//! is an [`OpenFormat`]. The formats of this build are in `formats/`. A program may have more ([`add_format`](crate::add_format)).
+//! A [`Format`] has constants and reads [`Params`] from headers; these lay disks and open them, and an open disk is an [`OpenFormat`]. The
+//! formats of this build are in `formats/`. A program may have more ([`add_format`](crate::add_format)).
 
-use crate::backing::{Backing, BackingKind, ChipShape, Holder, NewChip};
+use crate::backing::{Backing, BackingKind, ChipShape, NewChip, PoolAccess};
 use crate::cost::Cost;
 use crate::held_header::HeldHeader;
 use crate::human;
@@ -50,46 +50,48 @@ pub trait Format: fmt::Debug + Send + Sync {
 /// The constants of a format.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatInfo {
-    /// The number that stands for it in headers. The header of a format that the crate of the header does not know keeps room for levels.
+    /// The number that stands for it in headers. It decides whether disks of the format may have levels ([`FormatId::has_levels`]).
     pub id: FormatId,
     /// Its name, for people and programs.
     pub name: &'static str,
     /// What its disks rest on.
     pub rests_on: BackingKind,
-    /// Whether its disks have levels, however many there are.
-    pub has_levels: bool,
     /// Whether its disks forget what was deleted, and can be purged.
     pub forgets: bool,
     /// Whether its disks keep large blocks of memory for as long as they are open.
     pub large_memory: bool,
     /// The format in one line, without a full stop.
     pub summary: &'static str,
-    /// What a disk can be made on; nothing if the format cannot be asked for by its name.
+    /// What [`create`](crate::create()) makes its disks on. Nothing of a format that `create` is not asked for: vaults have a function
+    /// of their own, and the disk that is made for the format sealed in a pool is one of the format sealed on objects.
     pub made_on: &'static [BackingKind],
-    /// The settings of [`Shape`] that it has, beside cipher and layout, by their names in [`Shape::given`].
+    /// The settings of [`Shape`] that it has, by the names of the fields; others are refused.
     pub settings: &'static [&'static str],
-    /// That there is no choice of a cipher, in words such as "the one cipher of a disk on flash, gcm".
-    pub one_cipher: Option<&'static str>,
-    /// That there is no choice of a layout.
-    pub one_layout: Option<&'static str>,
 }
 
 impl FormatInfo {
-    /// Those of a format that has nothing special, and cannot be asked for by its name.
+    /// Those of a format that has nothing special, and whose disks are made on what they rest on.
     pub const fn of(id: FormatId, name: &'static str, rests_on: BackingKind) -> FormatInfo {
         FormatInfo {
             id,
             name,
             rests_on,
-            has_levels: false,
             forgets: false,
             large_memory: false,
             summary: "",
-            made_on: &[],
+            made_on: match rests_on {
+                BackingKind::File => &[BackingKind::File],
+                BackingKind::Directory => &[BackingKind::Directory],
+                BackingKind::Flash => &[BackingKind::Flash],
+                BackingKind::Pool => &[BackingKind::Pool],
+            },
             settings: &[],
-            one_cipher: None,
-            one_layout: None,
         }
+    }
+
+    /// Whether its disks may have levels, however many there are.
+    pub const fn has_levels(&self) -> bool {
+        self.id.has_levels()
     }
 }
 
@@ -130,7 +132,8 @@ pub trait Params: fmt::Debug + Send + Sync {
     /// The parameters as they stand in the header.
     fn encode(&self) -> Vec<u8>;
 
-    /// The first byte of the medium behind all that the disk needs; where the medium holds the header alone, behind that.
+    /// Where the disk ends on the medium of its header: the offset of the first byte that belongs neither to the disk nor to the copies of
+    /// the header at the beginning. Where that medium holds the header alone, the end of these copies.
     fn end(&self) -> u64 {
         HEADER_AREA
     }
@@ -138,9 +141,9 @@ pub trait Params: fmt::Debug + Send + Sync {
     /// Those of the same disk with `blocks` blocks, as many as it had or may have.
     fn as_of(&self, blocks: u64) -> Box<dyn Params>;
 
-    /// Those of the same disk as large as a device lets it be that has `room` bytes before the last copy of the header. None: it does not
-    /// grow with a device.
-    fn grown_into(&self, _room: u64) -> Option<Box<dyn Params>> {
+    /// The blocks of the same disk as large as a device lets it be that has `room` bytes before the last copy of the header. None: the disk
+    /// does not grow with a device.
+    fn blocks_in(&self, _room: u64) -> Option<u64> {
         None
     }
 
@@ -169,7 +172,9 @@ pub struct OpenWith<'k> {
     pub keys: Masters<'k>,
     /// How it is opened.
     pub opening: Opening,
-    /// Open what is left of it, for reading: a block that cannot be read, or does not verify, fails alone.
+    /// Open what is left of it, for reading: a block that cannot be read, or does not verify, fails alone. The medium of a file or device
+    /// comes as it is, and may end early and have bad places: a format whose engine would give up there wraps it, as leniently as the engine
+    /// needs. Flash comes wrapped below its erase blocks, and a pool needs no wrapper.
     pub rescue: bool,
 }
 
@@ -181,7 +186,7 @@ fn no_disk() -> Error {
 /// What the header of a disk says of it.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// The version of the format, if it counts its own.
+    /// The version of the format, if its parameters have one.
     pub version: Option<u32>,
     /// Length of the disk in bytes; of a vault 0.
     pub size: u64,
@@ -271,7 +276,7 @@ pub trait OpenFormat: Send + Sync {
         self.disk().close()
     }
 
-    /// Whether every write is to be flushed before it is acknowledged, which the disk does not do by itself.
+    /// Whether every write and discard is to be flushed before it is acknowledged, which the disk does not do by itself.
     fn flushes_writes(&self) -> bool {
         false
     }
@@ -296,7 +301,8 @@ pub trait OpenFormat: Send + Sync {
         Ok(())
     }
 
-    /// The open levels from 0 up, of a format with levels. Their errors are not private yet.
+    /// The open levels from 0 up, at least one, of a format with levels ([`FormatInfo::has_levels`]); nothing of other formats. The
+    /// library wraps each, so that the errors of its requests are private.
     fn levels(&self) -> &[Arc<dyn Disk>] {
         &[]
     }
@@ -306,15 +312,15 @@ pub trait OpenFormat: Send + Sync {
         Ok(())
     }
 
-    /// Whether nothing of a hidden level waits for cover from now on: what waits is refused.
-    fn give_up(&self, _level: u64, _gives_up: bool) {}
+    /// Sets whether a hidden level gives up what waits for cover: from then on requests that would wait are refused. A level that is not
+    /// open, and level 0, which never waits, stay as they are.
+    fn give_up(&self, _level: u8, _gives_up: bool) {}
 
     /// Makes the disk larger, as [`OpenDisk::grow`](crate::OpenDisk::grow) does.
     fn grow(&self, _header: &HeldHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
-        Err(Error::new(Kind::Busy, "cannot resize the disk while it is open")
-            .found("a disk that is not sealed in a file or on a block device")
-            .expected("one that is, or a disk that is closed")
-            .remedy("close it first"))
+        Err(Error::new(Kind::Usage, "cannot resize the disk while it is open")
+            .found("a disk of a format that keeps its size while it is open")
+            .remedy("close it, and resize it then if its format lets it grow at all"))
     }
 
     /// The snapshots that it keeps. Errors: [`Kind::Usage`] if it keeps none.
@@ -351,7 +357,8 @@ pub trait OpenFormat: Send + Sync {
 pub struct Shape {
     /// The format.
     pub format: &'static dyn Format,
-    /// How blocks are encrypted, of a sealed disk. Only [`Cipher::Gcm`], the default, notices altered data.
+    /// How blocks are encrypted, of a sealed disk. Only [`Cipher::Gcm`], the default, notices altered data. Every format takes that one, for
+    /// those that have no choice notice altered data, too.
     pub cipher: Option<Cipher>,
     /// Where the metadata of blocks lies, of a sealed disk in a pool. Otherwise what suits the pool.
     pub layout: Option<ObjectLayout>,
@@ -369,7 +376,7 @@ pub struct Shape {
     pub cells_per_write: Option<u8>,
     /// Bits of the key of each block on flash: 128 or 256.
     pub key_bits: Option<u16>,
-    /// The chip to make, at a location `nand:`; ignored on flash that is there.
+    /// The chip to make, at a location `nand:`.
     pub chip: Option<ChipShape>,
 }
 
@@ -391,19 +398,21 @@ impl Shape {
         }
     }
 
-    /// The names of the settings that are given, beside cipher and layout.
-    pub fn given(&self) -> impl Iterator<Item = &'static str> {
+    /// The settings that are given, by the names of the fields, and of the cipher only another than the default.
+    pub(crate) fn given(&self) -> impl Iterator<Item = Setting> {
         let all = [
-            ("levels", self.levels.is_some()),
-            ("cover", self.cover_millis.is_some()),
-            ("geometry", self.geometry.is_some()),
-            ("spare", self.spare_permille.is_some()),
-            ("hiding", self.hiding.is_some()),
-            ("cells-per-write", self.cells_per_write.is_some()),
-            ("key-bits", self.key_bits.is_some()),
-            ("chip", self.chip.is_some()),
+            (Setting("cipher"), self.cipher.is_some_and(|cipher| cipher != Cipher::Gcm)),
+            (Setting("layout"), self.layout.is_some()),
+            (Setting("levels"), self.levels.is_some()),
+            (Setting("cover_millis"), self.cover_millis.is_some()),
+            (Setting("geometry"), self.geometry.is_some()),
+            (Setting("spare_permille"), self.spare_permille.is_some()),
+            (Setting("hiding"), self.hiding.is_some()),
+            (Setting("cells_per_write"), self.cells_per_write.is_some()),
+            (Setting("key_bits"), self.key_bits.is_some()),
+            (Setting("chip"), self.chip.is_some()),
         ];
-        all.into_iter().filter(|(_, given)| *given).map(|(name, _)| name)
+        all.into_iter().filter(|(_, given)| *given).map(|(setting, _)| setting)
     }
 }
 
@@ -425,7 +434,7 @@ pub struct CreateOptions {
     /// reserve; disks with levels take all of it if the host has it.
     pub preallocate: bool,
     /// Where the cluster is, for a disk in a pool.
-    pub holder: Holder,
+    pub pool_access: PoolAccess,
 }
 
 impl CreateOptions {
@@ -438,7 +447,7 @@ impl CreateOptions {
             cost: Cost::default(),
             force: false,
             preallocate: false,
-            holder: Holder::default(),
+            pool_access: PoolAccess::default(),
         }
     }
 
@@ -455,25 +464,22 @@ impl CreateOptions {
             .remedy(Advice::from("give for example ").setting(Setting("size")).text(" 20G"))
     }
 
-    /// The refusal of a format that cannot rest on what is at the location.
+    /// The refusal of a format of which no disk can be made on what is at the location.
     pub fn misplaced(&self, kind: BackingKind) -> Error {
-        let (found, expected, remedy) = match kind {
-            BackingKind::File | BackingKind::Directory => (
-                format!("the format {} on a file or block device", self.shape.format.info().name),
-                "flash that can be erased: ubi:/dev/ubi0_0, or a simulated chip, nand:chip.img",
-                "below a file or a block device, an SSD among them, old contents stay, and nothing can be forgotten there",
-            ),
-            BackingKind::Flash => (
-                "a format for flat media on flash".to_owned(),
-                "the format flash",
-                "choose the format flash, or give the path of a file or block device",
-            ),
-            BackingKind::Pool => (
-                "a format for another medium in a pool".to_owned(),
-                "the format sealed",
-                "levels are made for a file or block device, the format flash for flash: use such a location",
-            ),
+        let info = self.shape.format.info();
+        let places: Vec<&str> = info.made_on.iter().map(|kind| kind.example()).collect();
+        let expected = if places.is_empty() {
+            "another format: no disk is made by the name of this one".to_owned()
+        } else {
+            places.join(", or ")
         };
-        self.refused().found(found).expected(expected).remedy(remedy)
+        let refused =
+            self.refused().found(format!("the format {} {}", info.name, kind.words())).expected(expected);
+        if info.forgets && kind == BackingKind::File {
+            return refused.remedy(
+                "choose another format: below a file or a block device, an SSD among them, old contents stay, and nothing can be forgotten there",
+            );
+        }
+        refused.remedy("choose such a location, or another format")
     }
 }

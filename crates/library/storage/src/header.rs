@@ -146,9 +146,9 @@ pub fn repair(
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<()> {
-    let DiskRef { location, holder } = disk;
+    let DiskRef { location, pool_access } = disk;
     refuse_snapshot(location, "repair the header of")?;
-    let mut volume = unlock(location, holder, Access::Write, observer, ask)?;
+    let mut volume = unlock(location, pool_access, Access::Write, observer, ask)?;
     let room = write_all(location, &mut volume)?;
     room.map_err(|e| {
         if location.is_block_device() {

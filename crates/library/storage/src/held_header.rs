@@ -16,13 +16,20 @@ pub struct HeldHeader {
     /// Holds the lock.
     medium: Arc<dyn Medium>,
     read_only: bool,
+    /// Whether the medium is a block device.
+    on_device: bool,
     lease: Mutex<()>,
 }
 
 impl HeldHeader {
-    /// Of a disk that is open; `read_only`: others may have it open as well.
-    pub(crate) fn new(medium: Arc<dyn Medium>, read_only: bool) -> Self {
-        HeldHeader { medium, read_only, lease: Mutex::new(()) }
+    /// Of a disk that is open; `read_only`: others may have it open as well; `on_device`: the medium is a block device.
+    pub(crate) fn new(medium: Arc<dyn Medium>, read_only: bool, on_device: bool) -> Self {
+        HeldHeader { medium, read_only, on_device, lease: Mutex::new(()) }
+    }
+
+    /// Whether the medium is a block device.
+    pub fn is_on_device(&self) -> bool {
+        self.on_device
     }
 
     /// Gives the header to one at a time. Errors: [`Kind::Busy`] while it is another's, and of a disk that is open for
@@ -101,7 +108,7 @@ mod tests {
 
     #[test]
     fn nothing_but_the_header_is_given() {
-        let held = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), false);
+        let held = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), false, false);
         let lease = held.lease().unwrap();
         assert_eq!(held.lease().err().unwrap().kind(), Kind::Busy);
         let end = copy_c(8 << 20).unwrap();
@@ -116,7 +123,7 @@ mod tests {
         }
         drop(lease);
         assert!(held.lease().is_ok());
-        let reading = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), true);
+        let reading = HeldHeader::new(Arc::new(MemoryMedium::new(8 << 20)), true, false);
         assert_eq!(reading.lease().err().unwrap().kind(), Kind::Busy);
     }
 }

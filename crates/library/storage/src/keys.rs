@@ -85,7 +85,8 @@ impl Keys {
         ask: impl FnOnce(Rewrites, &PublicHeader, Opener<'_>) -> Result<Opened>,
     ) -> Result<Keys> {
         refuse_snapshot(disk.location, "change the passphrases of")?;
-        let unlocking = |ask: Asking<'_>| unlock(disk.location, disk.holder, Access::Write, observer, ask);
+        let unlocking =
+            |ask: Asking<'_>| unlock(disk.location, disk.pool_access, Access::Write, observer, ask);
         Self::unlock_with(&unlocking, all, cost, ask)
     }
 

@@ -102,14 +102,13 @@ mod sync_directory;
 mod unlock;
 pub mod vault;
 mod vault_anchor;
-mod vault_params;
 mod vault_place;
 mod vault_rescue;
 
 pub use about::{About, AboutMedium, about};
 pub use backing::{
-    Backing, BackingKind, ChipShape, Connection, DiskRef, FilePlace, FlashPlace, HeaderMedium, Holder,
-    NewChip, Site, Target, check_forgets, other_conf, refuse_snapshot,
+    Backing, BackingKind, ChipShape, Connection, DiskRef, FilePlace, FlashPlace, HeaderMedium, NewChip,
+    PoolAccess, Site, Target, check_forgets, other_conf, refuse_snapshot,
 };
 pub use claim::process_of;
 pub use cost::Cost;

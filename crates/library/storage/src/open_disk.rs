@@ -98,7 +98,7 @@ impl OpenDisk {
 
     /// Whether the disk is of a format with levels, however many are open.
     pub fn has_levels(&self) -> bool {
-        !self.format.levels().is_empty()
+        self.info.has_levels()
     }
 
     /// Writes the cover that closing a disk with levels takes, at an even pace, while what is mounted of it is being unmounted;
@@ -107,9 +107,12 @@ impl OpenDisk {
         self.format.cover_closing()
     }
 
-    /// Whether nothing of a level waits for cover from now on: what waits is refused. Level 0 never waits.
+    /// Sets whether a level gives up what waits for cover: from then on requests that would wait are refused. Level 0 never waits. A number
+    /// that no open level has changes nothing.
     pub fn give_up(&self, level: u64, gives_up: bool) {
-        self.format.give_up(level, gives_up);
+        if level < self.format.levels().len() as u64 {
+            self.format.give_up(level as u8, gives_up);
+        }
     }
 
     /// How many levels are open; 1 of a disk that has none.
@@ -154,6 +157,11 @@ impl OpenDisk {
     pub fn taken_over(&self) -> Option<Error> {
         self.format.taken_over()
     }
+
+    /// Makes durable what a request has changed before it is acknowledged, if every write is to be.
+    fn acknowledged(&self) -> Result<()> {
+        if self.format.flushes_writes() { self.flush() } else { Ok(()) }
+    }
 }
 
 impl Disk for OpenDisk {
@@ -167,11 +175,12 @@ impl Disk for OpenDisk {
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         self.format.disk().write(first, data).map_err(|e| self.format.noting(e))?;
-        if self.format.flushes_writes() { self.flush() } else { Ok(()) }
+        self.acknowledged()
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
-        self.format.disk().discard(first, count).map_err(|e| self.format.noting(e))
+        self.format.disk().discard(first, count).map_err(|e| self.format.noting(e))?;
+        self.acknowledged()
     }
 
     fn flush(&self) -> Result<()> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub fn no_write_through() -> Error {
     Error::new(Kind::Usage, "cannot write through here")
         .found("a disk with levels, whose hidden writes wait for writes that public ones cause, and must cause none")
-        .expected("a disk of the format sealed")
+        .expected("a disk without levels")
         .remedy("leave it out, and flush (sync) after what must not be lost")
 }
 

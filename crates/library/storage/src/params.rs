@@ -9,12 +9,18 @@ use lacuna_header::{HEADER_LEN, Location, medium_len};
 impl dyn Params + '_ {
     /// Whether the disk is of a format with levels, however many there are.
     pub fn has_levels(&self) -> bool {
-        self.format().info().has_levels
+        self.format().info().has_levels()
     }
 
     /// Whether the medium of the header holds the data as well.
     pub fn has_data_beside_header(&self) -> bool {
         self.format().info().rests_on == BackingKind::File
+    }
+
+    /// Whether the medium of the disk becomes longer when the disk grows, which it can.
+    pub fn grows_on_medium(&self) -> bool {
+        let disk = self.describe();
+        self.has_data_beside_header() && disk.largest > disk.size
     }
 
     /// Length of the shortest medium with room for the disk and all copies of its header.
@@ -64,8 +70,8 @@ impl dyn Params + '_ {
             .expected(format!("at most {most} on a disk of this format and shape, level 0 among them")))
     }
 
-    /// The same disk with `blocks` blocks. Errors: [`Kind::Usage`] for fewer than it has, or more than it can have.
-    pub fn grown(&self, blocks: u64) -> Result<Box<dyn Params>> {
+    /// Refuses another number of blocks for the disk. Errors: [`Kind::Usage`] for fewer than it has, or more than it can have.
+    pub(crate) fn check_growth(&self, blocks: u64) -> Result<()> {
         let wanted = blocks.saturating_mul(BLOCK_SIZE as u64);
         let refused =
             || Error::new(Kind::Usage, "cannot resize the disk").found(format!("a size of {wanted} bytes"));
@@ -86,7 +92,7 @@ impl dyn Params + '_ {
                 .expected(format!("at most {} ({most} bytes): {limit}", human(most)))
                 .remedy("create a larger disk and copy what you need"));
         }
-        Ok(self.as_of(blocks))
+        Ok(())
     }
 }
 
@@ -101,18 +107,22 @@ mod tests {
     fn grows_within_the_map_and_never_shrinks() {
         let flat = SealedParams::plan(Cipher::Gcm, 16384, None).unwrap();
         let old: &dyn Params = &flat;
-        let new = SealedParams::parse(&old.grown(50_000).unwrap().encode()).unwrap();
-        assert_eq!(new, SealedParams { blocks: 50_000, ..flat });
         let most = old.describe().largest / BLOCK_SIZE as u64;
-        assert_eq!(SealedParams::parse(&old.grown(most).unwrap().encode()).unwrap().blocks, most);
+        for good in [16384, 50_000, most] {
+            old.check_growth(good).unwrap();
+            let grown = SealedParams::parse(&old.as_of(good).encode()).unwrap();
+            assert_eq!(grown, SealedParams { blocks: good, ..flat });
+        }
         for bad in [16383, most + 1, u64::MAX / BLOCK_SIZE as u64] {
-            assert_eq!(old.grown(bad).unwrap_err().kind(), Kind::Usage);
+            assert_eq!(old.check_growth(bad).unwrap_err().kind(), Kind::Usage);
         }
         let objects = ObjectParams::plan(Cipher::Gcm, ObjectLayout::Kv, 5000).unwrap();
         let (objects, most): (&dyn Params, u64) = (&objects, 1 << 32);
-        assert!(objects.grown(most).is_ok());
+        assert!(objects.check_growth(most).is_ok());
         for bad in [4999, most + 1, u64::MAX / BLOCK_SIZE as u64] {
-            assert_eq!(objects.grown(bad).unwrap_err().kind(), Kind::Usage);
+            assert_eq!(objects.check_growth(bad).unwrap_err().kind(), Kind::Usage);
         }
+        assert!(old.grows_on_medium() && !objects.grows_on_medium());
+        assert!(!old.as_of(old.describe().largest / BLOCK_SIZE as u64).grows_on_medium());
     }
 }

@@ -11,7 +11,8 @@ use lacuna_contracts::Result;
 /// what the medium reports.
 pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<bool> {
     volume.refuse_snapshot("resize")?;
-    let wanted = wanted(&*volume.parameters, size, volume.header.len())?;
+    let blocks = wanted(&*volume.parameters, size, volume.device_len())?;
+    let wanted = volume.parameters.as_of(blocks);
     if wanted.encode() == volume.parameters.encode() {
         return Ok(false);
     }

@@ -7,7 +7,7 @@
 
 use crate::backing::held::Held;
 use crate::backing::rados::{Reconnect, check_unchanged};
-use crate::backing::{Backing, BackingKind, DiskRef, FilePlace, Holder, refuse_snapshot};
+use crate::backing::{Backing, BackingKind, DiskRef, FilePlace, PoolAccess, refuse_snapshot};
 use crate::claim::Claim;
 use crate::disk_key::{Key, Reach};
 use crate::format::Params;
@@ -72,12 +72,12 @@ pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
 /// says.
 pub fn unlock(
     location: &Location,
-    holder: &Holder,
+    pool_access: &PoolAccess,
     access: Access,
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
-    let disk = DiskRef { location, holder };
+    let disk = DiskRef { location, pool_access };
     let held = disk.hold(access, observer)?;
     let claims = held.connection().is_none() && access == Access::Write;
     unlock_in(held, disk, claims, observer, ask)
@@ -87,11 +87,11 @@ pub fn unlock(
 /// be read, or does not verify, fails alone. Errors: those of [`unlock`]; [`Kind::Corrupt`] where no copy of the header is whole.
 pub fn unlock_to_rescue(
     location: &Location,
-    holder: &Holder,
+    pool_access: &PoolAccess,
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
-    let disk = DiskRef { location, holder };
+    let disk = DiskRef { location, pool_access };
     let held = disk.hold_to_rescue(observer)?;
     let volume = unlock_in(held, disk, false, observer, ask)?;
     Ok(Volume { rescue: true, ..volume })
@@ -105,7 +105,7 @@ fn unlock_in(
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
-    let DiskRef { location, holder } = disk;
+    let DiskRef { location, pool_access } = disk;
     let header = &held.header;
     let naming = |e: Error| e.context(location);
     let (public, _) = lacuna_header::read_public(&**header).map_err(naming)?;
@@ -143,7 +143,7 @@ fn unlock_in(
     if has_levels && let Err(e) = header.expect_discreet_reads() {
         observer.note(&format!("{CACHED_READS} ({})", e.finding()));
     }
-    if let Some(connection) = held.connection().filter(|_| holder.steal) {
+    if let Some(connection) = held.connection().filter(|_| pool_access.steal) {
         connection.hold(true, observer)?;
         check_unchanged(&**header, &unlocked.header, location)?;
     }
@@ -158,7 +158,7 @@ fn unlock_in(
         file,
         rescue: false,
         location: location.clone(),
-        steal: holder.steal,
+        steal: pool_access.steal,
     })
 }
 
@@ -178,8 +178,8 @@ pub(crate) fn unlock_held(
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
     let held = Held::of_open_disk(Arc::clone(&disk.medium));
-    let holder = Holder::default();
-    unlock_in(held, DiskRef { location: disk.location, holder: &holder }, false, observer, ask)
+    let pool_access = PoolAccess::default();
+    unlock_in(held, DiskRef { location: disk.location, pool_access: &pool_access }, false, observer, ask)
 }
 
 /// Opens a disk: the deepest level that one of the passphrases opens decides how many levels are open. A disk that another
@@ -191,7 +191,7 @@ pub fn open(
     observer: &dyn Observer,
 ) -> Result<Arc<OpenDisk>> {
     let given = |_: &PublicHeader, open: Opener<'_>| Ok((open(&passphrases)?, passphrases));
-    let volume = unlock(location, &Holder::default(), access(opening.read_only), observer, given)?;
+    let volume = unlock(location, &PoolAccess::default(), access(opening.read_only), observer, given)?;
     volume.into_key(false)?.open(opening).map(Arc::new)
 }
 
@@ -212,6 +212,11 @@ impl Volume {
     /// Refuses a snapshot, whose header is that of the disk, which another client may hold.
     pub(crate) fn refuse_snapshot(&self, verb: &str) -> Result<()> {
         refuse_snapshot(&self.location, verb)
+    }
+
+    /// The length in bytes of the block device that the disk rests on; none of what is no block device.
+    pub(crate) fn device_len(&self) -> Option<u64> {
+        self.location.is_block_device().then(|| self.header.len())
     }
 
     /// What a vault needs of it: the medium of the header, the open header, and the claim.

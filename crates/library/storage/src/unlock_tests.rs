@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The header of a disk of this name, on a medium of its own.
 fn header_of(uuid: u8) -> MemoryMedium {
     let params = Params::plan(Cipher::Gcm, 16, None).unwrap();
-    let end = params.geometry().medium_len();
+    let end = params.geometry().end();
     let levels = [vec![SecretVec::new(b"secret".to_vec())]];
     let new = CreateHeader {
         format: FormatId::SEALED,
@@ -56,8 +56,8 @@ fn unlocked(first: u8, then: u8, reads: u64) -> Result<Volume> {
     let (first, then) = (header_of(first), header_of(then));
     let header = Arc::new(Surrounded(Turncoat { first, then, left: AtomicU64::new(reads) }));
     let held = Held::of_open_disk(header);
-    let (location, holder) = (Location::Path(PathBuf::from("disk.img")), Holder::default());
-    unlock_in(held, DiskRef { location: &location, holder: &holder }, true, &Silent, |_, open| {
+    let (location, pool_access) = (Location::Path(PathBuf::from("disk.img")), PoolAccess::default());
+    unlock_in(held, DiskRef { location: &location, pool_access: &pool_access }, true, &Silent, |_, open| {
         let passphrases = vec![SecretVec::new(b"secret".to_vec())];
         Ok((open(&passphrases)?, passphrases))
     })

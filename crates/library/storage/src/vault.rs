@@ -31,7 +31,7 @@
 //! # }
 //! ```
 
-use crate::backing::{BackingKind, FilePlace, Holder};
+use crate::backing::{BackingKind, FilePlace, PoolAccess};
 use crate::claim::Claim;
 use crate::cost::Cost;
 use crate::observer::{Observer, during};
@@ -53,8 +53,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use crate::formats::vault::{VaultParams, choices};
 pub use crate::vault_anchor::default_anchor;
-pub use crate::vault_params::{VAULT_VERSION, VaultParams, choices};
 pub use crate::vault_place::{HEADER_FILE, is_vault, lacks_header};
 pub use crate::vault_rescue::{Missing, RescueReport, rescue};
 
@@ -200,7 +200,7 @@ pub fn unlock(
     // The paths that are used later, when the process may stand elsewhere.
     let dir = dir.canonicalize().map_err(|e| Error::io(format!("cannot open {}", dir.display()), &e))?;
     let location = Location::Path(dir.clone());
-    let volume = crate::unlock::unlock(&location, &Holder::default(), access, observer, ask)?;
+    let volume = crate::unlock::unlock(&location, &PoolAccess::default(), access, observer, ask)?;
     if volume.parameters.format().info().rests_on != BackingKind::Directory {
         return Err(Error::new(Kind::NotFound, format!("{} is not a vault", dir.display()))
             .found(format!("the header of a disk in {HEADER_FILE}")));

@@ -168,7 +168,7 @@ mod tests {
     use crate::header::{self, MayLose};
     use crate::vault::{self, NewVault};
     use crate::{
-        ClusterOptions, Cost, CreateOptions, DiskRef, Holder, Opened, Opener, Passphrase, Shape, Silent,
+        ClusterOptions, Cost, CreateOptions, DiskRef, Opened, Opener, Passphrase, PoolAccess, Shape, Silent,
         about, erase, unlock,
     };
     use lacuna_header::Location;
@@ -240,8 +240,8 @@ mod tests {
         let anchor = Some(home.path().join("anchor"));
         let new = NewVault { anchor, cost, ..NewVault::new(&dir) };
         vault::create(&new, &Silent, || Ok(secret())).unwrap();
-        let (location, cluster, holder) =
-            (Location::Path(dir.clone()), ClusterOptions::default(), Holder::default());
+        let (location, cluster, pool_access) =
+            (Location::Path(dir.clone()), ClusterOptions::default(), PoolAccess::default());
         let backup = header::backup(&location, &cluster, &Silent).unwrap();
         let disk = CreateOptions {
             cost,
@@ -252,12 +252,12 @@ mod tests {
         let header = dir.join(HEADER_FILE);
         let refused = |what: &str| {
             let may_lose = MayLose { older: true, replace: true };
-            let disk = DiskRef { location: &location, holder: &holder };
+            let disk = DiskRef { location: &location, pool_access: &pool_access };
             let restored = header::restore(disk, &backup, may_lose, &Silent, opened, |_| Ok(()));
             assert!(restored.is_err(), "{what}: restored");
-            assert!(erase(&location, &holder, &Silent, |_| Ok(())).is_err(), "{what}: erased");
+            assert!(erase(&location, &pool_access, &Silent, |_| Ok(())).is_err(), "{what}: erased");
             assert!(
-                unlock(&location, &holder, Access::Write, &Silent, |_, open| opened(open)).is_err(),
+                unlock(&location, &pool_access, Access::Write, &Silent, |_, open| opened(open)).is_err(),
                 "{what}"
             );
             assert!(header::backup(&location, &cluster, &Silent).is_err(), "{what}: backed up");

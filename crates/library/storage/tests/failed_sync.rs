@@ -33,7 +33,7 @@ fn play_levels(name: &str, params: &impl LevelFormat) {
     let masters = Masters { keys: &masters, uuid: &UUID };
     play(
         name,
-        params.medium_len(),
+        params.end(),
         |medium| params.create(medium, masters, seeded(4, 5)),
         |medium| {
             let disk = Arc::new(params.open(medium, masters, level_options())?);
@@ -65,7 +65,7 @@ fn sealed() {
         let master = Secret::copy_from(&[5; 32]);
         play(
             "sealed",
-            params.geometry().medium_len(),
+            params.geometry().end(),
             |medium| Sealed::create(&**medium, &params, &master),
             |medium| {
                 let random = Arc::new(SeededRandom::new(3));

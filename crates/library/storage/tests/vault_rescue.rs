@@ -3,7 +3,7 @@
 
 mod vault_world;
 
-use lacuna_sim::{CrashFolder, FolderImage, Rng};
+use lacuna_sim::{CrashFolder, FolderImage, Rng, setting};
 use lacuna_storage::Kind;
 use lacuna_storage::vault::rescue;
 use lacuna_vault::store::{Anchor, Consent, FILES, MemoryAnchor, PAGE};
@@ -312,7 +312,7 @@ fn two_bad_blocks_of_a_closed_vault_cost_a_rescue_what_lies_in_them() {
     };
     let blocks: Vec<(String, u64)> = image.files.iter().flat_map(written).collect();
     let same = |one: &str, other: &str| image.files[one].to_vec() == image.files[other].to_vec();
-    let pairs: u64 = std::env::var("LACUNA_PAIRS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
+    let pairs = setting("LACUNA_PAIRS", 100);
     let mut lost = 0;
     for _ in 0..pairs {
         let (one, other) = (rng.pick(&blocks).clone(), rng.pick(&blocks).clone());

@@ -33,7 +33,7 @@ impl Serialize for Uuid {
 }
 
 /// The number of a format. Numbers of formats that this build does not know are kept, so that `info` can tell. Those from 32768 up
-/// are for formats that programs bring along: no format of lacuna gets one.
+/// are for formats that programs bring along, those from 49152 up for such as have levels: no format of lacuna gets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FormatId(pub u16);
 
@@ -51,9 +51,17 @@ impl FormatId {
     /// A file system in a directory that nobody trusts (MT-, RAND- and COMP-EINT).
     pub const VAULT: FormatId = FormatId(6);
 
-    /// Whether a disk of this format may have hidden levels. What is not known here may.
-    pub fn has_levels(self) -> bool {
-        !matches!(self, FormatId::SEALED | FormatId::SEALED_OBJECTS | FormatId::FLASH | FormatId::VAULT)
+    /// Whether a disk of this format may have hidden levels. A disk of a format that is not known here may, unless the number is one of those
+    /// for formats without levels that programs bring along.
+    pub const fn has_levels(self) -> bool {
+        !matches!(
+            self,
+            FormatId::SEALED
+                | FormatId::SEALED_OBJECTS
+                | FormatId::FLASH
+                | FormatId::VAULT
+                | FormatId(0x8000..=0xbfff)
+        )
     }
 }
 

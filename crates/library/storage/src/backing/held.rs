@@ -23,12 +23,34 @@ pub enum BackingKind {
 }
 
 impl BackingKind {
-    /// Whether a location may lead to it. Which of a file and a directory it is a path does not tell.
+    /// Whether a location of this form can lead to it. A path can lead to a file and to a directory: the location does not say which.
     pub fn is_at(self, location: &Location) -> bool {
         match location {
             Location::Path(_) => matches!(self, BackingKind::File | BackingKind::Directory),
             Location::Nand(_) | Location::Ubi(_) => self == BackingKind::Flash,
             Location::Rados { .. } => self == BackingKind::Pool,
+        }
+    }
+
+    /// Where a disk is that rests on it, in words that follow those for the disk.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            BackingKind::File => "in a file or on a block device",
+            BackingKind::Directory => "in a directory",
+            BackingKind::Flash => "on flash",
+            BackingKind::Pool => "in a pool",
+        }
+    }
+
+    /// A location that leads to it, in words.
+    pub(crate) fn example(self) -> &'static str {
+        match self {
+            BackingKind::File => "the path of a file or block device",
+            BackingKind::Directory => "the path of a directory",
+            BackingKind::Flash => {
+                "flash that can be erased: ubi:/dev/ubi0_0, or a simulated chip, nand:chip.img"
+            }
+            BackingKind::Pool => "a name in a pool: rados:POOL/NAME",
         }
     }
 }

@@ -12,4 +12,4 @@ pub use flash::{ChipShape, FlashPlace, NewChip, check_forgets};
 pub use flash_header::HeaderMedium;
 pub use held::{Backing, BackingKind};
 pub use rados::{Connection, Target, other_conf, refuse_snapshot};
-pub use site::{DiskRef, Holder, Site};
+pub use site::{DiskRef, PoolAccess, Site};

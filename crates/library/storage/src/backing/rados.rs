@@ -110,7 +110,7 @@ fn hex(uuid: Uuid) -> String {
 /// The object of a header in which its last copy lies.
 const LAST_COPY: u64 = 1;
 /// Length of the medium of a header, of which an object holds 4 MiB.
-const HEADER_LEN: u64 = LAST_COPY * (4 << 20) + TAIL_AREA;
+const HEADER_MEDIUM_LEN: u64 = LAST_COPY * (4 << 20) + TAIL_AREA;
 
 /// A connection to the cluster, and perhaps the lock on the disk. Never crosses a fork.
 pub struct Connection {
@@ -192,7 +192,7 @@ impl Connection {
             if e.kind() != Kind::NotFound {
                 return Err(e);
             }
-            let left = StripedMedium::with_len(objects, HEADER_LEN);
+            let left = StripedMedium::with_len(objects, HEADER_MEDIUM_LEN);
             match lacuna_header::read_public(&left) {
                 Ok(_) => Ok(left),
                 Err(why) if why.kind() == Kind::NotFound => Err(e),
@@ -242,7 +242,7 @@ impl Connection {
         let objects = self.header_objects()?;
         match StripedMedium::open(objects.clone()) {
             Err(e) if e.kind() == Kind::NotFound => {
-                Ok(Arc::new(StripedMedium::with_len(objects, HEADER_LEN)))
+                Ok(Arc::new(StripedMedium::with_len(objects, HEADER_MEDIUM_LEN)))
             }
             opened => Ok(Arc::new(opened.map_err(|e| e.context(&self.target.shown))?)),
         }
@@ -251,7 +251,7 @@ impl Connection {
     /// An empty medium for the header of a new disk.
     pub(crate) fn new_header(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.header_objects()?;
-        Ok(Arc::new(StripedMedium::create(objects, HEADER_LEN)?))
+        Ok(Arc::new(StripedMedium::create(objects, HEADER_MEDIUM_LEN)?))
     }
 
     /// Where the disk with this UUID keeps its data and its books.

@@ -2,7 +2,7 @@
 
 use crate::backing::file::FilePlace;
 use crate::backing::flash::FlashPlace;
-use crate::backing::held::{Backing, Held, Seen};
+use crate::backing::held::{Backing, BackingKind, Held, Seen};
 use crate::backing::rados::{Connection, Target};
 use crate::observer::Observer;
 use crate::partition_table;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Where the cluster of a disk in RADOS is, and what becomes of another client that holds the disk. Means nothing for a path.
 #[derive(Clone, Debug, Default)]
-pub struct Holder {
+pub struct PoolAccess {
     /// How the cluster is reached.
     pub cluster: ClusterOptions,
     /// Take the disk over from the client that holds it, which is shut out from the cluster and loses what it had not flushed.
@@ -51,6 +51,15 @@ impl<'l> Site<'l> {
         }
     }
 
+    /// What a new disk rests on there.
+    pub(crate) fn kind(&self) -> BackingKind {
+        match self {
+            Site::File(_) => BackingKind::File,
+            Site::Flash(_) => BackingKind::Flash,
+            Site::Pool(_) => BackingKind::Pool,
+        }
+    }
+
     /// The disk in RADOS, if it leads to one.
     pub fn target(&self) -> Option<&Target> {
         match self {
@@ -81,12 +90,12 @@ pub struct DiskRef<'d> {
     /// Where it lies.
     pub location: &'d Location,
     /// How it is reached and held there.
-    pub holder: &'d Holder,
+    pub pool_access: &'d PoolAccess,
 }
 
 impl<'d> DiskRef<'d> {
     fn site(self) -> Site<'d> {
-        Site::of(self.location, &self.holder.cluster)
+        Site::of(self.location, &self.pool_access.cluster)
     }
 
     /// Takes hold of the disk.
@@ -107,7 +116,7 @@ impl<'d> DiskRef<'d> {
             Site::Pool(target) => {
                 // Nothing is taken from another client before the passphrase has opened the header.
                 let (connection, header) = Connection::find(&target, self.location)?;
-                if !self.holder.steal {
+                if !self.pool_access.steal {
                     connection.hold(false, observer)?;
                 }
                 Ok(Held { header, backing: Some(Backing::Pool(connection)), file: None, touches: false })
@@ -134,7 +143,7 @@ impl<'d> DiskRef<'d> {
             Site::Flash(place) => Ok((place.open(Access::Write)?.header, None)),
             Site::Pool(target) => {
                 let connection = Arc::new(Connection::open(&target)?);
-                connection.hold(self.holder.steal, observer)?;
+                connection.hold(self.pool_access.steal, observer)?;
                 Ok((connection.header_to_mend()?, Some(connection)))
             }
         }

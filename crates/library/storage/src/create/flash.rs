@@ -1,7 +1,7 @@
 //! Makes a disk on flash: on a UBI volume that is there, or on a simulated chip that is made for it.
 
 use crate::backing::flash::attach;
-use crate::backing::{Backing, BackingKind, FlashPlace, HeaderMedium};
+use crate::backing::{Backing, FlashPlace, HeaderMedium};
 use crate::create::making::{self, Created, Making, Passphrases, lacuna_disk, overwrite};
 use crate::format::{Params, Room};
 use crate::human;
@@ -26,7 +26,6 @@ pub(crate) fn run(
     place: FlashPlace<'_>,
     passphrases: Passphrases<'_>,
 ) -> Result<Created> {
-    making.check_format(BackingKind::Flash)?;
     if making.options.preallocate {
         return Err(making
             .options

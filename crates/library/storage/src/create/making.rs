@@ -3,10 +3,11 @@
 use crate::backing::{Backing, BackingKind};
 use crate::claim::Claim;
 use crate::format::{CreateOptions, Params};
+use crate::formats::table::names_of;
 use crate::observer::{Observer, during};
 use lacuna_contracts::{Advice, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::SystemRandom;
-use lacuna_header::{CreateHeader, DiskId, NewHeader, PublicHeader, Unlocked, Uuid};
+use lacuna_header::{CreateHeader, DiskId, Location, NewHeader, PublicHeader, Unlocked, Uuid};
 use lacuna_levels::Masters;
 use lacuna_medium::Medium;
 
@@ -78,10 +79,34 @@ pub(crate) fn lay(backing: &Backing, params: &dyn Params, header: NewHeader) -> 
 }
 
 impl Making<'_> {
-    /// Refuses a format that cannot be made on this.
+    /// Refuses a format that cannot be made on this, and settings that the format does not have.
     pub(crate) fn check_format(&self, kind: BackingKind) -> Result<()> {
-        let made_on = self.options.shape.format.info().made_on;
-        if made_on.contains(&kind) { Ok(()) } else { Err(self.options.misplaced(kind)) }
+        let (options, shape) = (self.options, &self.options.shape);
+        let info = shape.format.info();
+        if !info.made_on.contains(&kind) {
+            let refused = options.misplaced(kind);
+            let fitting = names_of(|info| info.made_on.contains(&kind));
+            let remedy = format!("choose such a location, or the format {fitting}");
+            return Err(if info.forgets { refused } else { refused.remedy(remedy) });
+        }
+        let refused = |setting: Setting, found: String, expected: String| {
+            let advice = Advice::from("leave out ").setting(setting).text(", or choose another format");
+            Err(options.refused().found(found).expected(expected).remedy(advice))
+        };
+        if let Some(setting) = shape.given().find(|setting| !info.settings.contains(&setting.0)) {
+            let found = format!("a setting that the format {} does not have", info.name);
+            let having = names_of(|info| info.settings.contains(&setting.0));
+            return refused(setting, found, format!("the format {having} with it"));
+        }
+        if shape.chip.is_some() && !matches!(options.location, Location::Nand(_)) {
+            let expected = "a location nand:PATH, for which a simulated chip is made";
+            return refused(
+                Setting("chip"),
+                "a chip to make where one is there".to_owned(),
+                expected.to_owned(),
+            );
+        }
+        Ok(())
     }
 
     /// Claims the disk that is there and is about to be overwritten: it may be open under another name. What cannot be read is said.
@@ -102,11 +127,8 @@ impl Making<'_> {
 
     /// Gets the passphrases and makes the header of a disk with these parameters.
     pub(crate) fn draft(&self, parameters: &dyn Params, passphrases: Passphrases<'_>) -> Result<NewHeader> {
-        let has_levels = parameters.has_levels();
-        let levels = self.options.shape.levels.filter(|_| has_levels).unwrap_or(1);
-        if has_levels {
-            parameters.check_levels(usize::from(levels))?;
-        }
+        let levels = self.options.shape.levels.unwrap_or(1);
+        parameters.check_levels(usize::from(levels))?;
         let random = SystemRandom::new()?;
         let uuid = Uuid::random(&random);
         let passphrases = passphrases(NewDisk { uuid, levels })?;
@@ -118,7 +140,7 @@ impl Making<'_> {
                     1 => "one passphrase".to_owned(),
                     several => format!("{several} passphrases"),
                 })
-                .expected(if has_levels {
+                .expected(if parameters.has_levels() {
                     format!("{levels}, one for each level")
                 } else {
                     "one to begin with".to_owned()

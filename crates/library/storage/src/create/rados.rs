@@ -5,7 +5,7 @@
 //! creates a disk leaves objects that nothing leads to: those of an empty disk.
 
 use crate::backing::rados::remove_all;
-use crate::backing::{Backing, BackingKind, Connection, Holder, Site, Target, refuse_snapshot};
+use crate::backing::{Backing, Connection, PoolAccess, Site, Target, refuse_snapshot};
 use crate::create::making::{Created, Making, Passphrases, keys, lacuna_disk, overwrite};
 use crate::format::{Params, Room};
 use crate::observer::{Observer, during};
@@ -19,7 +19,6 @@ use std::sync::Arc;
 pub(crate) fn run(making: &Making<'_>, target: &Target, passphrases: Passphrases<'_>) -> Result<Created> {
     let Making { options, observer } = making;
     refuse_snapshot(&options.location, "create")?;
-    making.check_format(BackingKind::Pool)?;
     let plan = |has_keys| options.shape.format.plan(options, Room::Pool { has_keys });
     // What can be refused without a cluster is.
     plan(true)?;
@@ -28,7 +27,7 @@ pub(crate) fn run(making: &Making<'_>, target: &Target, passphrases: Passphrases
     if connection.exists()? && !options.force {
         return Err(exists(making));
     }
-    connection.hold(options.holder.steal, *observer)?;
+    connection.hold(options.pool_access.steal, *observer)?;
     // Between that look and the lock another client may have made one.
     let there = connection.exists()?;
     if there && !options.force {
@@ -144,12 +143,12 @@ fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
 /// and what the cluster reports; a removal that was cut short is finished by another one.
 pub fn delete(
     location: &Location,
-    holder: &Holder,
+    pool_access: &PoolAccess,
     observer: &dyn Observer,
     agree: impl FnOnce(Uuid) -> Result<()>,
 ) -> Result<()> {
     let what = format!("cannot delete {location}");
-    let Site::Pool(target) = Site::of(location, &holder.cluster) else {
+    let Site::Pool(target) = Site::of(location, &pool_access.cluster) else {
         return Err(Error::new(Kind::Usage, what)
             .found("the path of a file or block device")
             .expected("a location rados:POOL/NAME")
@@ -159,7 +158,7 @@ pub fn delete(
     let connection = Connection::open(&target)?;
     let uuid = uuid_of(&connection).map_err(|e| e.context(&what))?;
     connection.refuse_copied(uuid, &what)?;
-    connection.hold(holder.steal, observer)?;
+    connection.hold(pool_access.steal, observer)?;
     agree(uuid)?;
     // Again, under the lock: another client may have put a new disk there.
     if uuid_of(&connection)? != uuid {

@@ -27,8 +27,7 @@ impl Format for DeniableFormat {
     fn info(&self) -> FormatInfo {
         FormatInfo {
             summary: "A public level and hidden ones, which nobody can tell are there, however often the medium is imaged",
-            settings: &["levels", "cover", "geometry", "spare"],
-            one_layout: Some("its one layout, stripes"),
+            settings: &["levels", "cover_millis", "geometry", "spare_permille"],
             ..levels::info(FormatId::DENIABLE, "deniable")
         }
     }
@@ -73,7 +72,7 @@ impl Params for DeniableParams {
     }
 
     fn end(&self) -> u64 {
-        self.medium_len()
+        DeniableParams::end(self)
     }
 
     fn as_of(&self, blocks: u64) -> Box<dyn Params> {

@@ -1,9 +1,11 @@
 //! `flash`: one encrypted disk on flash that forgets what was deleted (DNEFS).
 
 use crate::backing::{Backing, BackingKind, NewChip};
+use crate::enlarge;
 use crate::format::{
     CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
 };
+use crate::held_header::HeldHeader;
 use crate::size::{blocks, human};
 use lacuna_contracts::{BLOCK_SIZE, Disk, Error, Kind, Result, SystemClock};
 use lacuna_crypto::{RandomSource, SystemRandom};
@@ -32,10 +34,7 @@ impl Format for FlashFormat {
         FormatInfo {
             forgets: true,
             summary: "One encrypted disk on flash that forgets: what was deleted is gone for good after a purge",
-            made_on: &[BackingKind::Flash],
-            settings: &["spare", "key-bits", "chip"],
-            one_cipher: Some("the one cipher of a disk on flash, gcm"),
-            one_layout: Some("its one layout"),
+            settings: &["spare_permille", "key_bits", "chip"],
             ..FormatInfo::of(FormatId::FLASH, "flash", BackingKind::Flash)
         }
     }
@@ -178,6 +177,10 @@ impl OpenFormat for OnFlash {
             .found(format!("{} keys whose state is wrong", wrong.len()))
             .expected("a used key for each block that was written, and for nothing else")
             .remedy("copy what is on the disk to another one, and destroy this one: what was deleted may be recoverable"))
+    }
+
+    fn grow(&self, _header: &HeldHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
+        Err(enlarge::only_closed())
     }
 
     fn mark_sensitive(&self, blocks: Range<u64>) {

@@ -25,13 +25,7 @@ const MOST_LEAST: u64 = 4096;
 
 /// The constants that formats with levels have in common.
 pub(crate) fn info(id: FormatId, name: &'static str) -> FormatInfo {
-    FormatInfo {
-        has_levels: true,
-        large_memory: true,
-        made_on: &[BackingKind::File],
-        one_cipher: Some("the one cipher of a disk with levels, gcm"),
-        ..FormatInfo::of(id, name, BackingKind::File)
-    }
+    FormatInfo { large_memory: true, ..FormatInfo::of(id, name, BackingKind::File) }
 }
 
 /// Lays out a disk with levels by `plan`, which is given the bytes that they share.
@@ -42,11 +36,15 @@ pub(crate) fn plan<P: Params + 'static>(
 ) -> Result<Box<dyn Params>> {
     let Room::File(held) = room else { return Err(options.misplaced(room.kind())) };
     let planned = shared(options, held).and_then(&plan).map_err(|e| {
-        // The least that can be had depends on the other options.
-        let least = (1..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok()).unwrap_or(0);
-        let too_small = options.size.is_some_and(|size| size < least << 20);
-        let advice = Advice::from("give at least ").setting(Setting("size")).text(format!(" {least}M"));
-        if too_small { e.remedy(advice) } else { e }
+        // The least that can be had depends on the other options, and with some there is none.
+        let size = options.size.filter(|_| plan(MOST_LEAST << 20).is_ok()).unwrap_or(u64::MAX);
+        let least = ((size >> 20).max(1)..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok());
+        match least.filter(|mib| size < mib << 20) {
+            Some(mib) => {
+                e.remedy(Advice::from("give at least ").setting(Setting("size")).text(format!(" {mib}M")))
+            }
+            None => e,
+        }
     })?;
     Ok(Box::new(planned))
 }
@@ -93,7 +91,7 @@ pub(crate) fn open(
     let mut medium = Arc::clone(backing.medium()?);
     if with.rescue {
         // The engine knows of places that cannot be read.
-        medium = Arc::new(Remains::of(medium, params.medium_len(), false));
+        medium = Arc::new(Remains::of(medium, params.end(), false));
     }
     let options = OpenOptions {
         budget: with.opening.budget,
@@ -151,17 +149,17 @@ impl OpenFormat for WithLevels {
         self.disk.cover_closing(Pace::Even).map_err(Error::private)
     }
 
-    fn give_up(&self, level: u64, gives_up: bool) {
+    fn give_up(&self, level: u8, gives_up: bool) {
         // Level 0 never waits.
-        if (1..self.levels.len() as u64).contains(&level) {
-            self.disk.give_up(level as u8, gives_up);
+        if (1..self.levels.len()).contains(&usize::from(level)) {
+            self.disk.give_up(level, gives_up);
         }
     }
 
     fn grow(&self, _header: &HeldHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
         Err(Error::new(Kind::Usage, "cannot resize the disk")
             .found("a disk with levels, which keeps its size")
-            .expected("a disk of the format sealed")
+            .expected("a disk without levels")
             .remedy("create a larger one and copy what you need"))
     }
 }

@@ -1,13 +1,16 @@
-//! The formats of this build, each in one file, and the table of them.
+//! The formats of this build and the table of them. Each has a file with its [`Format`](crate::format::Format) and its
+//! [`Params`](crate::format::Params). The open disk is there too; that of `sealed` is in `sealed_disk`, and formats with levels share
+//! `levels`.
 
 pub(crate) mod deniable;
 pub(crate) mod flash;
-mod growing;
 pub(crate) mod levels;
 pub(crate) mod oblivious;
 pub(crate) mod sealed;
+mod sealed_disk;
 pub(crate) mod sealed_objects;
 pub(crate) mod table;
+pub(crate) mod vault;
 
 pub use levels::OVERWRITTEN;
 pub use table::{FORMATS, add_format, usual};

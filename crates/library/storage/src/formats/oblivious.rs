@@ -25,8 +25,7 @@ impl Format for ObliviousFormat {
     fn info(&self) -> FormatInfo {
         FormatInfo {
             summary: "The same, and nobody can tell which blocks are written: a write-only ORAM, much slower",
-            settings: &["levels", "cover", "hiding", "cells-per-write"],
-            one_layout: Some("its one layout, cells"),
+            settings: &["levels", "cover_millis", "hiding", "cells_per_write"],
             ..levels::info(FormatId::OBLIVIOUS, "oblivious")
         }
     }
@@ -81,7 +80,7 @@ impl Params for ObliviousParams {
     }
 
     fn end(&self) -> u64 {
-        self.medium_len()
+        ObliviousParams::end(self)
     }
 
     fn as_of(&self, blocks: u64) -> Box<dyn Params> {

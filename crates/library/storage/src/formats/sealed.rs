@@ -5,7 +5,7 @@ use crate::backing::{Backing, BackingKind};
 use crate::format::{
     CreateOptions, Description, Detail, Format, FormatInfo, OpenFormat, OpenWith, Params, Room, Shape, Value,
 };
-use crate::formats::growing::Growing;
+use crate::formats::sealed_disk::SealedDisk;
 use crate::formats::sealed_objects;
 use crate::size::{blocks, human};
 use lacuna_contracts::{Error, Kind, Result, SEGMENT_BLOCKS};
@@ -13,7 +13,7 @@ use lacuna_crypto::Cipher;
 use lacuna_header::FormatId;
 use lacuna_levels::Masters;
 use lacuna_medium::Medium;
-use lacuna_sealed::{Params as SealedParams, Sealed};
+use lacuna_sealed::{Params as SealedParams, Sealed, VERSION};
 
 #[derive(Debug)]
 pub(crate) struct SealedFormat;
@@ -30,6 +30,7 @@ impl Format for SealedFormat {
         FormatInfo {
             summary: "One encrypted disk with unlinkable overwrites",
             made_on: &[BackingKind::File, BackingKind::Pool],
+            settings: &["cipher", "layout"],
             ..FormatInfo::of(FormatId::SEALED, "sealed", BackingKind::File)
         }
     }
@@ -69,6 +70,7 @@ impl Params for SealedParams {
         let limit =
             if most == self.blocks { "its map has no room for more" } else { "its map has room for that" };
         Description {
+            version: Some(VERSION.into()),
             limit,
             cipher: self.cipher.name(),
             verifies: self.cipher.authenticates(),
@@ -85,15 +87,15 @@ impl Params for SealedParams {
     }
 
     fn end(&self) -> u64 {
-        self.geometry().medium_len()
+        self.geometry().end()
     }
 
     fn as_of(&self, blocks: u64) -> Box<dyn Params> {
         Box::new(SealedParams { blocks, ..*self })
     }
 
-    fn grown_into(&self, room: u64) -> Option<Box<dyn Params>> {
-        Some(Box::new(SealedParams::grown_into(self, room)))
+    fn blocks_in(&self, room: u64) -> Option<u64> {
+        Some(self.grown_into(room).blocks)
     }
 
     fn reserve(&self, medium: &dyn Medium) -> Result<()> {
@@ -105,6 +107,6 @@ impl Params for SealedParams {
     }
 
     fn open(&self, backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
-        Ok(Box::new(Growing::open(backing.medium()?, self, with)?))
+        Ok(Box::new(SealedDisk::open(backing.medium()?, self, with)?))
     }
 }

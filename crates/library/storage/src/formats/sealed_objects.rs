@@ -2,7 +2,9 @@
 
 use crate::backing::rados::data_prefix;
 use crate::backing::{Backing, BackingKind, Connection};
+use crate::enlarge;
 use crate::format::{CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params};
+use crate::held_header::HeldHeader;
 use crate::size::blocks;
 use crate::snapshots::Snapshots;
 use lacuna_contracts::{
@@ -25,6 +27,7 @@ impl Format for SealedObjectsFormat {
         // The client library copies all that is written.
         FormatInfo {
             large_memory: true,
+            made_on: &[],
             ..FormatInfo::of(FormatId::SEALED_OBJECTS, "sealed on objects", BackingKind::Pool)
         }
     }
@@ -156,6 +159,10 @@ impl OpenFormat for OnObjects {
         bad: &mut dyn FnMut(Option<u8>, BadBlock),
     ) -> Result<CheckReport> {
         self.disk.check(progress, |found| bad(None, found))
+    }
+
+    fn grow(&self, _header: &HeldHeader, _size: Option<u64>) -> Result<Box<dyn Params>> {
+        Err(enlarge::only_closed())
     }
 
     fn snapshots(&self) -> Result<&dyn Snapshots> {

@@ -1,13 +1,13 @@
 //! The table of formats, by which a header that is found is read.
 
 use crate::backing::BackingKind;
-use crate::format::{Format, Params};
+use crate::format::{Format, FormatInfo, Params};
 use crate::formats::deniable::DeniableFormat;
 use crate::formats::flash::FlashFormat;
 use crate::formats::oblivious::ObliviousFormat;
 use crate::formats::sealed::SealedFormat;
 use crate::formats::sealed_objects::SealedObjectsFormat;
-use crate::vault_params::VaultFormat;
+use crate::formats::vault::VaultFormat;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{Location, PublicHeader};
 use parking_lot::RwLock;
@@ -38,6 +38,12 @@ pub fn usual(location: &Location) -> &'static dyn Format {
     let mut formats = FORMATS.iter().copied();
     let usual = formats.find(|format| format.info().made_on.iter().any(|kind| kind.is_at(location)));
     usual.unwrap_or(FORMATS[0])
+}
+
+/// The names of the formats of this build of which something is so, in words.
+pub(crate) fn names_of(is: impl Fn(&FormatInfo) -> bool) -> String {
+    let infos = FORMATS.iter().map(|format| format.info()).filter(is);
+    infos.map(|info| info.name).collect::<Vec<_>>().join(" or ")
 }
 
 /// Refuses a header in a directory that is of no vault: a user who may write to the directory could have put it there.

@@ -22,7 +22,7 @@ struct Made {
 impl Made {
     fn new() -> Made {
         let params = SealedParams::plan(Cipher::Gcm, OLD, None).unwrap();
-        let end = params.geometry().medium_len();
+        let end = params.geometry().end();
         let medium = CrashMedium::new(medium_len(end));
         let levels = [vec![SecretVec::new(b"key".to_vec())]];
         let new = CreateHeader {
@@ -41,17 +41,17 @@ impl Made {
         Made { image: medium.durable_image(), params, uuid, master }
     }
 
-    fn open(&self, medium: &Arc<CrashMedium>, params: &SealedParams) -> Growing {
+    fn open(&self, medium: &Arc<CrashMedium>, params: &SealedParams) -> SealedDisk {
         let keys = Masters { keys: std::slice::from_ref(&self.master), uuid: &self.uuid.0 };
         let opening = Opening { budget: Budget::bytes(4 << 20), ..Opening::default() };
         let medium: Arc<dyn Medium> = medium.clone();
-        Growing::open(&medium, params, &OpenWith { keys, opening, rescue: false }).unwrap()
+        SealedDisk::open(&medium, params, &OpenWith { keys, opening, rescue: false }).unwrap()
     }
 
     /// Grows a disk that is written to, without power after `cut` operations. Whether it grew before, and what is left.
     fn grow(&self, cut: u64) -> (bool, Image) {
         let medium = Arc::new(CrashMedium::from_image(self.image.clone()));
-        let held = HeldHeader::new(medium.clone(), false);
+        let held = HeldHeader::new(medium.clone(), false, false);
         let disk = self.open(&medium, &self.params);
         disk.write(BlockAddr(0), &block(1)).unwrap();
         disk.write(BlockAddr(OLD - 1), &block(2)).unwrap();

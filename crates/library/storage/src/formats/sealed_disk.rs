@@ -1,6 +1,6 @@
-//! A sealed disk on a flat medium that can become larger while it is open.
+//! An open sealed disk on a flat medium: the engine, and the way to another engine when the disk becomes larger.
 //!
-//! It grows as a closed one does: requests wait while the engine is closed, the medium and the header grow in the order that
+//! The disk grows as a closed one does: requests wait while the engine is closed, the medium and the header grow in the order that
 //! `enlarge.rs` keeps, and the engine is opened again. A power cut at any moment thus finds what it may find when a
 //! closed disk is resized, and nothing that clients were promised depends on the engine that went.
 
@@ -42,16 +42,16 @@ impl Opener {
     }
 }
 
-/// See the head of this file.
-pub(crate) struct Growing {
+/// An open sealed disk on a flat medium.
+pub(crate) struct SealedDisk {
     /// Shared by requests; alone while it is replaced.
     engine: RwLock<Sealed>,
-    /// Of the engine, for those who ask while it is replaced.
+    /// Of the engine, to be read while it is replaced.
     blocks: AtomicU64,
     opener: Opener,
 }
 
-impl Growing {
+impl SealedDisk {
     pub(crate) fn open(medium: &Arc<dyn Medium>, params: &SealedParams, with: &OpenWith<'_>) -> Result<Self> {
         let opener = Opener {
             master: with.keys.keys[0].clone(),
@@ -61,7 +61,7 @@ impl Growing {
         };
         let engine = if with.rescue {
             // The engine gives up where it cannot read the journal or the map, and verifies what it reads of them.
-            let left = Arc::new(Remains::of(Arc::clone(medium), params.geometry().medium_len(), true));
+            let left = Arc::new(Remains::of(Arc::clone(medium), params.geometry().end(), true));
             let (master, uuid, options) = (&opener.master, &opener.uuid, opener.options());
             let engine = Sealed::open_to_rescue(left.clone(), params, master, uuid, options)?;
             // A block of a cipher that does not notice it must not be made of rubbish.
@@ -70,11 +70,11 @@ impl Growing {
         } else {
             opener.open(medium, params)?
         };
-        Ok(Growing { engine: RwLock::new(engine), blocks: AtomicU64::new(params.blocks), opener })
+        Ok(SealedDisk { engine: RwLock::new(engine), blocks: AtomicU64::new(params.blocks), opener })
     }
 }
 
-impl Disk for Growing {
+impl Disk for SealedDisk {
     fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::SeqCst)
     }
@@ -112,7 +112,7 @@ impl Disk for Growing {
     }
 }
 
-impl OpenFormat for Growing {
+impl OpenFormat for SealedDisk {
     fn disk(&self) -> &dyn Disk {
         self
     }
@@ -124,7 +124,8 @@ impl OpenFormat for Growing {
         let medium = lease.medium();
         let mut unlocked = open_by_key(&**medium, Uuid(self.opener.uuid), &self.opener.master)?;
         let before = *self.engine.read().params();
-        let wanted = SealedParams::parse(&enlarge::wanted(&before, size, medium.len())?.encode())?;
+        let device = header.is_on_device().then(|| medium.len());
+        let wanted = SealedParams { blocks: enlarge::wanted(&before, size, device)?, ..before };
         if wanted == before {
             return Ok(Box::new(before));
         }
@@ -157,4 +158,5 @@ impl OpenFormat for Growing {
 }
 
 #[cfg(test)]
+#[path = "sealed_disk_tests.rs"]
 mod tests;

@@ -13,7 +13,7 @@ use lacuna_header::FormatId;
 use lacuna_integrity::{Choice, Scheme};
 
 /// The version of vaults that this build makes and opens.
-pub const VAULT_VERSION: u16 = 1;
+const VAULT_VERSION: u16 = 1;
 
 /// Bytes of the parameters in the header.
 const LEN: usize = 4;
@@ -63,7 +63,7 @@ pub(crate) struct VaultFormat;
 
 impl Format for VaultFormat {
     fn info(&self) -> FormatInfo {
-        FormatInfo::of(FormatId::VAULT, "vault", BackingKind::Directory)
+        FormatInfo { made_on: &[], ..FormatInfo::of(FormatId::VAULT, "vault", BackingKind::Directory) }
     }
 
     fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
@@ -78,6 +78,7 @@ impl Params for VaultParams {
 
     fn describe(&self) -> Description {
         Description {
+            version: Some(VAULT_VERSION.into()),
             cipher: self.integrity.name(),
             layout: Some("one backing file for each file".to_owned()),
             ..Description::of(0, 0)

@@ -1,0 +1,218 @@
+//! What the library does with formats, those of a program among them, by their constants.
+
+use lacuna_storage::format::{
+    CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room,
+};
+use lacuna_storage::{
+    BLOCK_SIZE, Backing, BackingKind, BlockAddr, ChipShape, Cipher, Cost, Disk, Error, Extent, FormatId,
+    Geometry, Kind, Location, Masters, ObjectLayout, OpenDisk, Opening, Passphrase, Result, Shape, Silent,
+    Status, add_format, blocks, create, open,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The number of a format without levels, and of one that says that it has some and opens none.
+const PLAIN: u16 = 0x8101;
+const UNTRUE: u16 = 0xc101;
+
+/// A format whose disks read as zeros.
+#[derive(Debug)]
+struct Zeros<const ID: u16>;
+
+impl<const ID: u16> Format for Zeros<ID> {
+    fn info(&self) -> FormatInfo {
+        let name = if ID == PLAIN { "zeros" } else { "untrue zeros" };
+        FormatInfo::of(FormatId(ID), name, BackingKind::File)
+    }
+
+    fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>> {
+        let blocks: [u8; 8] =
+            params.try_into().map_err(|_| Error::new(Kind::Corrupt, "cannot read the parameters"))?;
+        Ok(Box::new(ZerosParams::<ID> { blocks: u64::from_le_bytes(blocks) }))
+    }
+
+    fn plan(&self, options: &CreateOptions, _room: Room) -> Result<Box<dyn Params>> {
+        let size = options.size.ok_or_else(|| options.no_size("a test"))?;
+        self.parse(&blocks(size)?.to_le_bytes())
+    }
+}
+
+#[derive(Debug)]
+struct ZerosParams<const ID: u16> {
+    blocks: u64,
+}
+
+impl<const ID: u16> Params for ZerosParams<ID> {
+    fn format(&self) -> &'static dyn Format {
+        &Zeros::<ID>
+    }
+
+    fn describe(&self) -> Description {
+        Description::of(self.blocks, self.blocks)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        self.blocks.to_le_bytes().to_vec()
+    }
+
+    fn as_of(&self, blocks: u64) -> Box<dyn Params> {
+        Box::new(ZerosParams::<ID> { blocks })
+    }
+
+    fn create(&self, _backing: &Backing, _keys: Masters<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn open(&self, _backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+        Ok(Box::new(ZerosDisk { blocks: self.blocks, write_through: with.opening.write_through }))
+    }
+}
+
+/// Flushes of disks that are open.
+static FLUSHES: AtomicU64 = AtomicU64::new(0);
+
+struct ZerosDisk {
+    blocks: u64,
+    write_through: bool,
+}
+
+impl Disk for ZerosDisk {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, _first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        buf.fill(0);
+        Ok(())
+    }
+
+    fn write(&self, _first: BlockAddr, _data: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _first: BlockAddr, _count: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        FLUSHES.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn extents(&self, _first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        Ok(vec![Extent { blocks: count, written: false }])
+    }
+
+    fn status(&self) -> Status {
+        Status::default()
+    }
+
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl OpenFormat for ZerosDisk {
+    fn disk(&self) -> &dyn Disk {
+        self
+    }
+
+    fn flushes_writes(&self) -> bool {
+        self.write_through
+    }
+}
+
+fn passphrase() -> Passphrase {
+    Passphrase::new(b"key".to_vec())
+}
+
+fn location(dir: &Path) -> Location {
+    Location::parse(dir.join("disk.img").to_str().unwrap()).unwrap()
+}
+
+/// Makes a disk that is opened for each call of what comes back.
+fn made(format: &'static dyn Format, dir: &Path) -> impl Fn(bool) -> Result<Arc<OpenDisk>> {
+    let location = location(dir);
+    let cost = Cost::fixed(1024, 1).unwrap();
+    let options = CreateOptions { cost, ..CreateOptions::new(location.clone(), Shape::of(format), 1 << 20) };
+    create(&options, &Silent, |_levels| Ok(vec![passphrase()])).unwrap();
+    move |write_through| {
+        let opening = Opening { write_through, ..Opening::default() };
+        open(&location, vec![passphrase()], opening, &Silent)
+    }
+}
+
+#[test]
+fn with_write_through_writes_and_discards_are_flushed() {
+    add_format(&Zeros::<PLAIN>).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let open = made(&Zeros::<PLAIN>, dir.path());
+    for (write_through, flushed) in [(true, [1, 2]), (false, [0, 0])] {
+        let disk = open(write_through).unwrap();
+        assert!(!disk.has_levels());
+        FLUSHES.store(0, Ordering::SeqCst);
+        disk.write(BlockAddr(0), &[0; BLOCK_SIZE]).unwrap();
+        let written = FLUSHES.load(Ordering::SeqCst);
+        disk.discard(BlockAddr(0), 1).unwrap();
+        assert_eq!([written, FLUSHES.load(Ordering::SeqCst)], flushed);
+        disk.close().unwrap();
+    }
+}
+
+#[test]
+fn a_format_without_the_levels_that_its_number_says_is_refused() {
+    add_format(&Zeros::<UNTRUE>).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let refused = made(&Zeros::<UNTRUE>, dir.path())(false).err().unwrap();
+    assert_eq!(refused.kind(), Kind::Usage);
+    assert!(refused.to_string().contains("a disk without levels"), "{refused}");
+}
+
+/// The refusal to make a disk of this shape, before anything is made or asked for.
+fn refusal(shape: Shape, location: &Location) -> String {
+    let options = CreateOptions::new(location.clone(), shape, 64 << 20);
+    let refused = create(&options, &Silent, |_levels| unreachable!("what is refused needs no passphrase"));
+    let refused = refused.err().unwrap();
+    assert_eq!(refused.kind(), Kind::Usage);
+    refused.to_string()
+}
+
+#[test]
+fn settings_of_other_formats_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = location(dir.path());
+    let zeros = Shape::of(&Zeros::<PLAIN>);
+    for (shape, setting, having) in [
+        (Shape { levels: Some(2), ..Shape::sealed() }, "levels", "deniable or oblivious"),
+        (Shape { cipher: Some(Cipher::Xts), ..Shape::deniable(1) }, "cipher", "sealed"),
+        (Shape { layout: Some(ObjectLayout::Kv), ..Shape::oblivious(1) }, "layout", "sealed"),
+        (Shape { geometry: Some(Geometry::DEFAULT), ..Shape::oblivious(1) }, "geometry", "deniable"),
+        (Shape { cells_per_write: Some(3), ..Shape::deniable(1) }, "cells_per_write", "oblivious"),
+        (Shape { chip: Some(ChipShape::default()), ..Shape::sealed() }, "chip", "flash"),
+        (Shape { cipher: Some(Cipher::Xts), ..zeros }, "cipher", "sealed"),
+        (Shape { spare_permille: Some(100), ..zeros }, "spare_permille", "deniable or flash"),
+    ] {
+        let refusal = refusal(shape, &place);
+        assert!(refusal.contains(&format!("leave out `{setting}`")), "{refusal}");
+        assert!(refusal.contains(&format!("the format {having} with it")), "{refusal}");
+    }
+    assert!(!dir.path().join("disk.img").exists());
+}
+
+#[test]
+fn a_format_is_refused_where_its_disks_cannot_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    let chip = Location::parse(&format!("nand:{}", path.display())).unwrap();
+    for (shape, location, words) in [
+        (Shape::flash(), &location(dir.path()), "nothing can be forgotten there"),
+        (Shape::sealed(), &chip, "the format sealed on flash"),
+        (Shape::deniable(1), &chip, "the path of a file or block device"),
+        (Shape::of(&Zeros::<PLAIN>), &chip, "the format flash"),
+    ] {
+        let refusal = refusal(shape, location);
+        assert!(refusal.contains(words), "{refusal}");
+    }
+    assert!(!path.exists());
+}
