@@ -99,6 +99,9 @@ def nbd():
     put("nbd_negotiation", "list-meta", [3, 8, 0, 9, 8, 0, 2, 5, 98, 97, 115, 101, 58, 7, 2, 0, 0])
     put("nbd_negotiation", "export-name", [1, 0x41, 1, 48])
     put("nbd_negotiation", "tls", [3, 5, 0])
+    # Bits 4 and 5 of the option's first byte say how its number is made.
+    put("nbd_negotiation", "unknown-16", [3, 0x10, 0, 7, 2, 0, 0])
+    put("nbd_negotiation", "unknown-max", [3, 0x20, 255, 255, 255, 255, 0, 7, 2, 0, 0])
     put("nbd_negotiation", "untrue-length", [3, 0x87, 2, 0, 0, 255, 255, 255, 255])
     raw = b"\x80\0\0\0\3IHAVEOPT\0\0\0\7\0\0\0\6\0\0\0\0\0\0"
     put("nbd_negotiation", "raw-go", raw)

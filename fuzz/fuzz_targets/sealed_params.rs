@@ -16,5 +16,5 @@ fuzz_target!(|input: &[u8]| {
     let g = params.geometry();
     assert!(g.journal < g.map && g.map < g.map_end && g.map_end <= g.data);
     assert!(g.slots > g.segments);
-    assert_eq!(g.medium_len(), g.data + u64::from(g.slots) * g.stride);
+    assert_eq!(g.end(), g.data + u64::from(g.slots) * g.stride);
 });

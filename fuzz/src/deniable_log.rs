@@ -76,7 +76,7 @@ fn random() -> Randomness {
 }
 
 fn medium(params: &Params) -> Arc<dyn Medium> {
-    Arc::new(MemoryMedium::new(params.medium_len()))
+    Arc::new(MemoryMedium::new(params.end()))
 }
 
 /// Where a stripe begins.

@@ -25,12 +25,14 @@ pub fn options(input: &[u8]) -> Vec<u8> {
     }
     let mut out = u32::from(mode & 3).to_be_bytes().to_vec();
     while !input.is_empty() && out.len() < MAX_SENT {
-        let number = input.byte();
+        let shape = input.byte();
+        let number = option_number(&mut input, shape);
         let len = input.byte();
-        let payload = named_payload(&mut input, number, len);
+        let raw = input.take(usize::from(len));
+        let payload = if shape & 0x40 != 0 { raw.to_vec() } else { named_payload(number, raw) };
         let start = out.len();
-        option(&mut out, u32::from(number & 15), &payload);
-        if number & 0x80 != 0 {
+        option(&mut out, number, &payload);
+        if shape & 0x80 != 0 {
             // A length that is not true.
             out[start + 12..start + 16].copy_from_slice(&input.array::<4>());
         }
@@ -38,10 +40,18 @@ pub fn options(input: &[u8]) -> Vec<u8> {
     out
 }
 
+/// The number of an option: mostly one below 16, where those of the protocol are, for bits 4 and 5 of `shape` one below 32, or any.
+fn option_number(input: &mut Bytes<'_>, shape: u8) -> u32 {
+    match shape >> 4 & 3 {
+        1 => u32::from(shape & 31),
+        2 => input.u32(),
+        _ => u32::from(shape & 15),
+    }
+}
+
 /// GO, INFO and the metadata contexts carry counted strings; random bytes seldom are.
-fn named_payload(input: &mut Bytes<'_>, number: u8, len: u8) -> Vec<u8> {
-    let raw = input.take(usize::from(len));
-    if number & 0x40 != 0 || !matches!(number & 15, 6 | 7 | 9 | 10) {
+fn named_payload(number: u32, raw: &[u8]) -> Vec<u8> {
+    if !matches!(number, 6 | 7 | 9 | 10) {
         return raw.to_vec();
     }
     let mut raw = Bytes::new(raw);
@@ -50,7 +60,7 @@ fn named_payload(input: &mut Bytes<'_>, number: u8, len: u8) -> Vec<u8> {
     let mut payload = (name.len() as u32).to_be_bytes().to_vec();
     payload.extend(name);
     let count = u32::from(raw.byte() % 4);
-    if matches!(number & 15, 6 | 7) {
+    if matches!(number, 6 | 7) {
         payload.extend((count as u16).to_be_bytes());
         (0..count).for_each(|_| payload.extend(raw.array::<2>()));
     } else {
@@ -118,4 +128,18 @@ pub fn requests(input: &[u8], disk_len: u64) -> Vec<u8> {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_an_option_can_be_asked_for() {
+        let number = |input: &[u8]| u32::from_be_bytes(options(input)[12..16].try_into().unwrap());
+        assert_eq!(number(&[3, 7, 0]), 7);
+        assert_eq!(number(&[3, 0x37, 0]), 7);
+        assert_eq!(number(&[3, 0x14, 0]), 20);
+        assert_eq!(number(&[3, 0x20, 0xe8, 3, 0, 0, 0]), 1000);
+    }
 }

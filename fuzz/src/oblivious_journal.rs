@@ -75,7 +75,7 @@ pub fn use_forged(input: &[u8]) {
 fn open_forged(input: &[u8], read_only: bool) -> Result<Oblivious> {
     let params = Params::plan(ROOM, Plan { operations: 6, ..Plan::DEFAULT })?;
     let masters = [Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32])];
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     let forger = Forger {
         medium: &*medium,
         layout: Layout::of(&params),

@@ -103,7 +103,7 @@ impl Image {
         // Half of the disks are laid out as in a file, where the map has room for 1 TiB.
         let room = if closed { None } else { Some(1 << 40) };
         let params = Params::plan(cipher, BLOCKS, room)?;
-        let medium = Arc::new(SparseMedium::new(params.geometry().medium_len()));
+        let medium = Arc::new(SparseMedium::new(params.geometry().end()));
         Sealed::create(&*medium, &params, &Secret::copy_from(&[5; 32]))?;
         let mut snapshots = vec![medium.snapshot()];
 
@@ -195,17 +195,17 @@ impl Image {
             1 => within(g.journal + 2 * 4096, 1 << 16),
             2 => within(g.map, u64::from(g.segments) * 16),
             3 => within(g.data + number % u64::from(g.slots) * g.stride + SEGMENT_BLOCKS * 4096, 1 << 14),
-            4 => within(0, g.medium_len()),
+            4 => within(0, g.end()),
             region => {
                 let range = match region {
                     5 => g.journal..g.map,
                     6 => g.map..g.data,
-                    _ => g.data..g.medium_len(),
+                    _ => g.data..g.end(),
                 };
                 let used = medium.used_pages(range);
                 match used.get((number >> 12) as usize % used.len().max(1)) {
                     Some(page) => page + number % 4096,
-                    None => within(0, g.medium_len()),
+                    None => within(0, g.end()),
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! clients out. `serve (socket:PATH | tcp:ADDRESS:PORT | activated) (file:PATH | memory:MIB | null:MIB) [CERTIFICATES]`
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, ByteDisk, Disk, Error, Extent, Kind, Result, Status};
-use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
+use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, RwLock};
@@ -107,7 +107,8 @@ fn main() -> Result<()> {
     let certificates = certificates.first().map(Into::into);
     let tls = if certificates.is_some() { TlsMode::Allow } else { TlsMode::Off };
     let exports = Exports::levels([ByteDisk::new(Arc::new(open(disk)?))]);
-    let server = Server::bind(&[listen], exports, Options { tls, certificates, ..Options::default() })?;
+    let server =
+        Server::bind(&[listen], exports, ServerSettings { tls, certificates, ..ServerSettings::default() })?;
     eprintln!("{}", server.uris().join(" "));
     server.run(&StopHandle::new()?)
 }

@@ -41,6 +41,6 @@ pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, nego
 #[cfg(feature = "fuzzing")]
 pub use replay::serve as serve_replayed;
 pub use reporter::Reporter;
-pub use server::{Options, Server, StopHandle};
+pub use server::{Server, ServerSettings, StopHandle};
 pub use tls_mode::{CLIENT_AUTHORITY, TlsMode};
 pub use wire::{Command, Errno, MAX_REQUEST, NotARequest, REQUEST_LEN, Request};

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// How to serve.
 #[derive(Clone)]
-pub struct Options {
+pub struct ServerSettings {
     /// Whether clients may or must encrypt.
     pub tls: TlsMode,
     /// Directory with `server-cert.pem` and `server-key.pem`. A `ca-cert.pem` beside them makes every client
@@ -51,10 +51,10 @@ pub struct Options {
     pub report: Option<Reporter>,
 }
 
-impl Default for Options {
+impl Default for ServerSettings {
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(2, usize::from);
-        Options {
+        ServerSettings {
             tls: TlsMode::Off,
             certificates: None,
             workers: cores.clamp(2, 16),
@@ -103,15 +103,15 @@ impl StopHandle {
 pub struct Server {
     listeners: Vec<Listener>,
     exports: Exports,
-    options: Options,
+    settings: ServerSettings,
     tls: Option<Certificates>,
     memory: ServerMemory,
 }
 
 impl Server {
     /// Loads the certificates and begins to listen; clients that connect wait until [`Server::run`].
-    pub fn bind(listen: &[Listen], exports: Exports, options: Options) -> Result<Self> {
-        let tls = match (options.tls, &options.certificates) {
+    pub fn bind(listen: &[Listen], exports: Exports, settings: ServerSettings) -> Result<Self> {
+        let tls = match (settings.tls, &settings.certificates) {
             (TlsMode::Off, _) => None,
             (_, Some(directory)) => Some(tls::load(directory)?),
             (_, None) => {
@@ -124,14 +124,14 @@ impl Server {
         for listener in &listeners {
             listener.set_nonblocking().map_err(|e| Error::io("cannot set up the listening socket", &e))?;
         }
-        let memory = ServerMemory::new(options.large_memory);
-        Ok(Server { listeners, exports, options, tls, memory })
+        let memory = ServerMemory::new(settings.large_memory);
+        Ok(Server { listeners, exports, settings, tls, memory })
     }
 
     /// The URIs of the default export, for clients, one for each place: `nbd+unix:///?socket=…`, `nbd://…`, or `nbds` in
     /// place of `nbd` where TLS is required.
     pub fn uris(&self) -> Vec<String> {
-        let tls = self.options.tls == TlsMode::Require;
+        let tls = self.settings.tls == TlsMode::Require;
         self.listeners.iter().map(|listener| listener.uri(tls)).collect()
     }
 
@@ -142,7 +142,7 @@ impl Server {
         let clients = Clients::default();
         thread::scope(|scope| {
             let result = self.accept_until(stop, &clients, |socket| {
-                let Some(guest) = clients.admit(socket, self.options.max_connections) else {
+                let Some(guest) = clients.admit(socket, self.settings.max_connections) else {
                     return;
                 };
                 let (server, stopping) = (&self, &clients.stopping);
@@ -155,7 +155,7 @@ impl Server {
                     self.report(&Error::io("cannot serve a client", &e));
                 }
             });
-            clients.see_off(self.options.drain_timeout);
+            clients.see_off(self.settings.drain_timeout);
             result
         })
     }
@@ -168,9 +168,9 @@ impl Server {
     ) -> Result<()> {
         let mut told = false;
         while !stop.stopped() {
-            let patience = self.options.idle_timeout.map(|limit| limit.saturating_sub(clients.idle_for()));
+            let patience = self.settings.idle_timeout.map(|limit| limit.saturating_sub(clients.idle_for()));
             if patience.is_some_and(|left| left.is_zero()) {
-                if !self.options.in_use.as_ref().is_some_and(|in_use| in_use()) {
+                if !self.settings.in_use.as_ref().is_some_and(|in_use| in_use()) {
                     return Ok(());
                 }
                 clients.begin_again();
@@ -209,7 +209,7 @@ impl Server {
     }
 
     fn report(&self, e: &Error) {
-        if let Some(report) = &self.options.report {
+        if let Some(report) = &self.settings.report {
             report(e);
         }
     }
@@ -218,12 +218,12 @@ impl Server {
         if socket.prepare().is_err() {
             return;
         }
-        let tls = match (self.options.tls, &self.tls) {
+        let tls = match (self.settings.tls, &self.tls) {
             (TlsMode::Off, _) | (_, None) => TlsState::Unavailable,
             (TlsMode::Allow, _) => TlsState::Offered,
             (TlsMode::Require, _) => TlsState::Required,
         };
-        let mut timed = Timed::new(socket, self.options.handshake_timeout);
+        let mut timed = Timed::new(socket, self.settings.handshake_timeout);
         match handshake(&mut timed, &self.exports, tls) {
             Ok(Outcome::Transmit(session)) if socket.patient().is_ok() => {
                 self.transmit(socket, session, stopping);
@@ -242,9 +242,9 @@ impl Server {
     }
 
     fn transmit<T: Transport>(&self, transport: &T, session: Session, stopping: &AtomicBool) {
-        let workers = self.options.workers.max(1);
-        let crew = Crew { workers, max_workers: self.options.max_workers.max(workers) };
-        let report = self.options.report.as_ref();
+        let workers = self.settings.workers.max(1);
+        let crew = Crew { workers, max_workers: self.settings.max_workers.max(workers) };
+        let report = self.settings.report.as_ref();
         let memory = self.memory.of(session.level);
         Connection::new(transport, session, report, stopping, crew, memory).run();
     }

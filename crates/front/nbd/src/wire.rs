@@ -127,20 +127,35 @@ pub struct NotARequest;
 pub struct Errno(pub(crate) u32);
 
 impl Errno {
+    const NOT_PERMITTED: Errno = Errno(libc::EPERM as u32);
+    const FAILED: Errno = Errno(libc::EIO as u32);
     pub(crate) const INVALID: Errno = Errno(libc::EINVAL as u32);
     pub(crate) const OVERFLOW: Errno = Errno(libc::EOVERFLOW as u32);
     pub(crate) const NO_MEMORY: Errno = Errno(libc::ENOMEM as u32);
     pub(crate) const SHUTTING_DOWN: Errno = Errno(libc::ESHUTDOWN as u32);
     pub(crate) const NO_SPACE: Errno = Errno(libc::ENOSPC as u32);
 
-    /// The number nearest to `error` among the few that the protocol knows.
+    /// The number nearest to `error` among the few that the protocol knows. Each kind has its line, so that the compiler asks where a
+    /// new one belongs.
     pub fn of(error: &Error) -> Self {
-        if error.kind() == Kind::ReadOnly {
-            return Errno(libc::EPERM as u32);
-        }
-        match error.kind().errno() {
-            n @ (libc::EPERM | libc::EIO | libc::ENOMEM | libc::EINVAL | libc::ENOSPC) => Errno(n as u32),
-            _ => Errno(libc::EIO as u32),
+        match error.kind() {
+            Kind::Usage => Errno::INVALID,
+            Kind::Passphrase | Kind::Permission | Kind::ReadOnly => Errno::NOT_PERMITTED,
+            Kind::Memory => Errno::NO_MEMORY,
+            Kind::NoSpace => Errno::NO_SPACE,
+            Kind::NotFound
+            | Kind::Busy
+            | Kind::Corrupt
+            | Kind::RolledBack
+            | Kind::Io
+            | Kind::FailStop
+            | Kind::Exists
+            | Kind::Changed
+            | Kind::Fenced
+            | Kind::TimedOut
+            | Kind::PurgeIncomplete
+            | Kind::NoCover
+            | Kind::Other => Errno::FAILED,
         }
     }
 }
@@ -330,9 +345,16 @@ mod tests {
 
     #[test]
     fn errors_become_numbers_the_protocol_knows() {
-        for (kind, errno) in
-            [(Kind::ReadOnly, 1), (Kind::Usage, 22), (Kind::NoSpace, 28), (Kind::Corrupt, 5), (Kind::Busy, 5)]
-        {
+        let of_kinds = [
+            (Kind::ReadOnly, 1),
+            (Kind::Permission, 1),
+            (Kind::Memory, 12),
+            (Kind::Usage, 22),
+            (Kind::NoSpace, 28),
+            (Kind::Corrupt, 5),
+            (Kind::Busy, 5),
+        ];
+        for (kind, errno) in of_kinds {
             assert_eq!(Errno::of(&Error::new(kind, "x")).0, errno);
         }
     }

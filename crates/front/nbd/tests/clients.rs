@@ -5,7 +5,7 @@ mod harness;
 use harness::client::{Client, OPT_LIST, OPT_STARTTLS};
 use harness::{Memory, Running, noise, run, skipped, text};
 use lacuna_contracts::BLOCK_SIZE;
-use lacuna_nbd::{Exports, Listen, Options, Server, TlsMode};
+use lacuna_nbd::{Exports, Listen, Server, ServerSettings, TlsMode};
 use lacuna_testkit::have;
 use std::path::Path;
 use std::process::Command;
@@ -20,8 +20,8 @@ fn image() -> Vec<u8> {
     image
 }
 
-fn tcp(exports: Exports, options: Options) -> Running {
-    Running::start(tempfile::tempdir().unwrap(), &Listen::tcp("127.0.0.1:0").unwrap(), exports, options)
+fn tcp(exports: Exports, settings: ServerSettings) -> Running {
+    Running::start(tempfile::tempdir().unwrap(), &Listen::tcp("127.0.0.1:0").unwrap(), exports, settings)
 }
 
 #[test]
@@ -31,12 +31,14 @@ fn nbdinfo_understands_what_is_offered() {
     }
     let (zero, one) = (Memory::new(BLOCKS), Memory::with(8, true));
     Client::write(
-        &mut Client::connect(&Running::unix(zero.exports(), Options::default()).socket(), true),
+        &mut Client::connect(&Running::unix(zero.exports(), ServerSettings::default()).socket(), true),
         8192,
         b"x",
     );
     let exports = Exports::levels([zero.byte_disk(), one.byte_disk()]);
-    for server in [Running::unix(exports.clone(), Options::default()), tcp(exports, Options::default())] {
+    for server in
+        [Running::unix(exports.clone(), ServerSettings::default()), tcp(exports, ServerSettings::default())]
+    {
         let output = run("nbdinfo", &["--json", &server.uri]);
         let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(info["protocol"], "newstyle-fixed");
@@ -87,10 +89,10 @@ fn nbdcopy_copies_in_and_out() {
         return;
     }
     let disk = Memory::new(BLOCKS);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     copy_in_and_out(&server.uri, server.directory.path(), &disk);
     let disk = Memory::new(BLOCKS);
-    let server = tcp(disk.exports(), Options::default());
+    let server = tcp(disk.exports(), ServerSettings::default());
     copy_in_and_out(&server.uri, server.directory.path(), &disk);
 }
 
@@ -100,7 +102,7 @@ fn qemu_converts_and_compares() {
         return;
     }
     let disk = Memory::new(BLOCKS);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     let (source, target) = (server.path("in.raw"), server.path("out.qcow2"));
     std::fs::write(&source, image()).unwrap();
     run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", text(&source), &server.uri]);
@@ -132,7 +134,7 @@ fn fio_finds_what_it_wrote() {
         return;
     }
     let disk = Memory::new(BLOCKS);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     let uri = format!("--uri={}", server.uri);
     let job = ["--name=v", "--ioengine=nbd", &uri, "--rw=randwrite", "--bsrange=4k-64k", "--iodepth=32"];
     let verify = [
@@ -151,7 +153,7 @@ fn nbdsh_speaks_to_it() {
     if !have("nbdsh") {
         return;
     }
-    let server = Running::unix(Memory::new(4).exports(), Options::default());
+    let server = Running::unix(Memory::new(4).exports(), ServerSettings::default());
     let script = "h.set_strict_mode(0); h.pwrite(b'abc', 5); assert h.pread(5, 4) == b'\\0abc\\0'";
     run("nbdsh", &["-u", &server.uri, "-c", script]);
 }
@@ -186,10 +188,10 @@ fn tls_protects_tcp_and_unix_sockets() {
     if !have("nbdcopy") || !have("nbdinfo") || !certificates(pki.path()) {
         return;
     }
-    let options = |mode, directory: &str| Options {
+    let settings = |mode, directory: &str| ServerSettings {
         tls: mode,
         certificates: Some(pki.path().join(directory)),
-        ..Options::default()
+        ..ServerSettings::default()
     };
     let with = |uri: &str, certificates: &str| {
         let join = if uri.contains('?') { '&' } else { '?' };
@@ -201,22 +203,22 @@ fn tls_protects_tcp_and_unix_sockets() {
         |uri: &str| Command::new("nbdinfo").args(["--size", uri]).output().unwrap().status.success();
 
     let disk = Memory::new(BLOCKS);
-    let server = tcp(disk.exports(), options(TlsMode::Require, "server"));
+    let server = tcp(disk.exports(), settings(TlsMode::Require, "server"));
     assert!(server.uri.starts_with("nbds://"));
     copy_in_and_out(&with(&server.uri, "anonymous"), server.directory.path(), &disk);
     assert!(!succeeds(&server.uri.replace("nbds", "nbd")), "nothing without TLS");
 
-    let server = Running::unix(disk.exports(), options(TlsMode::Allow, "server"));
+    let server = Running::unix(disk.exports(), settings(TlsMode::Allow, "server"));
     assert!(server.uri.starts_with("nbd+unix://"));
     assert!(succeeds(&server.uri), "plain is allowed");
     let encrypted = server.uri.replace("nbd+", "nbds+");
     assert!(succeeds(&with(&encrypted, "anonymous")));
 
-    let server = tcp(disk.exports(), options(TlsMode::Require, "verify"));
+    let server = tcp(disk.exports(), settings(TlsMode::Require, "verify"));
     assert!(!succeeds(&with(&server.uri, "anonymous")), "a client without a certificate");
     assert!(succeeds(&with(&server.uri, "client")));
 
-    let server = Running::unix(disk.exports(), options(TlsMode::Require, "server"));
+    let server = Running::unix(disk.exports(), settings(TlsMode::Require, "server"));
     let mut plain = Client::greet(&server.socket(), 3).unwrap();
     assert_eq!(plain.option(OPT_LIST, &[])[0].0, harness::client::ERR_TLS_REQD);
     assert_eq!(plain.option(OPT_STARTTLS, b"x")[0].0, harness::client::ERR_INVALID);
@@ -227,6 +229,7 @@ fn tls_protects_tcp_and_unix_sockets() {
     // An authority that cannot be read must not let everyone in.
     std::os::unix::fs::symlink("gone.pem", pki.path().join("server/ca-cert.pem")).unwrap();
     let listen = Listen::tcp("127.0.0.1:0").unwrap();
-    let refused = Server::bind(&[listen], Exports::new(), options(TlsMode::Require, "server")).err().unwrap();
+    let refused =
+        Server::bind(&[listen], Exports::new(), settings(TlsMode::Require, "server")).err().unwrap();
     assert!(refused.to_string().contains("ca-cert.pem"), "{refused}");
 }

@@ -4,7 +4,7 @@ mod harness;
 
 use harness::client::*;
 use harness::{Memory, Random, Running, noise, wait_until};
-use lacuna_nbd::{Exports, Options, REQUEST_LEN, Request, serve_replayed};
+use lacuna_nbd::{Exports, REQUEST_LEN, Request, ServerSettings, serve_replayed};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -76,7 +76,7 @@ fn a_replayed_client_is_served_to_its_end() {
 #[test]
 fn a_write_cut_short_is_not_performed() {
     let disk = Memory::new(1024);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     for sent in [0, 1, 4096, 70_000, (1 << 20) - 1] {
         let mut client = Client::connect(&server.socket(), true);
         client.send(0, WRITE, 4096, 1 << 20, &vec![7; sent]);
@@ -94,7 +94,7 @@ fn a_write_cut_short_is_not_performed() {
 #[test]
 fn what_was_read_whole_is_carried_out_though_the_client_is_gone() {
     let disk = Memory::new(64);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     let mut client = Client::connect(&server.socket(), true);
     disk.open_gate(false);
     client.send(FUA, WRITE, 0, 4096, &[9; 4096]);
@@ -108,7 +108,7 @@ fn what_was_read_whole_is_carried_out_though_the_client_is_gone() {
 #[test]
 fn a_client_that_ends_its_side_still_gets_its_replies() {
     let disk = Memory::new(64);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     let mut client = Client::connect(&server.socket(), true);
     for i in 0..20 {
         client.send(0, READ, i * 4096, 4096, &[]);
@@ -124,7 +124,7 @@ fn a_client_that_ends_its_side_still_gets_its_replies() {
 #[test]
 fn nonsense_ends_the_connection_and_no_other() {
     let disk = Memory::new(64);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     let mut good = Client::connect(&server.socket(), true);
     let mut huge = Client::greet(&server.socket(), 3).unwrap();
     huge.stream.write_all(&[b"IHAVEOPT", &7u32.to_be_bytes()[..], &u32::MAX.to_be_bytes()].concat()).unwrap();
@@ -146,9 +146,12 @@ fn nonsense_ends_the_connection_and_no_other() {
 #[test]
 fn silence_before_an_export_is_chosen_ends() {
     let disk = Memory::new(4);
-    let options =
-        Options { handshake_timeout: Duration::from_secs(1), max_connections: 2, ..Options::default() };
-    let server = Running::unix(disk.exports(), options);
+    let settings = ServerSettings {
+        handshake_timeout: Duration::from_secs(1),
+        max_connections: 2,
+        ..ServerSettings::default()
+    };
+    let server = Running::unix(disk.exports(), settings);
     for said in [&b""[..], b"\0\0", b"\0\0\0\x03", b"\0\0\0\x03IHAVE"] {
         let mut stream = UnixStream::connect(server.socket()).unwrap();
         let _ = stream.write_all(said);
@@ -164,7 +167,8 @@ fn silence_before_an_export_is_chosen_ends() {
 #[test]
 fn more_connections_than_allowed_are_closed_at_once() {
     let disk = Memory::new(4);
-    let server = Running::unix(disk.exports(), Options { max_connections: 2, ..Options::default() });
+    let server =
+        Running::unix(disk.exports(), ServerSettings { max_connections: 2, ..ServerSettings::default() });
     let first = Client::connect(&server.socket(), true);
     let second = Client::connect(&server.socket(), true);
     let mut stream = UnixStream::connect(server.socket()).unwrap();
@@ -181,7 +185,7 @@ fn a_client_that_takes_no_replies_delays_nobody() {
     let disk = Memory::new(1024);
     let server = Running::unix(
         disk.exports(),
-        Options { drain_timeout: Duration::from_millis(50), ..Options::default() },
+        ServerSettings { drain_timeout: Duration::from_millis(50), ..ServerSettings::default() },
     );
     let mut stalled: Vec<_> = (0..4).map(|_| Client::connect(&server.socket(), true)).collect();
     for client in &mut stalled {
@@ -203,7 +207,8 @@ fn a_client_that_takes_no_replies_delays_nobody() {
 fn requests_that_find_no_memory_are_answered() {
     const ENOMEM: u32 = 12;
     let disk = Memory::new(4096);
-    let server = Running::unix(disk.exports(), Options { large_memory: 4 << 20, ..Options::default() });
+    let server =
+        Running::unix(disk.exports(), ServerSettings { large_memory: 4 << 20, ..ServerSettings::default() });
     let mut client = Client::connect(&server.socket(), true);
     client.send(0, READ, 0, 8 << 20, &[]);
     assert_eq!(client.receive(|_| Some(8 << 20)).1, Reply::Failed(ENOMEM));
@@ -224,7 +229,8 @@ fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
     // As hidden writes do that wait for cover.
     one.gate_writes.store(true, Ordering::SeqCst);
     one.open_gate(false);
-    let server = Running::unix(Exports::levels([zero.byte_disk(), one.byte_disk()]), Options::default());
+    let server =
+        Running::unix(Exports::levels([zero.byte_disk(), one.byte_disk()]), ServerSettings::default());
     let data = noise(5, LARGE);
     let to = |export| {
         let mut client = Client::greet(&server.socket(), 3).unwrap();
@@ -248,7 +254,7 @@ fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
 #[test]
 fn a_client_that_sends_before_it_reads_is_served() {
     let disk = Memory::new(1024);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     let mut client = Client::connect(&server.socket(), true);
     // More replies than the socket holds are due before the last request is sent.
     for i in 0..8 {

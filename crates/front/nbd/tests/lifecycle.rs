@@ -5,7 +5,7 @@ mod harness;
 use harness::client::*;
 use harness::{Memory, Running, run, skipped, text, wait_until};
 use lacuna_contracts::Kind;
-use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
+use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
 use lacuna_testkit::have;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -13,12 +13,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn bind(listen: &Listen) -> lacuna_contracts::Result<Server> {
-    Server::bind(std::slice::from_ref(listen), Memory::new(4).exports(), Options::default())
+    Server::bind(std::slice::from_ref(listen), Memory::new(4).exports(), ServerSettings::default())
 }
 
 #[test]
 fn the_socket_is_private_and_goes_away() {
-    let mut server = Running::unix(Memory::new(4).exports(), Options::default());
+    let mut server = Running::unix(Memory::new(4).exports(), ServerSettings::default());
     let socket = server.socket();
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(server.uri, format!("nbd+unix:///?socket={}", socket.display()));
@@ -70,18 +70,18 @@ fn addresses_that_cannot_be_had_are_refused() {
         assert_eq!(Listen::tcp(nonsense).unwrap_err().kind(), Kind::Usage, "{nonsense}");
     }
     assert_eq!(bind(&Listen::Activated).err().unwrap().kind(), Kind::Usage);
-    let no_certificates = Options { tls: TlsMode::Require, ..Options::default() };
+    let no_certificates = ServerSettings { tls: TlsMode::Require, ..ServerSettings::default() };
     let listen = [Listen::tcp("127.0.0.1:0").unwrap()];
     assert!(Server::bind(&listen, Exports::new(), no_certificates.clone()).is_err());
     let empty = tempfile::tempdir().unwrap();
-    let empty = Options { certificates: Some(empty.path().into()), ..no_certificates };
+    let empty = ServerSettings { certificates: Some(empty.path().into()), ..no_certificates };
     assert_eq!(Server::bind(&listen, Exports::new(), empty).err().unwrap().kind(), Kind::NotFound);
 }
 
 #[test]
 fn stopping_answers_what_was_begun() {
     let disk = Memory::new(16);
-    let mut server = Running::unix(disk.exports(), Options::default());
+    let mut server = Running::unix(disk.exports(), ServerSettings::default());
     let mut client = Client::connect(&server.socket(), true);
     let idle = Client::connect(&server.socket(), true);
     let greeted = Client::greet(&server.socket(), 3).unwrap();
@@ -104,8 +104,8 @@ fn stopping_answers_what_was_begun() {
 #[test]
 fn stopping_while_busy_ends() {
     let disk = Memory::new(256);
-    let options = Options { drain_timeout: Duration::from_secs(60), ..Options::default() };
-    let mut server = Running::unix(disk.exports(), options);
+    let settings = ServerSettings { drain_timeout: Duration::from_secs(60), ..ServerSettings::default() };
+    let mut server = Running::unix(disk.exports(), settings);
     let socket = server.socket();
     let busy: Vec<_> = (0..4)
         .map(|_| {
@@ -131,7 +131,7 @@ fn stopping_while_busy_ends() {
 fn zeroing_at_length_is_given_up_when_the_server_stops() {
     const ESHUTDOWN: u32 = 108;
     let disk = Memory::new(16 << 10);
-    let mut server = Running::unix(disk.exports(), Options::default());
+    let mut server = Running::unix(disk.exports(), ServerSettings::default());
     let mut client = Client::connect(&server.socket(), true);
     let idle = Client::connect(&server.socket(), true);
     disk.gate_writes.store(true, Ordering::SeqCst);

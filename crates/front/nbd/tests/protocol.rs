@@ -5,14 +5,15 @@ mod harness;
 use harness::client::*;
 use harness::{Memory, Random, Running, noise, wait_until};
 use lacuna_contracts::BLOCK_SIZE;
-use lacuna_nbd::{Exports, Options};
+use lacuna_nbd::{Exports, ServerSettings};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 #[test]
 fn options_are_answered_as_the_protocol_says() {
     let (zero, one) = (Memory::new(16), Memory::with(8, true));
-    let server = Running::unix(Exports::levels([zero.byte_disk(), one.byte_disk()]), Options::default());
+    let server =
+        Running::unix(Exports::levels([zero.byte_disk(), one.byte_disk()]), ServerSettings::default());
     let mut client = Client::greet(&server.socket(), 3).unwrap();
     let last = |replies: Vec<(u32, Vec<u8>)>| replies.last().unwrap().0;
 
@@ -67,7 +68,7 @@ fn options_are_answered_as_the_protocol_says() {
 fn the_old_way_in_still_works() {
     use std::io::Read;
     let disk = Memory::new(4);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     for (client_flags, zeroes) in [(1, 124), (3, 0)] {
         let mut client = Client::greet(&server.socket(), client_flags).unwrap();
         client.send_option(OPT_EXPORT_NAME, b"0");
@@ -90,7 +91,7 @@ fn the_old_way_in_still_works() {
 fn requests_of_any_alignment_match_an_array() {
     for structured in [false, true] {
         let disk = Memory::new(64);
-        let server = Running::unix(disk.exports(), Options::default());
+        let server = Running::unix(disk.exports(), ServerSettings::default());
         let mut client = Client::connect(&server.socket(), structured);
         assert_eq!(client.size, 64 * BLOCK_SIZE as u64);
         let mut model = noise(1, client.size as usize);
@@ -125,7 +126,8 @@ fn requests_of_any_alignment_match_an_array() {
 fn many_requests_in_flight_are_all_answered_once() {
     for structured in [false, true] {
         let disk = Memory::new(1024);
-        let server = Running::unix(disk.exports(), Options { workers: 3, ..Options::default() });
+        let server =
+            Running::unix(disk.exports(), ServerSettings { workers: 3, ..ServerSettings::default() });
         let mut client = Client::connect(&server.socket(), structured);
         let contents = noise(3, client.size as usize);
         client.write(0, &contents);
@@ -167,7 +169,7 @@ fn many_requests_in_flight_are_all_answered_once() {
 #[test]
 fn block_status_is_exact_to_the_byte() {
     let disk = Memory::new(64);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     let mut client = Client::connect(&server.socket(), true);
     client.write(8 * 4096, &[1; 3 * 4096]);
     client.write(20 * 4096, &[1; 4096]);
@@ -194,11 +196,11 @@ fn failures_get_a_number_and_the_connection_goes_on() {
         let disk = Memory::new(64);
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hearing = heard.clone();
-        let options = Options {
+        let settings = ServerSettings {
             report: Some(Arc::new(move |e| hearing.lock().unwrap().push(e.to_string()))),
-            ..Options::default()
+            ..ServerSettings::default()
         };
-        let server = Running::unix(disk.exports(), options);
+        let server = Running::unix(disk.exports(), settings);
         let mut client = Client::connect(&server.socket(), structured);
         let size = client.size;
         assert_eq!(client.call(0, READ, size, 1, &[]), Reply::Failed(22));
@@ -236,7 +238,7 @@ fn the_longest_request_is_served() {
     // At least one of that length finds memory at every level.
     let disks = [Memory::new(17_000), Memory::new(17_000)];
     let exports = Exports::levels(disks.iter().map(harness::Memory::byte_disk));
-    let server = Running::unix(exports, Options::default());
+    let server = Running::unix(exports, ServerSettings::default());
     let data = noise(5, 64 << 20);
     for export in ["0", "1"] {
         let mut client = Client::greet(&server.socket(), 3).unwrap();
@@ -251,7 +253,7 @@ fn the_longest_request_is_served() {
 #[test]
 fn flush_and_fua_reach_the_disk_before_the_reply() {
     let disk = Memory::new(16);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     let mut client = Client::connect(&server.socket(), false);
     client.write(0, b"x");
     assert_eq!(disk.flushes.load(Ordering::SeqCst), 0);
@@ -274,7 +276,7 @@ fn flush_and_fua_reach_the_disk_before_the_reply() {
 #[test]
 fn slow_flushes_do_not_hold_up_reads() {
     let disk = Memory::new(16);
-    let server = Running::unix(disk.exports(), Options { workers: 2, ..Options::default() });
+    let server = Running::unix(disk.exports(), ServerSettings { workers: 2, ..ServerSettings::default() });
     let mut client = Client::connect(&server.socket(), true);
     disk.open_gate(false);
     for _ in 0..15 {
@@ -296,7 +298,7 @@ fn slow_flushes_do_not_hold_up_reads() {
 #[test]
 fn connections_see_each_others_writes() {
     let disk = Memory::new(16);
-    let server = Running::unix(disk.exports(), Options::default());
+    let server = Running::unix(disk.exports(), ServerSettings::default());
     let mut clients: Vec<_> = (0..8).map(|i| Client::connect(&server.socket(), i % 2 == 0)).collect();
     assert_ne!(clients[0].flags & (1 << 8), 0, "multiple connections are promised");
     for round in 0..100u64 {

@@ -4,7 +4,7 @@
 pub(crate) mod client;
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, ByteDisk, Disk, Error, Extent, Kind, Result, Status};
-use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle};
+use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -145,19 +145,19 @@ pub(crate) struct Running {
 
 impl Running {
     /// Serves on a unix socket in a fresh directory.
-    pub(crate) fn unix(exports: Exports, options: Options) -> Self {
+    pub(crate) fn unix(exports: Exports, settings: ServerSettings) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listen = Listen::Unix(directory.path().join("nbd.sock"));
-        Self::start(directory, &listen, exports, options)
+        Self::start(directory, &listen, exports, settings)
     }
 
     pub(crate) fn start(
         directory: tempfile::TempDir,
         listen: &Listen,
         exports: Exports,
-        options: Options,
+        settings: ServerSettings,
     ) -> Self {
-        let server = Server::bind(std::slice::from_ref(listen), exports, options).unwrap();
+        let server = Server::bind(std::slice::from_ref(listen), exports, settings).unwrap();
         let (uri, stop) = (server.uris().remove(0), StopHandle::new().unwrap());
         let handle = stop.clone();
         let thread = Some(std::thread::spawn(move || server.run(&handle)));
