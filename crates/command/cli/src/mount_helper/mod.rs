@@ -168,7 +168,7 @@ impl Given {
             let Some(mount) = peer.mount().filter(|_| is_meant) else { continue };
             // Not one that ends just now, or that an automount waits for.
             if at.contains(&mount.mountpoint)
-                && lacuna_mount::is_mounted(&mount.mountpoint)
+                && lacuna_mount::is_mounted(&mount.mountpoint)?
                 && !lacuna_mount::is_automount(&mount.mountpoint)?
             {
                 return expected.map_or(Ok(()), |id| check_there(&mount.mountpoint, id)).map(|()| true);

@@ -97,9 +97,14 @@ pub(crate) fn error(e: &Error) {
 
 /// What a command ends with, of two things that it did. If both failed, the second failure is told at once.
 pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
+    both_told(first, second, error)
+}
+
+/// The same; `say` is told the second failure.
+pub(crate) fn both_told<T>(first: Result<T>, second: Result<()>, say: impl FnOnce(&Error)) -> Result<T> {
     match (first, second) {
         (Err(first), Err(second)) => {
-            error(&second);
+            say(&second);
             Err(first)
         }
         (first, second) => first.and_then(|done| second.map(|()| done)),

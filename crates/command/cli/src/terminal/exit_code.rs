@@ -3,7 +3,7 @@
 use lacuna_storage::Kind;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether whoever started this process knows the exit codes of mount(8).
+/// Whether the program that started this process knows the exit codes of mount(8).
 static FOR_MOUNT: AtomicBool = AtomicBool::new(false);
 
 /// From now on the codes are those of mount(8), which runs this program as a helper.
@@ -11,17 +11,33 @@ pub(crate) fn speak_to_mount() {
     FOR_MOUNT.store(true, Ordering::Relaxed);
 }
 
-/// The exit code for this kind, as the one who started the process knows it.
+/// The exit code for this kind, among the codes that the program knows which started this process.
 pub(crate) fn of(kind: Kind) -> u8 {
     if FOR_MOUNT.load(Ordering::Relaxed) { for_mount(kind) } else { of_command(kind) }
 }
 
-/// In mount(8): 1 for a wrong use or a lack of permissions, 2 for an error of the system, 32 for all that kept it from mounting.
+/// In mount(8): 1 for a wrong use or a lack of permissions, 2 for an error of the system, 32 for all that kept it from mounting. Each
+/// kind has its line, so that the compiler asks where a new one belongs.
 fn for_mount(kind: Kind) -> u8 {
     match kind {
         Kind::Usage | Kind::Permission => 1,
         Kind::Memory => 2,
-        _ => 32,
+        Kind::Passphrase
+        | Kind::NotFound
+        | Kind::Busy
+        | Kind::Corrupt
+        | Kind::RolledBack
+        | Kind::NoSpace
+        | Kind::Io
+        | Kind::FailStop
+        | Kind::ReadOnly
+        | Kind::Exists
+        | Kind::Changed
+        | Kind::Fenced
+        | Kind::TimedOut
+        | Kind::PurgeIncomplete
+        | Kind::NoCover
+        | Kind::Other => 32,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::terminal::settings;
 use crate::verbs::online;
 use crate::verbs::unlock;
 use indicatif::ProgressBar;
-use lacuna_daemon::{Conversation, Heard, Op};
+use lacuna_daemon::{Conversation, Heard, Job};
 use lacuna_storage::{
     BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Error, Kind, OVERWRITTEN, Opening, Result,
     is_of_version_table,
@@ -44,7 +44,7 @@ struct Answer {
 
 /// `lacuna check`.
 pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
-    match online::begin(&args.location, &args.holder, args.expect, |disk| Op::Check { disk })? {
+    match online::begin(&args.location, &args.holder, args.expect, |disk| Job::Check { disk })? {
         Some(begun) => of_server(args, begun.talk, console),
         None => of_closed(args, console),
     }

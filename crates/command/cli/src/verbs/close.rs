@@ -4,7 +4,7 @@ use crate::args::{CloseArgs, ClusterArgs};
 use crate::terminal::console::{self, Console};
 use crate::terminal::working::{self, Looking, Working};
 use crate::verbs::open_at::{Mount, OpenAt};
-use crate::verbs::serve::closing::{self, Closing, Cover, Patience};
+use crate::verbs::serve::closing::{self, Closing, CoverSession, Patience};
 use crate::verbs::status;
 use lacuna_daemon::{Closed, Registry, ServerStatus};
 use lacuna_storage::{Error, Kind, Location, Result};
@@ -125,12 +125,13 @@ fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> 
 /// there are. Level 0 of a disk is closed when the cover of the closing is written, however long its deeper levels took.
 fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, patience: Patience, console: Console) {
     let levels = deepest_first(mounts);
-    let covers = covers(&levels, patience, console);
+    let mut covers = covers(&levels, patience, console);
     let mut stay = Vec::new();
     for mut together in in_turn(&levels) {
         together.retain(|level| level.mount.location.is_none() || !stay.contains(&level.mount.location));
         for level in together.iter().filter(|level| level.number == 0) {
-            cover_of(level, &covers).into_iter().for_each(|cover| cover.wait(console));
+            let its = covers.iter_mut().filter(|(of, _)| *of == level.mount.location);
+            its.for_each(|(_, cover)| cover.wait(console));
         }
         for (level, closed) in together.iter().zip(close_together(&together, &covers, console)) {
             if let Err(e) = closed.map(|closed| tell(closed, console)) {
@@ -166,19 +167,19 @@ fn is_within(inner: &Level, outer: &Level) -> bool {
     inner != outer && inner.starts_with(outer)
 }
 
-type Covers = [(Option<String>, Cover)];
+type Covers = [(Option<String>, CoverSession)];
 
-fn cover_of<'c>(level: &Level, covers: &'c Covers) -> Option<&'c Cover> {
+fn cover_of<'c>(level: &Level, covers: &'c Covers) -> Option<&'c CoverSession> {
     covers.iter().find(|(of, _)| *of == level.mount.location).map(|(_, cover)| cover)
 }
 
 /// Asks for the cover of the closing of each disk whose level 0 is among these.
-fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option<String>, Cover)> {
+fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option<String>, CoverSession)> {
     let mut covers = Vec::new();
     for level in levels.iter().filter(|level| level.has_levels && level.number == 0) {
         let of_disk = |other: &&Level| other.number > 0 && other.mount.location == level.mount.location;
         let hidden = levels.iter().filter(of_disk).map(|other| other.mount.mountpoint.clone()).collect();
-        match Cover::of_mounted(&level.mount.mountpoint, hidden, patience) {
+        match CoverSession::of_mounted(&level.mount.mountpoint, hidden, patience) {
             Ok(cover) => covers.push((level.mount.location.clone(), cover)),
             // Closing it will say as much.
             Err(e) => console.detail(&format!("no cover for the closing: {e}")),
@@ -257,7 +258,7 @@ fn close_together(levels: &[&Level], covers: &Covers, console: Console) -> Vec<R
 
 fn close_one(mountpoint: &Path, closing: Option<Closing>) -> Result<Closed> {
     let closed = lacuna_daemon::close(mountpoint, None);
-    closing.into_iter().for_each(Closing::ended);
+    drop(closing);
     closed
 }
 

@@ -5,22 +5,18 @@ use crate::args::{CreateArgs, DeleteArgs, HidingArg, ShapeArgs};
 use crate::terminal::console::{self, Console};
 use crate::terminal::observer::Removing;
 use crate::terminal::passphrase;
-use lacuna_storage::{
-    Cipher, CreateOptions, Error, FORMATS, Hiding, Kind, Location, Result, Shape, create_with, human,
-};
+use lacuna_storage::{CreateOptions, Error, Hiding, Kind, Result, Shape, create_with, human};
 
 /// `lacuna create`.
 pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
-    let shape = shape(args);
-    check_format(args, &shape)?;
     let options = CreateOptions {
         location: args.location.clone(),
-        shape,
+        shape: shape(args),
         size: args.size.map(|size| size.0),
         cost: cost::from_args(&args.cost)?.unwrap_or_default(),
         force: args.force,
         preallocate: args.preallocate,
-        holder: args.holder.of(&args.location)?,
+        pool_access: args.holder.of(&args.location)?,
     };
     // A script that gives the passphrase means what it says.
     let observer = Removing::new(console, passphrase::is_asked_for(&args.passphrase));
@@ -67,32 +63,6 @@ fn shape(args: &CreateArgs) -> Shape {
         cells_per_write,
         key_bits: args.flash.key_bits.as_deref().and_then(|bits| bits.parse().ok()),
         chip: args.flash.chip,
-    }
-}
-
-/// Refuses options of one format for another.
-fn check_format(args: &CreateArgs, shape: &Shape) -> Result<()> {
-    let refused = |found: &str, expected: &str| {
-        Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
-            .found(found)
-            .expected(expected)
-            .remedy("leave the option away, or choose another --format"))
-    };
-    let format = shape.format.info();
-    if let Some(option) = shape.given().find(|option| !format.settings.contains(option)) {
-        let others = FORMATS.iter().map(|format| format.info()).filter(|of| of.settings.contains(&option));
-        let others: Vec<&str> = others.map(|of| of.name).collect();
-        return refused(&format!("--{option}"), &format!("--format {} with it", others.join(" or ")));
-    }
-    if shape.chip.is_some() && !matches!(args.location, Location::Nand(_)) {
-        return refused("--chip", "a location nand:PATH, for which a simulated chip is made");
-    }
-    match (format.one_cipher, format.one_layout) {
-        (Some(one), _) if shape.cipher.is_some_and(|cipher| cipher != Cipher::Gcm) => {
-            refused("--cipher", one)
-        }
-        (_, Some(one)) if shape.layout.is_some() => refused("--layout", one),
-        _ => Ok(()),
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> 
     let may_lose = MayLose { older: args.older, replace: args.replace };
     let opens = format!("the backup of {}", args.location);
     header::restore(
-        DiskRef { location: &args.location, holder: &holder },
+        DiskRef { location: &args.location, pool_access: &holder },
         &backup,
         may_lose,
         &console,
@@ -67,7 +67,7 @@ pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     };
     match online::header(location, &args.holder, ExpectArgs { expect: None })? {
         Some(medium) => header::repair_open(&OpenHeader { location, medium }, &console, ask)?,
-        None => header::repair(DiskRef { location, holder: &args.holder.of(location)? }, &console, ask)
+        None => header::repair(DiskRef { location, pool_access: &args.holder.of(location)? }, &console, ask)
             .map_err(|e| say_whose(location, e, console))?,
     }
     console.done(&format!("wrote all copies of the header of {location} anew"))

@@ -2,7 +2,7 @@
 
 use crate::args::{ClusterArgs, HolderArgs};
 use crate::verbs::status::canonical_path;
-use lacuna_storage::{ClusterOptions, Error, Holder, Kind, Location, Result};
+use lacuna_storage::{ClusterOptions, Error, Kind, Location, PoolAccess, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl ClusterArgs {
 
 impl HolderArgs {
     /// The same for a verb that one client at a time may do.
-    pub(crate) fn of(&self, location: &Location) -> Result<Holder> {
+    pub(crate) fn of(&self, location: &Location) -> Result<PoolAccess> {
         let cluster = self.cluster.of(location)?;
         not_for_paths(location, "--steal", self.steal)?;
         if location.snapshot().is_some() && self.steal {
@@ -41,7 +41,7 @@ impl HolderArgs {
                 .found(format!("the snapshot {location}, which no client holds"))
                 .remedy("leave it out"));
         }
-        Ok(Holder { cluster, steal: self.steal })
+        Ok(PoolAccess { cluster, steal: self.steal })
     }
 }
 

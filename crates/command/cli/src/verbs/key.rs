@@ -200,10 +200,14 @@ fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlock
     let location = &args.location;
     let keys = match online::header(location, &args.holder, args.expect)? {
         Some(medium) => Keys::unlock_open(&OpenHeader { location, medium }, all, cost, &console, ask)?,
-        None => {
-            Keys::unlock(DiskRef { location, holder: &args.holder.of(location)? }, all, cost, &console, ask)
-                .map_err(|e| say_whose(location, e, console))?
-        }
+        None => Keys::unlock(
+            DiskRef { location, pool_access: &args.holder.of(location)? },
+            all,
+            cost,
+            &console,
+            ask,
+        )
+        .map_err(|e| say_whose(location, e, console))?,
     };
     let given = keys.given();
     match args.keep {

@@ -19,7 +19,7 @@ pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let path = status::canonical_path(path);
     let peers = match Registry::open(None).and_then(|registry| registry.all()) {
         // What is mounted nowhere needs no server.
-        Err(_) if !lacuna_mount::is_mounted(&path) => return Ok(()),
+        Err(_) if !lacuna_mount::is_mounted(&path)? => return Ok(()),
         peers => peers?,
     };
     let is_there = |peer: &&Peer| peer.mount().is_some_and(|mount| mount.mountpoint == path);

@@ -5,7 +5,7 @@ use crate::verbs::in_pool;
 use crate::verbs::place::file_at;
 use crate::verbs::serve::header_wire::RemoteHeader;
 use crate::verbs::status;
-use lacuna_daemon::{Conversation, Meant, MountRecord, Op, Peer, Registry, ServerStatus};
+use lacuna_daemon::{Conversation, Job, Meant, MountRecord, Peer, Registry, ServerStatus};
 use lacuna_storage::{ClusterOptions, DiskId, Location, Medium, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Begun {
     pub mounted: Option<MountRecord>,
 }
 
-/// Begins with the work that `op` makes of the disk that is meant, at the server that has it open. None if this user has no such
+/// Begins with the work that `job` makes of the disk that is meant, at the server that has it open. None if this user has no such
 /// server: the disk is closed then, or another's, which is found out by opening it.
 ///
 /// Errors: [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt) from a server that has another disk than the expected one.
@@ -26,7 +26,7 @@ pub(crate) fn begin(
     location: &Location,
     holder: &HolderArgs,
     ExpectArgs { expect }: ExpectArgs,
-    op: impl FnOnce(Meant) -> Op,
+    job: impl FnOnce(Meant) -> Job,
 ) -> Result<Option<Begun>> {
     let cluster = holder.cluster.of(location)?;
     if holder.steal || location.snapshot().is_some() {
@@ -38,7 +38,7 @@ pub(crate) fn begin(
     }
     // The server compares both: it is its disk that the work is done on.
     let meant = Meant { file: file_at(location), id: expect.map(|id| id.to_string()) };
-    let talk = peer.begin(&op(meant))?;
+    let talk = peer.begin(&job(meant))?;
     Ok(Some(Begun { talk, mounted: peer.mount().cloned() }))
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn header(
     holder: &HolderArgs,
     expect: ExpectArgs,
 ) -> Result<Option<Arc<dyn Medium>>> {
-    let Some(begun) = begin(location, holder, expect, |disk| Op::Header { disk })? else { return Ok(None) };
+    let Some(begun) = begin(location, holder, expect, |disk| Job::Header { disk })? else { return Ok(None) };
     Ok(Some(Arc::new(RemoteHeader::begin(begun.talk)?)))
 }
 

@@ -10,7 +10,9 @@ use crate::verbs::status::{self, Account};
 use crate::verbs::unlock;
 use crate::verbs::vault::many;
 use lacuna_daemon::{Counter, Peer};
-use lacuna_storage::{Access, ClusterOptions, Disk, Error, Holder, Kind, Location, Opening, Result, Uuid};
+use lacuna_storage::{
+    Access, ClusterOptions, Disk, Error, Kind, Location, Opening, PoolAccess, Result, Uuid,
+};
 use serde_json::json;
 
 /// What `statfs` says of btrfs.
@@ -27,7 +29,8 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     let mut servers = status::accounts_of(location, &ClusterOptions::default(), console)?;
     // The disk that a server opened at the same location may have been moved since.
     let uuid = if servers.is_empty() { None } else { meant(location)?.map(|uuid| uuid.to_string()) };
-    servers.retain(|Account { peer, status }| uuid.is_none() || (!status.died && peer.record.uuid == uuid));
+    servers
+        .retain(|Account { peer, status }| uuid.is_none() || (!status.is_dead() && peer.record.uuid == uuid));
     let items = match servers.first() {
         Some(server) => working::show(console, &what, |_| ask(server, uuid.as_deref(), args.expect))?,
         None => closed(args, location, console, &what)?,
@@ -108,16 +111,16 @@ fn meant(location: &Location) -> Result<Option<Uuid>> {
 /// disk than the expected one.
 fn ask(server: &Account, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Counter>> {
     let Account { peer, status } = server;
-    if let Some(mount) = peer.mount().filter(|_| status.died) {
+    if let Some(mount) = peer.mount().filter(|_| status.is_dead()) {
         let at = mount.mountpoint.display();
         return Err(Error::new(Kind::Busy, "cannot purge the disk")
             .found(format!("what a server left that died, at {at}"))
             .remedy(format!("clear it away with `lacuna close {at}`, then try again")));
     }
-    if status.silent {
+    if status.is_silent() {
         return Err(Error::new(Kind::TimedOut, "the disk was not purged")
             .found("a server that does not answer")
-            .expected("an answer within 5 seconds")
+            .expected("an answer")
             .remedy(format!(
                 "if the process was stopped, `kill -CONT {}` lets it go on; then try again",
                 peer.record.pid
@@ -136,7 +139,7 @@ fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -
             crate::terminal::passphrase::to_open(&args.passphrase, &location.to_string(), disk.uuid, open)?;
         unlock::check_id(opened, args.expect.expect, location)
     };
-    let volume = lacuna_storage::unlock(location, &Holder::default(), Access::Write, &console, ask)?;
+    let volume = lacuna_storage::unlock(location, &PoolAccess::default(), Access::Write, &console, ask)?;
     let opening = Opening { budget, purging: None, ..Opening::default() };
     let disk = unlock::open(volume.into_key(false)?, opening)?;
     let purged = working::show(console, what, |_| disk.purge());

@@ -6,7 +6,8 @@ use crate::terminal::working;
 use crate::verbs::in_pool;
 use crate::verbs::online::{self, Begun};
 use crate::verbs::unlock;
-use lacuna_daemon::{Growth, Heard, MountRecord, Op};
+use lacuna_daemon::{Heard, Job, MountRecord};
+use lacuna_mount::Growth;
 use lacuna_storage::{Access, Error, Kind, Result, human};
 use std::fmt::Write;
 
@@ -18,7 +19,7 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
                 "a disk with levels, of the format {}, which keeps its size",
                 disk.format().info().name
             ))
-            .expected("a disk of the format sealed")
+            .expected("a disk without levels")
             .remedy("create a larger one and copy what you need"));
     }
     let size = args.size.map(|size| size.0);
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
         }
     }
     if let Some(begun) =
-        online::begin(&args.location, &args.holder, args.expect, |disk| Op::Resize { disk, size })?
+        online::begin(&args.location, &args.holder, args.expect, |disk| Job::Resize { disk, size })?
     {
         return of_server(args, begun, console);
     }
@@ -81,7 +82,7 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
     } else {
         format!("{} has this size already", args.location)
     };
-    let growth = mounted.as_ref().and_then(|record| Growth::of(record).transpose()).transpose()?;
+    let growth = mounted.as_ref().and_then(|record| growth_of(record).transpose()).transpose()?;
     match (mounted, growth) {
         (Some(record), Some(growth)) if args.grow_fs => {
             // Whatever becomes of the file system, the disk is larger.
@@ -136,8 +137,12 @@ fn kernel_mount(args: &ResizeArgs) -> Result<MountRecord> {
 
 /// Makes the file system as large as its disk, which may have grown before.
 fn grow_file_system(record: &MountRecord, console: Console) -> Result<()> {
-    let growth = Growth::of(record)?.ok_or_else(|| other_type(record))?;
+    let growth = growth_of(record)?.ok_or_else(|| other_type(record))?;
     grow(&growth, record, "the file system has not grown", console)
+}
+
+fn growth_of(record: &MountRecord) -> Result<Option<Growth>> {
+    Growth::of(&record.mountpoint, record.loop_device.as_deref())
 }
 
 /// Runs the tool; `failed` says what is so if it fails.

@@ -6,7 +6,8 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::observer::damaged_copy;
 use crate::terminal::utc::utc;
 use crate::verbs::info::opened::{Told, UNKNOWN};
-use lacuna_storage::vault::{AboutVault, VAULT_VERSION, about};
+use lacuna_storage::format::Params;
+use lacuna_storage::vault::{AboutVault, about};
 use lacuna_storage::{Result, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -35,7 +36,7 @@ fn to_json(dir: &Path, about: &AboutVault, id: Option<&str>) -> Value {
         "location": dir.display().to_string(),
         "header": about.header,
         "id": id,
-        "version": VAULT_VERSION,
+        "version": about.params.describe().version,
         "integrity": about.params.integrity.name(),
         "notes": notes(about),
         "anchor": {
@@ -59,17 +60,13 @@ fn words(dir: &Path, about: &AboutVault, id: Option<String>) -> String {
         }
         None => format!("nothing yet; it would be in {}", about.anchor.display()),
     };
+    let version = about.params.describe().version;
+    let version = version.map_or_else(String::new, |version| format!(" version {version}"));
     let rows = [
         ("location", format!("{}{in_use}", dir.display())),
         ("UUID", about.header.uuid.to_string()),
         ("ID", id.unwrap_or_else(|| UNKNOWN.replace("disk", "vault"))),
-        (
-            "format",
-            format!(
-                "{} version {VAULT_VERSION}, header version {}",
-                about.header.format, about.header.version
-            ),
-        ),
+        ("format", format!("{}{version}, header version {}", about.header.format, about.header.version)),
         ("integrity", about.params.integrity.name().to_owned()),
         ("passphrase cost", cost::words(&about.header.cost)),
         ("generation", about.header.generation.to_string()),

@@ -33,7 +33,7 @@ impl Told {
     /// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase that is given.
     pub(crate) fn of(args: &InfoArgs, about: &About, console: Console) -> Result<Told> {
         let format = about.parameters.format().info();
-        let counts = format.has_levels || format.forgets;
+        let counts = format.has_levels() || format.forgets;
         let in_use = match about.medium {
             AboutMedium::File { in_use, .. } | AboutMedium::Flash { in_use, .. } => in_use,
             AboutMedium::Pool { .. } => true,

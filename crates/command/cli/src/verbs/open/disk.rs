@@ -13,7 +13,7 @@ use crate::verbs::status;
 use crate::verbs::unlock;
 use lacuna_daemon::{HeldFile, Identity, Registry, become_io_flusher};
 use lacuna_fuse::{DiskRequest, MountedDisk, Stopper};
-use lacuna_mount::{Cover, CoverSource, Log, Way};
+use lacuna_mount::{Cover, CoverSource, Log, Program, Way};
 use lacuna_storage::{Disk, Error, FormatId, Key, Kind, OpenDisk, Opening, Result, shell_word};
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
@@ -255,7 +255,8 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
         );
     }
     // Deniability contract: the same words however many levels there are.
-    if args.via != Some(Way::Lklfuse) && disk.has_levels() && working::is_uncovered(levels) {
+    if args.via != Some(Way::Program(Program::Lklfuse)) && disk.has_levels() && working::is_uncovered(levels)
+    {
         console.note(
             "fuse2fs keeps times of access whatever the mount options are: to look at files is to write, and on a deeper level waits \
              for writes of level 0; open it read-only to look only",

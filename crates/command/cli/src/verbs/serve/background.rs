@@ -136,10 +136,7 @@ pub(crate) fn reporter(background: bool, secret: bool) -> Log {
 
 /// What a server ends with, of two things that it did. If both failed, the second failure goes where messages go.
 pub(crate) fn both(first: Result<()>, second: Result<()>, say: &Log) -> Result<()> {
-    if let (Err(_), Err(second)) = (&first, &second) {
-        say(second);
-    }
-    first.and(second)
+    console::both_told(first, second, &**say)
 }
 
 /// One message to the system's log, if there is one: facility daemon, level error.

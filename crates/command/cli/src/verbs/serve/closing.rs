@@ -7,7 +7,7 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::working::{self, Looking};
 use crate::verbs::serve::disk_jobs::GIVE_UP;
 use crate::verbs::status;
-use lacuna_daemon::{Conversation, Heard, Op, Peer, Registry, ServerStatus};
+use lacuna_daemon::{Conversation, Heard, Job, Peer, Registry, ServerStatus};
 use lacuna_storage::{Error, Kind, OpenDisk, Result, human};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -71,23 +71,25 @@ pub(crate) fn wait_on_terminal(disk: &Arc<OpenDisk>, ended_again: impl Fn() -> b
     }
 }
 
-/// The cover, while it is written and until everything is closed. Dropping it lets the server go.
-pub(crate) struct Cover {
+/// The hidden levels that are being closed, each since when.
+type ClosingLevels = Arc<Mutex<Vec<(u64, Instant)>>>;
+
+/// The work of a server that covers a closing, until everything is closed. Dropping it lets the server go.
+pub(crate) struct CoverSession {
     begun: Instant,
-    /// Tells when it was written; ends when it cannot be: closing says why.
-    written: Receiver<Instant>,
+    /// Tells when the cover was written; ends when it cannot be: closing says why. None once it was waited for.
+    written: Option<Receiver<Instant>>,
     /// How long what is closed with it takes to be given up then.
     settle: Duration,
-    /// The hidden levels that are being closed, and since when.
-    closing: Arc<Mutex<Vec<(u64, Instant)>>>,
+    closing: ClosingLevels,
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Cover {
+impl CoverSession {
     /// Of the disk whose level 0 is mounted there. `hidden` are the mount points of its other levels.
     pub(crate) fn of_mounted(level_0: &Path, hidden: Vec<PathBuf>, patience: Patience) -> Result<Self> {
-        let talk = Registry::open(None)?.by_mountpoint(level_0)?.begin(&Op::Cover)?;
+        let talk = Registry::open(None)?.by_mountpoint(level_0)?.begin(&Job::Cover)?;
         let pending = move || {
             // What does not answer is closed.
             patience.tell(hidden.iter().map(|at| pending(&status::at_mountpoint(at))).sum());
@@ -102,7 +104,7 @@ impl Cover {
         tell: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
         let ((writing, written), (end, ended)) = (channel(), channel::<()>());
-        let closing = Arc::new(Mutex::new(Vec::new()));
+        let closing = ClosingLevels::default();
         let given_up = Arc::clone(&closing);
         let work = move || {
             let covered = matches!(talk.hear(), Ok(Heard::Message(_)));
@@ -123,20 +125,30 @@ impl Cover {
         let thread = thread::Builder::new().name("lacuna-closing".into()).spawn(work);
         let thread = thread.map_err(|e| Error::io("cannot cover the closing", &e))?;
         let begun = Instant::now();
-        Ok(Cover { begun, written, settle, closing, end: Some(end), thread: Some(thread) })
+        Ok(CoverSession {
+            begun,
+            written: Some(written),
+            settle,
+            closing,
+            end: Some(end),
+            thread: Some(thread),
+        })
     }
 
     /// A hidden level is being closed. What waits for cover when that is written is given up, unless it is waited for.
     pub(crate) fn closing(&self, level: u64) -> Closing {
-        self.closing.lock().push((level, Instant::now()));
-        Closing { level, of: Arc::clone(&self.closing) }
+        let closing = (level, Instant::now());
+        self.closing.lock().push(closing);
+        Closing { closing, of: Arc::clone(&self.closing) }
     }
 
-    /// Waits until it is written, and for as long on every disk as deeper levels take to be given up then (deniability contract). Once.
-    pub(crate) fn wait(&self, console: Console) {
+    /// Waits until the cover is written, and for as long on every disk as deeper levels take to be given up then (deniability contract).
+    /// A second call has nothing left to wait for.
+    pub(crate) fn wait(&mut self, console: Console) {
+        let Some(written) = self.written.take() else { return };
         working::show(console, "closing: writing cover", |_| {
             // Without cover nothing is given up.
-            let left = self.written.recv().map_or(Duration::ZERO, |written| {
+            let left = written.recv().map_or(Duration::ZERO, |written| {
                 let settled = written.max(self.begun + GRACE) + self.settle;
                 settled.saturating_duration_since(Instant::now())
             });
@@ -145,16 +157,15 @@ impl Cover {
     }
 }
 
-/// A hidden level that is being closed.
+/// A hidden level that is being closed. Dropping it says that it is closed, or stays open: it is not given up any more.
 pub(crate) struct Closing {
-    level: u64,
-    of: Arc<Mutex<Vec<(u64, Instant)>>>,
+    closing: (u64, Instant),
+    of: ClosingLevels,
 }
 
-impl Closing {
-    /// It is closed, or stays open: it is not given up any more.
-    pub(crate) fn ended(self) {
-        self.of.lock().retain(|(level, _)| *level != self.level);
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.of.lock().retain(|other| *other != self.closing);
     }
 }
 
@@ -170,7 +181,7 @@ fn give_up(talk: &mut Conversation, closing: &Mutex<Vec<(u64, Instant)>>) {
     });
 }
 
-impl Drop for Cover {
+impl Drop for CoverSession {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
@@ -187,24 +198,24 @@ pub(crate) fn close_served(peer: &Peer, patience: Patience) -> Result<()> {
     Ok(())
 }
 
-/// The cover of the disk that is served, written, and what is pending with it if that is waited for. None of a disk without
-/// levels, nor where the server does not write it: closing it says why.
-fn cover_served(peer: &Peer, patience: Patience) -> Option<Cover> {
+/// The cover of the disk that is served, written, and what is pending with it if that is waited for; with the hidden levels, which are
+/// being closed until the server is. None of a disk without levels, nor where the server does not write it: closing it says why.
+fn cover_served(peer: &Peer, patience: Patience) -> Option<(CoverSession, Vec<Closing>)> {
     let account = match peer.status() {
         Ok(account) if has_levels(&account) => account,
         _ => return None,
     };
-    let talk = peer.begin(&Op::Cover);
-    match talk.and_then(|talk| Cover::begin(talk, patience, 2 * LOOK_EVERY, || ())) {
-        Ok(cover) => {
+    let talk = peer.begin(&Job::Cover);
+    match talk.and_then(|talk| CoverSession::begin(talk, patience, 2 * LOOK_EVERY, || ())) {
+        Ok(mut cover) => {
             // Requests of clients may wait for cover, until the server ends.
             let levels = account.counters().filter(|(name, level)| *name == "level" && *level > 0);
-            let _closing: Vec<Closing> = levels.map(|(_, level)| cover.closing(level)).collect();
+            let closing: Vec<Closing> = levels.map(|(_, level)| cover.closing(level)).collect();
             cover.wait(patience.console);
             if patience.waits {
                 wait_for_pending(peer, patience);
             }
-            Some(cover)
+            Some((cover, closing))
         }
         Err(_) => None,
     }
@@ -221,7 +232,7 @@ fn wait_for_pending(peer: &Peer, patience: Patience) {
                 working.tell(stage.within("closing", "what is served"));
             }
         });
-        let flush = || peer.begin(&Op::Flush)?.hear().map(drop);
+        let flush = || peer.begin(&Job::Flush)?.hear().map(drop);
         wait_while(|| pending(&peer.status()), flush);
     });
 }
@@ -282,9 +293,30 @@ mod tests {
 
     #[test]
     fn levels_that_are_closed_at_once_are_given_up_each_for_itself() {
-        let closing = Arc::new(Mutex::new(vec![(1, Instant::now()), (2, Instant::now())]));
-        Closing { level: 2, of: Arc::clone(&closing) }.ended();
-        let left: Vec<u64> = closing.lock().iter().map(|(level, _)| *level).collect();
-        assert_eq!(left, [1]);
+        let levels = [(1, Instant::now()), (2, Instant::now())];
+        let all = ClosingLevels::default();
+        all.lock().extend(levels);
+        let [one, two] = levels.map(|closing| Closing { closing, of: Arc::clone(&all) });
+        // It was closed, or refused to be, or its thread panicked.
+        drop(two);
+        assert_eq!(*all.lock(), levels[..1]);
+        drop(one);
+        assert!(all.lock().is_empty());
+    }
+
+    #[test]
+    fn cover_is_waited_for_once() {
+        let (writing, written) = channel();
+        writing.send(Instant::now()).unwrap();
+        let settle = Duration::from_millis(200);
+        let (closing, end, thread) = (ClosingLevels::default(), None, None);
+        let begun = Instant::now().checked_sub(GRACE).unwrap();
+        let mut cover = CoverSession { begun, written: Some(written), settle, closing, end, thread };
+        let start = Instant::now();
+        cover.wait(Console::new(true, false));
+        assert!(start.elapsed() >= settle / 2);
+        let start = Instant::now();
+        cover.wait(Console::new(true, false));
+        assert!(start.elapsed() < settle / 2);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::terminal::settings;
 use crate::verbs::serve::header_wire;
-use lacuna_daemon::{Exchange, FileIdentity, JobHandler, Meant, Op};
+use lacuna_daemon::{Exchange, FileIdentity, Job, JobHandler, Meant};
 use lacuna_storage::{BadBlock, Disk, DiskId, Error, Kind, OpenDisk, Result, human, is_of_version_table};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
@@ -141,21 +141,20 @@ fn until_it_leaves(disk: &OpenDisk, exchange: &mut Exchange) -> Result<()> {
 }
 
 impl JobHandler for DiskJobs {
-    fn run(&self, op: &Op, exchange: &mut Exchange) -> Result<Value> {
+    fn run(&self, job: &Job, exchange: &mut Exchange) -> Result<Value> {
         let disk = self.disk.upgrade().ok_or_else(|| Error::new(Kind::Busy, "the disk is being closed"))?;
-        match op {
+        match job {
             // These are asked for where it is open: it is this disk that is meant.
-            Op::Cover => closing(&disk, exchange),
-            Op::Flush => disk.levels()[0].flush().map(|()| Value::Null),
-            Op::Check { disk: meant } => self.check_meant(meant).and_then(|()| self.check(&disk, exchange)),
-            Op::Header { disk: meant } => {
+            Job::Cover => closing(&disk, exchange),
+            Job::Flush => disk.levels()[0].flush().map(|()| Value::Null),
+            Job::Check { disk: meant } => self.check_meant(meant).and_then(|()| self.check(&disk, exchange)),
+            Job::Header { disk: meant } => {
                 self.check_meant(meant)?;
                 header_wire::serve(&disk.lease_header()?, exchange)
             }
-            Op::Resize { disk: meant, size } => {
+            Job::Resize { disk: meant, size } => {
                 self.check_meant(meant).and_then(|()| resize(&disk, *size, exchange))
             }
-            Op::Status | Op::Close | Op::Purge { .. } | Op::Stat { .. } => Err(op.unknown()),
         }
     }
 }

@@ -4,8 +4,9 @@
 //! Only bytes of the header cross, which lie on the medium for everybody to read. Passphrases and keys stay with the one who
 //! gives the command, and nothing is written but what the server's own lock allows.
 
+use crate::terminal::settings;
 use data_encoding::HEXLOWER;
-use lacuna_daemon::{Conversation, Exchange, Heard};
+use lacuna_daemon::{Conversation, Exchange, Heard, Refusal};
 use lacuna_storage::{Error, HeaderLease, Kind, Medium, ReadExtent, Result, WriteExtent};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -13,19 +14,19 @@ use std::time::Duration;
 
 /// The most bytes of one message: a copy of the header.
 const MOST: usize = 16384;
-/// How long a person may think about a passphrase while nobody else can change the header.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// How long a person may think about a passphrase while no other client can change the header.
+const PASSPHRASE_WITHIN: Duration = Duration::from_secs(600);
 
 /// Answers one who changes the header, until it leaves.
 pub(crate) fn serve(lease: &HeaderLease<'_>, exchange: &mut Exchange) -> Result<Value> {
     exchange.tell(&json!({ "len": lease.medium_len() }))?;
-    while let Some(message) = exchange.hear(PATIENCE)? {
+    while let Some(message) = exchange.hear(PASSPHRASE_WITHIN)? {
         if message["end"] == true {
             break;
         }
         let answer = perform(lease, &message).unwrap_or_else(|e| {
             // The other side may go on without what failed, as with a copy that cannot be read.
-            json!({ "failed": { "kind": e.kind(), "error": e.to_string() } })
+            json!({ "failed": Refusal::of(&e, settings::full_name) })
         });
         exchange.tell(&answer)?;
     }
@@ -84,8 +85,8 @@ impl RemoteHeader {
             Heard::Message(answer) => match answer.get("failed") {
                 None => Ok(answer),
                 Some(failed) => {
-                    let kind = serde_json::from_value(failed["kind"].clone()).unwrap_or(Kind::Other);
-                    Err(Error::new(kind, failed["error"].as_str().unwrap_or("the server failed")))
+                    let refusal = serde_json::from_value::<Refusal>(failed.clone());
+                    Err(refusal.map_or_else(|_| misunderstood(), Refusal::error))
                 }
             },
             Heard::Done(_) => Err(misunderstood()),

@@ -21,8 +21,8 @@ use crate::verbs::serve::pid_file::PidFile;
 use crate::verbs::serve::served::{NbdState, Served};
 use crate::verbs::status;
 use crate::verbs::unlock;
-use lacuna_daemon::{HeldFile, Identity, Instance, JobHandler, Jobs};
-use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
+use lacuna_daemon::{HeldFile, Identity, Instance, JobHandler, Jobs, log_failure};
+use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
 use lacuna_storage::{ByteDisk, Disk, Error, Kind, OpenDisk, Opening, Result, Site};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -33,9 +33,6 @@ use std::time::Duration;
 
 /// Threads of a connection while requests wait for a network: as many requests make progress at once.
 const WORKERS_OVER_NETWORK: usize = 64;
-/// Failures that are told one by one. The reader of standard error may have stopped, and a server that went on
-/// would come to wait for them.
-const TOLD: u64 = 32;
 
 /// How often a server looks whether its disk is still its own.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -229,39 +226,35 @@ fn serve_disk(
         }
         // `lacuna status` shows it.
         *remembered.lock() = Some(e.clone());
-        match failures.fetch_add(1, Ordering::Relaxed) {
-            0..TOLD => say(e),
-            TOLD => say(&Error::new(Kind::Io, "more requests failed; `lacuna status` shows the last one")),
-            _ => {}
-        }
+        log_failure(e, failures.fetch_add(1, Ordering::Relaxed), &say);
     };
     // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
     let jobs = Jobs::new(Some(jobs), Arc::new(|| Ok(())), settings::full_name);
     let (working, file) = (jobs.clone(), Arc::clone(&identity.file));
-    let mut options = Options {
+    let mut server_settings = ServerSettings {
         in_use: Some(Arc::new(move || working.is_at_work() || file.is_deleted())),
         report: Some(Arc::new(report)),
         max_connections: usize::from(args.max_connections),
         idle_timeout: args.idle.idle_timeout,
-        ..Options::default()
+        ..ServerSettings::default()
     };
     let holder = args.holder.of(&args.location)?;
     let site = Site::of(&args.location, &holder.cluster);
     if site.target().is_some() {
-        options.max_workers = WORKERS_OVER_NETWORK;
+        server_settings.max_workers = WORKERS_OVER_NETWORK;
     }
     if let Some(workers) = args.workers {
-        options.workers = usize::from(workers);
-        options.max_workers = options.max_workers.max(options.workers);
+        server_settings.workers = usize::from(workers);
+        server_settings.max_workers = server_settings.max_workers.max(server_settings.workers);
     }
-    options.tls = match (&args.tls_dir, args.tls) {
+    server_settings.tls = match (&args.tls_dir, args.tls) {
         (None, _) => TlsMode::Off,
         (Some(_), Some(Tls::Allow)) => TlsMode::Allow,
         (Some(_), _) => TlsMode::Require,
     };
-    options.certificates.clone_from(&args.tls_dir);
+    server_settings.certificates.clone_from(&args.tls_dir);
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
-    let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
+    let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), server_settings)?;
     let uris = server.uris();
     let state = NbdState { stop: stop.clone(), last_error, level_0: levels[0].clone() };
     let served = Served::start(identity, uris.clone(), &levels, state, jobs);

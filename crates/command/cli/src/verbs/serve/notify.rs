@@ -12,10 +12,10 @@ use sd_notify::NotifyState;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How much more time is asked for at once, which is more often than it runs out.
+/// How much more time is asked for at once. It is asked for every second, so that it does not run out while the server gets on.
 const MORE: Duration = Duration::from_secs(30);
 /// How long what is left may stay the same while the process still writes.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const WRITES_WITHIN: Duration = Duration::from_secs(1800);
 
 /// Whether the process was told to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
@@ -83,7 +83,7 @@ impl Ending {
             self.most = (now, written);
         }
         let since = |at: Instant| now.saturating_duration_since(at);
-        since(self.least.0) < MORE || (since(self.most.0) < MORE && since(self.least.0) < PATIENCE)
+        since(self.least.0) < MORE || (since(self.most.0) < MORE && since(self.least.0) < WRITES_WITHIN)
     }
 }
 
@@ -106,11 +106,10 @@ mod tests {
         assert!(!ending.gets_on(at(40), Some(100), 0));
         // It does again, and then only the process writes, as one does that makes cover.
         assert!(ending.gets_on(at(50), Some(90), 5));
-        let patience = PATIENCE.as_secs();
+        let limit = WRITES_WITHIN.as_secs();
         assert!(
-            ending.gets_on(at(50 + patience - 1), Some(90), 6)
-                && !ending.gets_on(at(50 + patience), Some(90), 7)
+            ending.gets_on(at(50 + limit - 1), Some(90), 6) && !ending.gets_on(at(50 + limit), Some(90), 7)
         );
-        assert!(ending.gets_on(at(60 + patience), Some(80), 7));
+        assert!(ending.gets_on(at(60 + limit), Some(80), 7));
     }
 }

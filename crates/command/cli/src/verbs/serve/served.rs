@@ -2,7 +2,7 @@
 
 use crate::terminal::settings;
 use lacuna_daemon::{
-    Front, Identity, Instance, Jobs, Record, Server, ServerState, Service, StatusSource, Waiting,
+    ClosingClient, Front, Identity, Instance, Jobs, Record, Server, ServerState, Service, StatusSource,
     default_run_base,
 };
 use lacuna_nbd::StopHandle;
@@ -16,7 +16,7 @@ pub(crate) struct NbdState {
     pub stop: StopHandle,
     /// The last request that failed.
     pub last_error: Arc<Mutex<Option<Error>>>,
-    /// It may grow.
+    /// The level whose length is told: a client may make it larger (`resize`) while the server runs.
     pub level_0: ByteDisk,
 }
 
@@ -38,7 +38,7 @@ impl ServerState for NbdState {
 pub(crate) struct Served {
     server: Server,
     /// Clients that asked for the end, and wait for it.
-    waiting: Arc<Mutex<Vec<Waiting>>>,
+    waiting: Arc<Mutex<Vec<ClosingClient>>>,
     instance: Instance,
 }
 
@@ -55,7 +55,7 @@ impl Served {
     ) -> Result<Served> {
         let instance = Instance::of_server(&default_run_base()?, &identity.location)?;
         let record = Record::new(&identity, Front::Nbd { uris }, levels[0].read_only());
-        let (waiting, stop) = (Arc::<Mutex<Vec<Waiting>>>::default(), state.stop.clone());
+        let (waiting, stop) = (Arc::<Mutex<Vec<ClosingClient>>>::default(), state.stop.clone());
         let closing = Arc::clone(&waiting);
         let service = Service {
             record: record.clone(),
@@ -81,7 +81,7 @@ impl Served {
     }
 
     /// Stops listening, and gives the clients that wait to hear that the disk is closed, and what others find it by until then.
-    pub(crate) fn end(self) -> (Vec<Waiting>, Instance) {
+    pub(crate) fn end(self) -> (Vec<ClosingClient>, Instance) {
         let Served { server, waiting, instance } = self;
         drop(server);
         (std::mem::take(&mut *waiting.lock()), instance)

@@ -103,7 +103,7 @@ fn accounts(peers: Vec<Peer>, console: Console) -> Vec<Account> {
         Err(e) => {
             console.detail(&settings::words(&e));
             // One that ended at this moment, or does not listen yet, is not there. Any other is, whatever is wrong with it.
-            let status = (e.kind() != Kind::NotFound).then(|| ServerStatus::silent(peer.record.clone()));
+            let status = (e.kind() != Kind::NotFound).then(|| ServerStatus::of_silent(peer.record.clone()));
             status.map(|status| Account { peer, status })
         }
     };
@@ -111,7 +111,7 @@ fn accounts(peers: Vec<Peer>, console: Console) -> Vec<Account> {
     accounts.sort_by_key(|Account { peer, status }| {
         let level =
             status.counters().next().filter(|(name, _)| *name == "level").map_or(0, |(_, level)| level);
-        (status.died, peer.mount().is_some(), peer.record.location.clone(), level)
+        (status.is_dead(), peer.mount().is_some(), peer.record.location.clone(), level)
     });
     accounts
 }
