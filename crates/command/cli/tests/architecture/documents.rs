@@ -1,16 +1,23 @@
-//! Documents name files of the code that are there.
+//! Documents name files of the code that are there, and two pages say in which file a type or a function is.
 
 use crate::workspace::{Crate, crates, root, texts};
+use std::path::Path;
 
 /// The folders of a crate whose files documents name.
 const INSIDE: [&str; 3] = ["src", "tests", "examples"];
 /// What tells of earlier times.
 const OLD: &str = "CHANGELOG.md";
+/// Pages that name files by the ends of their paths, and what is in them.
+const PAGES: [&str; 2] = ["docs/architecture.md", "docs/papers.md"];
+
+/// The words of a text that may be paths.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let is_of_path = |c: char| c.is_alphanumeric() || "_-./".contains(c);
+    text.split(move |c: char| !is_of_path(c)).map(|word| word.trim_end_matches(['.', '/']))
+}
 
 /// The paths of files and folders in a text: those that begin with `crates/`, and those that begin with the folder of a crate.
 fn paths(text: &str, crates: &[Crate]) -> Vec<String> {
-    let is_of_path = |c: char| c.is_alphanumeric() || "_-./".contains(c);
-    let words = text.split(|c: char| !is_of_path(c)).map(|word| word.trim_end_matches(['.', '/']));
     let path = |word: &str| {
         let (first, rest) = word.split_once('/')?;
         if first == "crates" {
@@ -20,7 +27,92 @@ fn paths(text: &str, crates: &[Crate]) -> Vec<String> {
         let inside = rest.split('/').next()?;
         INSIDE.contains(&inside).then(|| format!("crates/{}/{word}", one.layer))
     };
-    words.filter_map(path).collect()
+    words(text).filter_map(path).collect()
+}
+
+fn is_of_code(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|ending| ending == "rs")
+}
+
+/// The names of files of code in a text.
+fn files_in(text: &str) -> Vec<&str> {
+    words(text).map(|word| word.trim_start_matches("../")).filter(|word| is_of_code(word)).collect()
+}
+
+/// The files of code that a name may mean: it is the end of the path, in which `src` may be left out.
+fn meant<'f>(name: &str, files: &'f [(String, String)]) -> Vec<&'f (String, String)> {
+    let is_whole = |before: &str| before.is_empty() || before.ends_with('/');
+    let is_end = |path: &str| path.strip_suffix(name).is_some_and(is_whole);
+    files.iter().filter(|(path, _)| is_end(path) || is_end(&path.replacen("/src/", "/", 1))).collect()
+}
+
+/// Whether a word is the name of a type or a function, or both as in `Type::function`.
+fn is_item(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "_:".contains(c))
+}
+
+/// What rows of tables say to be in a file, with the name of that file: "`wait` and `Queue::put` in `queue.rs`".
+fn in_tables(text: &str) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    for cell in text.lines().filter(|line| line.starts_with('|')).flat_map(|row| row.split('|')) {
+        let mut parts = cell.split('`');
+        let mut items: Vec<&str> = Vec::new();
+        while let (Some(before), Some(quoted)) = (parts.next(), parts.next()) {
+            if is_of_code(quoted) && [" in ", " of "].contains(&before) {
+                found.extend(items.iter().map(|item| (*item, quoted)));
+            }
+            if !is_item(quoted) || ![", ", " and "].contains(&before) {
+                items.clear();
+            }
+            if is_item(quoted) {
+                items.push(quoted);
+            }
+        }
+    }
+    found
+}
+
+/// What lines of a trace say to be in a file, with the name of that file: `Queue::put   queue.rs   in memory`.
+fn in_traces<'t>(text: &'t str) -> Vec<(&'t str, &'t str)> {
+    let step = |line: &'t str| {
+        let mut words = line.split_whitespace();
+        let (item, file) = (words.next()?, words.next()?);
+        (is_item(item) && item.contains("::") && is_of_code(file)).then_some((item, file))
+    };
+    text.lines().filter_map(step).collect()
+}
+
+/// Whether all names of an item stand in a text.
+fn has(text: &str, item: &str) -> bool {
+    let mut names = item.split("::");
+    names.all(|name| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name))
+}
+
+/// The files of code that a name may mean: those in some folders, or if there are none, all.
+fn meant_in<'f>(folders: &[String], name: &str, files: &'f [(String, String)]) -> Vec<&'f (String, String)> {
+    let all = meant(name, files);
+    let is_inside = |path: &str| folders.iter().any(|folder| Path::new(path).starts_with(folder));
+    let inside: Vec<_> = all.iter().copied().filter(|(path, _)| is_inside(path)).collect();
+    if inside.is_empty() { all } else { inside }
+}
+
+/// What a page says of files of code, and is not so. A table means files in the folders of `crates/` that stand above it in its section first.
+fn lost(page: &str, files: &[(String, String)]) -> Vec<String> {
+    let missing = files_in(page).into_iter().filter(|name| meant(name, files).is_empty());
+    let mut found: Vec<String> = missing.map(|name| format!("no file {name}")).collect();
+    let anywhere: &[String] = &[];
+    for section in page.split("\n## ") {
+        let above = paths(section.split("\n|").next().unwrap_or(""), &[]);
+        let tables = in_tables(section).into_iter().map(|(item, name)| (item, name, &above[..]));
+        let traces = in_traces(section).into_iter().map(|(item, name)| (item, name, anywhere));
+        for (item, name, folders) in tables.chain(traces) {
+            let looked_at = meant_in(folders, name, files);
+            if !looked_at.is_empty() && !looked_at.iter().any(|(_, text)| has(text, item)) {
+                found.push(format!("no {item} in {name}"));
+            }
+        }
+    }
+    found
 }
 
 #[test]
@@ -37,9 +129,43 @@ fn documents_name_files_that_are_there() {
 }
 
 #[test]
+fn pages_say_where_code_is() {
+    let root = root();
+    let files = texts(&root, ".rs");
+    for page in PAGES {
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        let (names, items) = (files_in(&text).len(), in_tables(&text).len() + in_traces(&text).len());
+        assert!(names > 100 && items > 40, "{page}: {names} files, {items} items");
+        assert_eq!(lost(&text, &files), [""; 0], "in {page}, and not in the code");
+    }
+}
+
+#[test]
 fn paths_are_found_in_a_text() {
     let vault = Crate { folder: "vault".into(), layer: "formats".into(), ..Crate::default() };
     let text = "See `crates/base/nand`, (vault/src/tree.rs); `vault/tests`. Not tests/a.rs, docs/vault/src, vault/levels.rs or crates/*/tests.\n";
     let expected = ["crates/base/nand", "crates/formats/vault/src/tree.rs", "crates/formats/vault/tests"];
     assert_eq!(paths(text, &[vault]), expected);
+}
+
+#[test]
+fn code_that_is_elsewhere_is_found() {
+    let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+    let files = [
+        file("crates/formats/deniable/src/queue.rs", "impl Queue { fn put() {} }"),
+        file("crates/parts/levels/src/queue.rs", "fn wait() {}"),
+    ];
+    let lost = |page: &str| lost(page, &files);
+    let there = "`queue.rs`, `levels/queue.rs`, crates/parts/levels/src/queue.rs, `trace_*.rs`.";
+    assert_eq!(lost(there), [""; 0]);
+    assert_eq!(lost("`vault/queue.rs`, `ueue.rs`"), ["no file vault/queue.rs", "no file ueue.rs"]);
+    assert_eq!(lost("| §1 | `wait` in `queue.rs` | `Queue::put` in `queue.rs` |\n"), [""; 0]);
+    let row = "| `x`; `put`, `gone` and `Queue::wait` in `levels/queue.rs` |\n";
+    let expected = ["put", "gone", "Queue::wait"].map(|item| format!("no {item} in levels/queue.rs"));
+    assert_eq!(lost(row), expected);
+    // A section tells of which crate it is.
+    let page = "# Page\n\n## A\nIn `crates/formats/deniable`.\n\n| `wait` in `queue.rs` |\n## B\n| `wait` in `queue.rs` |\n";
+    assert_eq!(lost(page), ["no wait in queue.rs"]);
+    let trace = "  Queue::put   queue.rs   in memory\n  Queue::get   queue.rs\n";
+    assert_eq!(lost(trace), ["no Queue::get in queue.rs"]);
 }

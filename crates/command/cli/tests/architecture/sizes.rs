@@ -6,7 +6,7 @@ const MOST_LINES: usize = 500;
 const MOST_LINES_OF_FUNCTION: usize = 100;
 /// A function should have fewer lines.
 const LONG: usize = 70;
-/// How many functions have more. The number only falls.
+/// How many functions have more. The number only falls: if there are fewer, it is lowered.
 const LONG_FUNCTIONS: usize = 4;
 /// Where our code is.
 const FOLDERS: [&str; 4] = ["crates", "papers", "fuzz", "examples"];
@@ -50,19 +50,18 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
     begin.filter_map(|(at, name)| Some((name, length(&lines[at..])?))).collect()
 }
 
-/// Files and functions that are too long, and how many functions are long.
-fn findings(files: &[(String, String)]) -> (Vec<String>, usize) {
-    let (mut found, mut long) = (Vec::new(), 0);
+/// Files and functions that are too long, and functions that are long.
+fn findings(files: &[(String, String)]) -> (Vec<String>, Vec<String>) {
+    let (mut found, mut long) = (Vec::new(), Vec::new());
     for (file, text) in files {
         let lines = text.lines().count();
         if lines > MOST_LINES {
             found.push(format!("{file} has {lines} lines"));
         }
         for (name, lines) in functions(text) {
-            long += usize::from(lines > LONG);
-            if lines > MOST_LINES_OF_FUNCTION {
-                found.push(format!("{file}: {name} has {lines} lines"));
-            }
+            let told = || format!("{file}: {name} has {lines} lines");
+            long.extend((lines > LONG).then(told));
+            found.extend((lines > MOST_LINES_OF_FUNCTION).then(told));
         }
     }
     (found, long)
@@ -79,11 +78,7 @@ fn files_and_functions_are_short() {
     assert!(files.len() > 500, "{} files", files.len());
     let (found, long) = findings(&files);
     assert_eq!(found, [""; 0]);
-    assert!(
-        long <= LONG_FUNCTIONS,
-        "{long} functions have more than {LONG} lines; expected {LONG_FUNCTIONS}"
-    );
-    assert!(long == LONG_FUNCTIONS, "{long} functions have more than {LONG} lines: lower LONG_FUNCTIONS");
+    assert_eq!(long.len(), LONG_FUNCTIONS, "functions of more than {LONG} lines: {long:#?}");
 }
 
 #[test]
@@ -92,11 +87,12 @@ fn what_is_too_long_is_found() {
         format!("    pub(crate) fn f(\n        a: u8,\n    ) {{\n{}    }}\n", "\n".repeat(lines - 4))
     };
     let file = |text: String| [("a.rs".to_owned(), text)];
-    assert_eq!(findings(&file(text(70))), (vec![], 0));
-    assert_eq!(findings(&file(text(71))), (vec![], 1));
-    assert_eq!(findings(&file(text(101))), (vec!["a.rs: f has 101 lines".to_owned()], 1));
-    assert_eq!(findings(&file("\n".repeat(500))), (vec![], 0));
-    assert_eq!(findings(&file("\n".repeat(501))), (vec!["a.rs has 501 lines".to_owned()], 0));
+    let told = |found: &str| vec![found.to_owned()];
+    assert_eq!(findings(&file(text(70))), (vec![], vec![]));
+    assert_eq!(findings(&file(text(71))), (vec![], told("a.rs: f has 71 lines")));
+    assert_eq!(findings(&file(text(101))), (told("a.rs: f has 101 lines"), told("a.rs: f has 101 lines")));
+    assert_eq!(findings(&file("\n".repeat(500))), (vec![], vec![]));
+    assert_eq!(findings(&file("\n".repeat(501))), (told("a.rs has 501 lines"), vec![]));
 }
 
 #[test]

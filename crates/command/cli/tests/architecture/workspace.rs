@@ -32,6 +32,7 @@ pub(crate) fn crates() -> Vec<Crate> {
         .current_dir(root())
         .output()
         .unwrap();
+    assert!(out.status.success(), "cargo metadata, {}: {}", out.status, String::from_utf8_lossy(&out.stderr));
     parse(&serde_json::from_slice(&out.stdout).unwrap())
 }
 
