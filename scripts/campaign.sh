@@ -15,6 +15,9 @@
 # The programs are built once for the code that is checked out, and copied: an edit or a build beside a campaign changes nothing that it
 # plays, and a later run goes on without building. A range that was played for the same code is not played again, so a run that was
 # interrupted goes on where it was. The same seed gives the same digest. Of code with changes that are not committed nothing is noted.
+#
+# A range begins at a million times its seed, as LACUNA_SEED. Plays count on from there, by one for each run or disk at most, so ranges of up
+# to a million cuts, openings or runs have no seed in common. The seed that a failed test prints is its LACUNA_SEED, not one of this script.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -75,8 +78,8 @@ range() { # DIR NAME CRATE FIRST COUNT TARGET...
     : >"$log"
     began=$(date +%s)
     for target in "$@"; do
-        # In the folder of the crate, as under cargo. Some tests count on from the seed.
-        if ! (cd crates/*/"$crate" && LACUNA_CUTS=$count LACUNA_LIES=$count LACUNA_GAMES=$count LACUNA_SEED=$((first * 1000)) \
+        # In the folder of the crate, as under cargo.
+        if ! (cd crates/*/"$crate" && LACUNA_CUTS=$count LACUNA_LIES=$count LACUNA_GAMES=$count LACUNA_SEED=$((first * 1000000)) \
             "$dir/programs/$crate-$target" --nocapture) >>"$log" 2>&1; then
             tail -n 40 "$log" >&2
             echo "$name, seed $first: $target FAILED; the log is $log" >&2

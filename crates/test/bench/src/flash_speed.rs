@@ -18,7 +18,7 @@ use std::time::Instant;
 
 /// Processor time to the same disk without keys.
 const MOST: f64 = 1.11;
-/// What paper 003 measured, in MiB/s: UBIFS and UBIFSec, reads and writes (Table 3).
+/// What DNEFS measured, in MiB/s: UBIFS and UBIFSec, reads and writes (Table 3).
 const PAPER: &str = "0.77 (reads) and 0.81 (writes)";
 
 /// The figures.

@@ -1,4 +1,4 @@
-//! The figures of paper 004, drawn from our runs: its figure 3, throughput by request size, and its figure 4, what
+//! The figures of Harnik et al., drawn from our runs: its figure 3, throughput by request size, and its figure 4, what
 //! a random IV costs on writes. The paper's text gives ranges alone, which are drawn as bands.
 
 use crate::disks::SIZES;

@@ -1,4 +1,4 @@
-//! The schemes of paper 002 beside each other in a vault, mounted and without a mount, and beside the same
+//! The schemes of EINT beside each other in a vault, mounted and without a mount, and beside the same
 //! vault without integrity.
 
 use crate::measured::Stable;

@@ -1,4 +1,4 @@
-//! Measures of the schemes of paper 002 that two runs on one commit agree on: vaults that are open together in this process do
+//! Measures of the schemes of EINT that two runs on one commit agree on: vaults that are open together in this process do
 //! short slices of the same act in turns, on one processor, as the servers of `side_by_side` do. The host of a machine can slow one kind of
 //! work for minutes, so the sessions are spread over the time that the section takes.
 //!

@@ -4,7 +4,7 @@
 //! (docs/threat-model.md). The same seed gives the same game, and the same digest. Disks, stores and vaults are made by the
 //! fixtures of the formats' own tests.
 
-use lacuna_sim::cuts::setting;
+use lacuna_sim::setting;
 
 /// How many games are played: as many as `LACUNA_GAMES` says, or else `default`.
 pub fn games(default: u64) -> u64 {

@@ -153,7 +153,7 @@ fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
     // What follows from public randomness is compared byte for byte. Hedging makes all of it another draw.
     lacuna_crypto::witness::never_hedge();
     let params = params();
-    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
     recorder.keep_contents(true);
     let faulty = Arc::new(FaultMedium::new(recorder.clone()));
     let medium: Arc<dyn Medium> =

@@ -3,7 +3,7 @@
 //! checkpoints are read as they are, or first reads of all places, it reads as the latest: no older end of the log, and no older
 //! map, is taken for the one that was found.
 //!
-//! `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the seed.
+//! `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the first seed.
 
 #[path = "../../../formats/deniable/tests/fixture/mod.rs"]
 mod fixture;

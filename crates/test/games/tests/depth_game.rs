@@ -1,8 +1,9 @@
-//! The games of the papers (000, section 2.2) at every depth *d*: the keys of levels 0 to *d* are known, and whether there is a
-//! level *d* + 1 must not show, whatever is done on it: neither in the place, length and order of any write nor in anything
-//! that the keys open. Where that level had more pending than closing takes along, its game ends as the one without it does on a
-//! medium that fails at that moment. Without threads everything is compared; with threads, on a medium that hesitates, all that the keys
-//! open, batch by batch, for the order of writes in place depends on speed.
+//! The games of the papers (PD-DM, section 2.2) against `oblivious` at every depth *d* (those against `deniable` at every depth are in
+//! `deniable_game.rs`): the keys of levels 0 to *d* are known, and whether there is a level *d* + 1 must not show, whatever is done on
+//! it: neither in the place, length and order of any write nor in anything that the keys open. Where that level had more pending than
+//! closing takes along, its game ends as the one without it does on a medium that fails at that moment. Without threads everything is
+//! compared; with threads, on a medium that hesitates, all that the keys open, batch by batch, for the order of writes in place depends
+//! on speed.
 //!
 //! `LACUNA_GAMES` sets the games of each kind (default 4).
 
@@ -47,7 +48,7 @@ impl Game {
     fn new(params: &Params, depth: usize, above: Above, threads: bool, seed: u64) -> Game {
         // What follows from public randomness is compared byte for byte. Hedging makes all of it another draw.
         lacuna_crypto::witness::never_hedge();
-        let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+        let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
         recorder.keep_contents(true);
         let observer = Observer::new(params, &masters(depth + 1), &UUID);
         let faulty = Arc::new(FaultMedium::new(recorder.clone()));

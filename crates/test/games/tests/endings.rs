@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A session with a block on level 1, whose user closes that level before any cover comes or after it: the writes of the end, and whether
 /// that failed.
 fn end<F: LevelFormat>(params: &F, too_early: bool) -> (usize, bool) {
-    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
     let medium: Arc<dyn Medium> = recorder.clone();
     create(&medium, params, 2, 1).unwrap();
     let disk = open(&medium, params, 2, 1).unwrap();

@@ -1,4 +1,4 @@
-//! The peek-a-boo game (paper 003, section 2): an adversary reads the whole chip at moments of its choice, superseded pages and
+//! The peek-a-boo game (DNEFS, section 2): an adversary reads the whole chip at moments of its choice, superseded pages and
 //! all, and in the end has every passphrase. It looks for blocks that lived in other epochs than those it looked in.
 
 #[path = "../../../formats/flash/tests/fixture/adversary.rs"]

@@ -2,7 +2,7 @@
 //! a block reads as a version of its own, whole, zeros among them, or fails. Where first reads of all places are true, it reads as
 //! its latest version or fails: no second read decides against a first one.
 //!
-//! What the simulation of the chip keeps for itself is true. `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the seed.
+//! What the simulation of the chip keeps for itself is true. `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the first seed.
 
 #[path = "../../../formats/flash/tests/fixture/mod.rs"]
 mod fixture;
@@ -53,7 +53,8 @@ fn work(disk: &FlashDisk, model: &mut Model, rng: &mut Rng, next_stamp: &mut u64
 }
 
 fn play(shown: &mut Openings) {
-    let mut rng = Rng::new(shown.seed());
+    let seed = shown.begin_disk();
+    let mut rng = Rng::new(seed);
     let len = SimulatedChip::medium_len(SMALL);
     let memory = Arc::new(CrashMedium::new(len));
     let made = rng.next_u64();
@@ -80,7 +81,7 @@ fn play(shown: &mut Openings) {
         Ok(vec![Arc::new(open(medium, &params, read_only, seed)?)])
     };
     let (models, afterwards) = ([model], Promise::Own);
-    Past { medium: &memory, models: &models, open: &open, writes: true, kinds: &kinds, afterwards }
+    Past { seed, medium: &memory, models: &models, open: &open, writes: true, kinds: &kinds, afterwards }
         .open_under_lies(&mut rng, shown);
 }
 

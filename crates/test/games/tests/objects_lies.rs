@@ -5,7 +5,7 @@
 //!   the object holds, it reads as its latest version or fails as long as the book is honest.
 //! - The others: the same as the first, or as noise, since nothing authenticates a block; never as another block's content.
 //!
-//! `LACUNA_LIES` sets the openings for all ciphers and layouts together (default 400), `LACUNA_SEED` the seed.
+//! `LACUNA_LIES` sets the openings for all ciphers and layouts together (default 400), `LACUNA_SEED` the first seed.
 
 #[path = "../../../formats/sealed-objects/tests/fixture/mod.rs"]
 mod fixture;
@@ -77,7 +77,8 @@ fn work(
 }
 
 fn play(params: ObjectParams, shown: &mut Openings) {
-    let mut rng = Rng::new(shown.seed());
+    let seed = shown.begin_disk();
+    let mut rng = Rng::new(seed);
     let kept = Kept::of(params);
     let (mut model, mut next_stamp) = (Model::new("the disk", BLOCKS), 0);
     for _ in 0..SESSIONS {
@@ -91,7 +92,7 @@ fn play(params: ObjectParams, shown: &mut Openings) {
         let binds = params.cipher.authenticates() && params.layout == ObjectLayout::Adaptive;
         let own = if params.cipher.authenticates() { Promise::Own } else { Promise::OwnOrNoise };
         let promise = if binds && !book_lies { Promise::Latest { but_discarded: false } } else { own };
-        let context = format!("seed {}, the book lies: {book_lies}", shown.seed());
+        let context = format!("seed {seed}, the book lies: {book_lies}");
         let fork = kept.fork();
         let of_a_thousand = OFTEN[(opening % 4) as usize];
         let lies = |rng: &mut Rng| Some(Lies { of_a_thousand, rng: Rng::new(rng.next_u64()) });

@@ -1,4 +1,4 @@
-//! The games of the papers (000, section 2.2), as equality instead of a guess, with the predicate IsExecutable of HIVE-B
+//! The games of the papers (PD-DM, section 2.2), as equality instead of a guess, with the predicate IsExecutable of HIVE-B
 //! and of HIVE.
 //!
 //! - One level: as many public operations, whatever they are, and the same public randomness give the same trace in every
@@ -39,7 +39,7 @@ struct Watched {
 
 impl Watched {
     fn new(params: &Params, levels: usize, known: usize, seed: u64) -> Watched {
-        let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+        let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
         recorder.keep_contents(true);
         let medium: Arc<dyn Medium> = recorder.clone();
         create(&medium, params, levels, seed).unwrap();

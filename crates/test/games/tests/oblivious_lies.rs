@@ -2,7 +2,7 @@
 //! another ([`lacuna_testkit::levels::Lying`]): every block of every level reads as a version of its own, whole, or fails. Where the
 //! journal is read as it is, or first reads of all places, it reads as the latest.
 //!
-//! `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the seed.
+//! `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the first seed.
 
 #[path = "../../../formats/oblivious/tests/fixture/mod.rs"]
 mod fixture;

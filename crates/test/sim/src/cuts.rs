@@ -50,9 +50,9 @@ impl Cuts {
 }
 
 impl Outcome {
-    /// The same of a simulation with threads, which no seed gives again.
+    /// The same of a simulation that no seed gives again: one with threads, or with randomness of the system.
     #[must_use]
-    pub fn with_threads(self) -> Outcome {
+    pub fn unrepeatable(self) -> Outcome {
         Outcome { repeats: false, ..self }
     }
 
@@ -60,12 +60,13 @@ impl Outcome {
     ///
     /// # Panics
     ///
-    /// If anything was lost.
+    /// If anything was lost. A round begins with what the round before it left, so none can be played alone: the message names the
+    /// variables that play the rounds before it too.
     pub fn nothing_is_lost(self, what: &str, cuts: u64, seed: u64) {
         let digest = if self.repeats { format!("{:016x}", self.digest) } else { "none".into() };
         println!("{what}{cuts} cuts in {} rounds, seed {seed}, digest {digest}", self.rounds);
         if let Some(violation) = self.violation {
-            panic!("{violation}");
+            panic!("{violation}; LACUNA_SEED={seed} and the same LACUNA_CUTS play it again");
         }
     }
 
@@ -87,9 +88,4 @@ impl Outcome {
 pub fn a_seed_is_a_run(simulate: impl Fn(u64) -> Outcome) {
     assert_eq!(simulate(9).digest, simulate(9).digest);
     assert_ne!(simulate(9).digest, simulate(10).digest);
-}
-
-/// A number from the environment.
-pub fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }

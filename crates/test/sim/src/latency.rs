@@ -44,7 +44,7 @@ pub struct LatencyModel {
 }
 
 impl LatencyModel {
-    /// A disk of 5400 turns a minute, as the WD10SPCX of paper 000, section 5: a seek to a random place takes 8.9 ms on
+    /// A disk of 5400 turns a minute, as the WD10SPCX of PD-DM, section 5: a seek to a random place takes 8.9 ms on
     /// average, and what streams past the head is what its dm-crypt read.
     pub fn laptop_disk() -> Self {
         LatencyModel {

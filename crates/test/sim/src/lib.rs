@@ -24,6 +24,7 @@ mod operation;
 mod power;
 mod record;
 mod rng;
+mod setting;
 mod slow;
 pub mod versions;
 
@@ -40,4 +41,5 @@ pub use nth_call::{NthCall, SWEPT, refuses};
 pub use operation::{Digest, OpKind};
 pub use record::{Record, Recorder};
 pub use rng::Rng;
+pub use setting::setting;
 pub use slow::{Flaky, Slow};

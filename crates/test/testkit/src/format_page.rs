@@ -1,4 +1,5 @@
-//! The second reader's eyes: the tables of a page in `docs/format/`, from which tests read what a disk has written.
+//! The tables of a page in `docs/format/`, by which second readers read what a disk has written. A *second reader* is code of tests
+//! that knows the format from its page, and shares with the engine the primitives of `crypto` alone.
 
 use lacuna_contracts::Secret;
 use lacuna_crypto::{AesBlock, Cipher, GcmKey, Hctr2Key, XtsKey, derive};

@@ -1,4 +1,4 @@
-//! What tests share beside simulated media ([`lacuna_sim`]): the second reader that checks what a medium holds, openings of disks on
+//! What tests share beside simulated media ([`lacuna_sim`]): the tables of format pages for second readers, openings of disks on
 //! media that lie, a cache whose sync fails, programs and guests that tests drive, and what tests of formats with levels have in
 //! common (feature `levels`).
 //!
@@ -21,6 +21,7 @@ mod unasked;
 pub use failed_sync::{FailedSync, flush_until_refused, reopens_from_the_medium};
 pub use guest::{Guest, GuestImage};
 pub use kept_medium::kept_medium;
+pub use lacuna_sim::setting;
 pub use program::have;
 pub use python::python_reader;
 pub use stop_at_end::StopAtEnd;

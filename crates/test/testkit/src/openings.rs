@@ -4,9 +4,8 @@
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Result};
 use lacuna_medium::Medium;
-use lacuna_sim::cuts::setting;
 use lacuna_sim::versions::{Model, Worked, origin_of, stamp_of};
-use lacuna_sim::{CrashMedium, Digest, Lies, Rng, Truths};
+use lacuna_sim::{CrashMedium, Digest, Lies, Rng, Truths, setting};
 use std::sync::Arc;
 
 /// Openings of one disk.
@@ -57,7 +56,9 @@ impl Promise {
 pub struct Openings {
     /// So many were asked for.
     asked: u64,
-    seed: u64,
+    first_seed: u64,
+    /// Disks that were begun.
+    disks: u64,
     made: u64,
     refused: u64,
     latest: u64,
@@ -73,7 +74,8 @@ impl Openings {
     pub fn new(asked: u64, plays: usize) -> Openings {
         Openings {
             asked: setting("LACUNA_LIES", asked).div_ceil(plays as u64),
-            seed: setting("LACUNA_SEED", 1),
+            first_seed: setting("LACUNA_SEED", 1),
+            disks: 0,
             made: 0,
             refused: 0,
             latest: 0,
@@ -90,9 +92,12 @@ impl Openings {
         self.asked.saturating_sub(self.made)
     }
 
-    /// The seed of the next disk: a function of `LACUNA_SEED` and of what was opened so far.
-    pub fn seed(&self) -> u64 {
-        self.seed.wrapping_mul(1 << 32) + self.made + 1
+    /// Begins another disk, and gives its seed: that in `LACUNA_SEED` for the first one, and one more for each that follows. So with a
+    /// seed that was printed, its disk comes first.
+    pub fn begin_disk(&mut self) -> u64 {
+        let seed = self.first_seed + self.disks;
+        self.disks += 1;
+        seed
     }
 
     /// An opening.
@@ -171,9 +176,9 @@ impl Openings {
     ///
     /// If anything was wrong, or if the lies hardly mattered.
     pub fn nothing_is_wrong(self, what: &str) {
-        let Openings { made, seed, refused, latest, older, noise, errors, wrong, digest, .. } = self;
+        let Openings { made, first_seed, refused, latest, older, noise, errors, wrong, digest, .. } = self;
         println!(
-            "{what}: {made} openings, seed {seed}, {refused} refused, {latest} latest, {older} older, {noise} noise, \
+            "{what}: {made} openings, seed {first_seed}, {refused} refused, {latest} latest, {older} older, {noise} noise, \
              {errors} errors, {} wrong, digest {:016x}",
             wrong.len(),
             digest.0
@@ -188,6 +193,8 @@ pub type OpenLevels<'a> = dyn Fn(Arc<dyn Medium>, bool, u64) -> Result<Vec<Arc<d
 
 /// A disk that was used on a medium that kept its past, and what each of its levels ever held.
 pub struct Past<'a> {
+    /// The seed of the disk, which is shown beside what is wrong.
+    pub seed: u64,
     /// The medium.
     pub medium: &'a CrashMedium,
     /// A model for each level, which was never told of a flush.
@@ -207,7 +214,7 @@ impl Past<'_> {
     pub fn open_under_lies(&self, rng: &mut Rng, shown: &mut Openings) {
         for opening in 0..OF_ONE_DISK.min(shown.left()) {
             let (truths, promise) = rng.pick(self.kinds).clone();
-            let context = format!("seed {}, {truths:?}", shown.seed());
+            let context = format!("seed {}, {truths:?}", self.seed);
             let fork = Arc::new(self.medium.fork());
             let of_a_thousand = OFTEN[(opening % 5) as usize];
             fork.lie_but(Some(Lies { of_a_thousand, rng: Rng::new(rng.next_u64()) }), truths);
@@ -259,5 +266,19 @@ fn write_some(disks: &[Arc<dyn Disk>], models: &mut [Model], rng: &mut Rng) {
     }
     if rng.chance(1, 2) {
         let _refused = disks.iter().try_for_each(|disk| disk.close());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_count_on_from_the_seed_however_often_each_is_opened() {
+        let first = setting("LACUNA_SEED", 1);
+        let mut shown = Openings::new(200, 1);
+        assert_eq!(shown.begin_disk(), first);
+        (0..OF_ONE_DISK).for_each(|_| shown.note_opening());
+        assert_eq!(shown.begin_disk(), first + 1);
     }
 }

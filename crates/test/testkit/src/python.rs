@@ -1,4 +1,4 @@
-//! A second reader of a format: a Python program, written from the pages that describe it alone.
+//! A reader of a format in Python, written from the pages that describe it alone: it shares no code with lacuna.
 
 use std::ffi::OsString;
 use std::io::Write;

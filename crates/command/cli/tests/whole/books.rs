@@ -113,8 +113,3 @@ impl Book {
         }
     }
 }
-
-/// A number from the environment, or the usual one.
-pub(crate) fn number(variable: &str, usual: u64) -> u64 {
-    std::env::var(variable).ok().map_or(usual, |text| text.parse().expect(variable))
-}

@@ -148,7 +148,7 @@ fn what_cannot_be_is_refused() {
     for option in [&["--hiding", "plausible"][..], &["--cells-per-write", "4"]] {
         let ran =
             scene.create("odd.img", &[&["--size", "64M", "--format", "deniable"], option].concat()).code(1);
-        assert!(ran.stderr.contains("--format oblivious"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("the format oblivious"), "{}", ran.stderr);
     }
     for option in [&["--spare", "0.2"][..], &["--geometry", "paper"], &["--layout", "kv"]] {
         scene.create("odd.img", &[&["--size", "64M", "--format", "oblivious"], option].concat()).code(1);

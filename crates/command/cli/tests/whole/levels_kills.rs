@@ -3,9 +3,10 @@
 //!
 //! `LACUNA_KILLS` says how often each combination is killed, for the long run; `LACUNA_SEED` where the randomness begins.
 
-use crate::books::{Book, Dice, number};
+use crate::books::{Book, Dice};
 use crate::nbd_client::Client;
 use crate::scene::Scene;
+use lacuna_testkit::setting;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,11 +34,11 @@ fn killed_with(shape: &[&str], levels: usize) {
     options.extend(keys[1..levels].iter().flat_map(|key| ["--key-file", key]));
     scene.create("disk.img", &options).code(0);
     let deepest = keys[levels - 1];
-    let seed = number("LACUNA_SEED", 1);
+    let seed = setting("LACUNA_SEED", 1);
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut books: Vec<Book> =
         EXPORTS[..levels].iter().map(|export| Book::new(export, 0..BLOCKS, 24)).collect();
-    for kill in 0..number("LACUNA_KILLS", KILLS) {
+    for kill in 0..setting("LACUNA_KILLS", KILLS) {
         let what = format!("{shape:?}, {levels} levels, kill {kill} of seed {seed}");
         let mut server = scene.serve_with_key(deepest);
         verify(&mut books, &server.socket, &what);

@@ -335,8 +335,9 @@ fn a_stopped_server_and_hostile_bytes_keep_no_command_waiting() {
         request(&scene, "resize").replace('}', ",\"size\":-1}"),
         request(&scene, "sing"),
         request(&scene, "check").replace("\"v\":1", "\"v\":9"),
-        "{\"v\":1,\"op\":\"check\"}\n".to_owned(),
-        "{\"v\":1,\"op\":\"resize\",\"disk\":{\"file\":\"file:1:1\"},\"size\":1}\n".to_owned(),
+        "{\"v\":1,\"op\":\"job\",\"job\":\"check\"}\n".to_owned(),
+        "{\"v\":1,\"op\":\"job\",\"job\":\"resize\",\"disk\":{\"file\":\"file:1:1\"},\"size\":1}\n"
+            .to_owned(),
         "\n".to_owned(),
     ] {
         hostile(bytes.as_bytes());
@@ -354,10 +355,10 @@ fn a_stopped_server_and_hostile_bytes_keep_no_command_waiting() {
 }
 
 /// A request as lacuna makes it, for the file that is open.
-fn request(scene: &Scene, op: &str) -> String {
+fn request(scene: &Scene, job: &str) -> String {
     let about = fs::metadata(scene.path("disk.img")).unwrap();
     let file = format!("file:{}:{}", about.dev(), about.ino());
-    format!("{{\"v\":1,\"op\":\"{op}\",\"disk\":{{\"file\":\"{file}\"}}}}\n")
+    format!("{{\"v\":1,\"op\":\"job\",\"job\":\"{job}\",\"disk\":{{\"file\":\"{file}\"}}}}\n")
 }
 
 /// All that the server says at this socket to a client that says `said` and ends, but for signs of life.

@@ -4,9 +4,10 @@
 //! `LACUNA_KILLS` says how often each combination is killed, for the long run; `LACUNA_SEED` where the randomness
 //! begins.
 
-use crate::books::{Book, Dice, number};
+use crate::books::{Book, Dice};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
+use lacuna_testkit::setting;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,11 +21,11 @@ const KILLS: u64 = 3;
 fn killed(cipher: &str, layout: &str) {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "16M", "--cipher", cipher, "--layout", layout]);
-    let seed = number("LACUNA_SEED", 1);
+    let seed = setting("LACUNA_SEED", 1);
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut books: Vec<Book> =
         (0..WRITERS).map(|writer| Book::new("", writer * EACH..(writer + 1) * EACH, 300)).collect();
-    for kill in 0..number("LACUNA_KILLS", KILLS) {
+    for kill in 0..setting("LACUNA_KILLS", KILLS) {
         let what = format!("{cipher} {layout}, kill {kill} of seed {seed}");
         // A snapshot now and then: what is overwritten after it is copied by the store first.
         if kill % 4 == 2 {

@@ -3,6 +3,7 @@
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
 use crate::scene::{Scene, Serving, noise, wait_until};
+use lacuna_testkit::setting;
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +64,7 @@ fn chain(disk: &PoolDisk, robbed: usize) -> Vec<i32> {
 
 #[test]
 fn servers_that_are_robbed_while_they_write_end_with_exit_code_5() {
-    let count = std::env::var(ROBBED).ok().and_then(|n| n.parse().ok()).unwrap_or(12usize);
+    let count = setting(ROBBED, 12) as usize;
     let mut codes = BTreeMap::<i32, usize>::new();
     std::thread::scope(|scope| {
         // Each has its own share of the cluster: none may wait for another's.

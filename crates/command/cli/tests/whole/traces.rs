@@ -22,6 +22,7 @@ use crate::nbd_client::Client;
 use crate::scene::{Scene, have, noise, skipped, wait_until};
 use lacuna_deniable::{Geometry, Params as DeniableParams};
 use lacuna_oblivious::{Params, Plan};
+use lacuna_testkit::setting;
 use std::fs::{self, FileTimes, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -294,8 +295,7 @@ fn compare(
     }
     let presences = [Hidden::Idle, Hidden::Read, Hidden::Busy];
     let in_a_round = (SESSIONS.len() * (1 + presences.len())) as u64;
-    let wanted = std::env::var("LACUNA_TRACES").ok().and_then(|wanted| wanted.parse().ok());
-    let rounds = wanted.unwrap_or(in_a_round).div_ceil(in_a_round);
+    let rounds = setting("LACUNA_TRACES", in_a_round).div_ceil(in_a_round);
     for round in (0..rounds).map(|seed| Round { depth: seed as usize % 2, seed }) {
         let absent = see(format, Hidden::Absent, round);
         assert!(absent.sessions.iter().all(|session| session.calls.len() > 50));
@@ -371,7 +371,7 @@ fn oblivious() {
     const GROUP: u64 = 9 * BLOCK;
     const WRITTEN: u64 = 8 * (BLOCK + 64);
     let params = Params::plan(SIZE, Plan { cover_millis: 0, ..Plan::DEFAULT }).unwrap();
-    let cells = params.medium_len() - params.cells / 8 * GROUP;
+    let cells = params.end() - params.cells / 8 * GROUP;
     let ordered = |call: &&Call| !call.is_sync() && call.offset < cells;
     let in_place = |calls: &[Call]| {
         let mut groups = 0;

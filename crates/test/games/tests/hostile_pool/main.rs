@@ -12,12 +12,12 @@ use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Result};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout};
-use lacuna_sim::Rng;
 use lacuna_sim::versions::stamp_of;
+use lacuna_sim::{Rng, setting};
 use std::sync::Arc;
 
 /// Attacks on each kind of disk.
-const ATTACKS: usize = 600;
+const ATTACKS: u64 = 600;
 /// The version table.
 const TABLE_NOW: Place = Place { family: Family::Book, object: VERSION_TABLE, snapshot: None };
 /// The stamp of what is written after an attack.
@@ -208,7 +208,7 @@ fn attacks(pool: &Pool, most: usize, rng: &mut Rng) -> Vec<Attack> {
 }
 
 fn play_all(cipher: Cipher, layout: ObjectLayout) {
-    let most = std::env::var("LACUNA_HOSTILE").map_or(ATTACKS, |most| most.parse().unwrap());
+    let most = setting("LACUNA_HOSTILE", ATTACKS) as usize;
     let pool = Pool::new(cipher, layout);
     let mut total = Shown::default();
     for (nth, attack) in attacks(&pool, most, &mut Rng::new(38)).iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The replay game against a vault, in hundreds of seeded runs over the schemes: every read shows the latest content or an
 //! error, and every rollback of the whole directory is named as such.
 //!
-//! `LACUNA_GAMES` sets the runs for each scheme (default 200), `LACUNA_SEED` the seed.
+//! `LACUNA_GAMES` sets the runs for each scheme (default 200), `LACUNA_SEED` the first seed (default 0).
 
 mod replay;
 #[path = "../../../../formats/vault/tests/world/mod.rs"]
@@ -9,14 +9,14 @@ mod world;
 
 use lacuna_games::{fold, games};
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_sim::cuts::setting;
+use lacuna_sim::setting;
 use replay::Game;
 
 /// Operations of a run.
 const STEPS: u64 = 40;
 
 fn play(choice: Choice) {
-    let (runs, first) = (games(200), setting("LACUNA_SEED", 0) << 20);
+    let (runs, first) = (games(200), setting("LACUNA_SEED", 0));
     let (mut noticed, mut named, mut digest) = (0, 0, 0u64);
     for seed in first..first + runs {
         let mut game = Game::new(seed, choice);

@@ -8,9 +8,9 @@ use super::disks::{create, flush_hidden, models, open, open_with, options};
 use lacuna_contracts::{Budget, Disk, Kind, Result};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, level_disks};
 use lacuna_medium::Medium;
-use lacuna_sim::cuts::{Cuts, Outcome, setting};
+use lacuna_sim::cuts::{Cuts, Outcome};
 use lacuna_sim::versions::{Model, Worked};
-use lacuna_sim::{CrashMedium, Flaky, Image, Rng, Slow};
+use lacuna_sim::{CrashMedium, Flaky, Image, Rng, Slow, setting};
 use std::sync::Arc;
 
 /// Levels that are open: level 0 and two hidden ones.
@@ -92,7 +92,7 @@ impl<F: LevelFormat> Hardship<F> {
     /// Cuts the power so many times. A medium that lies does nothing when it is synced.
     pub fn simulate(&self, seed: u64, cuts: u64, lie: bool) -> Outcome {
         let mut rng = Rng::new(seed);
-        let first = Arc::new(CrashMedium::new(self.params.medium_len()));
+        let first = Arc::new(CrashMedium::new(self.params.end()));
         let medium: Arc<dyn Medium> = first.clone();
         create(&medium, &self.params, LEVELS, seed).unwrap();
         let mut models = models(&*open(&medium, &self.params, LEVELS, seed).unwrap());
@@ -131,7 +131,7 @@ impl<F: LevelFormat> Hardship<F> {
         let seed = setting("LACUNA_SEED", 1);
         let what = if self.flaky { "where reads fail at times: " } else { "" };
         let outcome = self.simulate(seed, cuts, false);
-        let outcome = if self.threads { outcome.with_threads() } else { outcome };
+        let outcome = if self.threads { outcome.unrepeatable() } else { outcome };
         outcome.nothing_is_lost(what, cuts, seed);
     }
 }

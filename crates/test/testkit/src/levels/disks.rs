@@ -41,7 +41,7 @@ pub struct Fresh<D> {
 ///
 /// If it cannot be made.
 pub fn fresh<F: LevelFormat>(params: &F, levels: usize, [made, opened]: [u64; 2]) -> Fresh<F::Disk> {
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, levels, made).unwrap();
     let disk = open(&medium, params, levels, opened).unwrap();

@@ -230,7 +230,7 @@ impl<F: LevelFormat> Sweep<F> {
 
     /// A disk of which all levels are written and flushed, after a session that was closed and one that was not.
     fn start(&self) -> Start {
-        let medium = Arc::new(CrashMedium::new(self.params.medium_len()));
+        let medium = Arc::new(CrashMedium::new(self.params.end()));
         let shared: Arc<dyn Medium> = medium.clone();
         create(&shared, &self.params, LEVELS, 1).unwrap();
         let mut models = models(&*open(&shared, &self.params, LEVELS, 1).unwrap());

@@ -45,8 +45,9 @@ impl<F: LevelFormat> Lying<F> {
     }
 
     fn play(&self, shown: &mut Openings) {
-        let mut rng = Rng::new(shown.seed());
-        let memory = Arc::new(CrashMedium::new(self.params.medium_len()));
+        let seed = shown.begin_disk();
+        let mut rng = Rng::new(seed);
+        let memory = Arc::new(CrashMedium::new(self.params.end()));
         memory.keep_past();
         let medium: Arc<dyn Medium> = memory.clone();
         create(&medium, &self.params, LEVELS, rng.next_u64() >> 8).unwrap();
@@ -76,7 +77,7 @@ impl<F: LevelFormat> Lying<F> {
             Ok(level_disks(&disk).into_iter().map(|level| -> Arc<dyn Disk> { level }).collect())
         };
         let (writes, afterwards) = (true, Promise::Own);
-        Past { medium: &memory, models: &models, open: &open, writes, kinds: &kinds, afterwards }
+        Past { seed, medium: &memory, models: &models, open: &open, writes, kinds: &kinds, afterwards }
             .open_under_lies(&mut rng, shown);
     }
 

@@ -43,7 +43,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     ///
     /// If it is not.
     pub fn serves_many_clients(&self) {
-        let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(self.params.medium_len()));
+        let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(self.params.end()));
         self.create(&medium);
         for seed in 1..4 {
             let (disk, levels) = self.open(&medium, seed);
@@ -83,7 +83,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     ///
     /// If level 0 fails.
     pub fn writes_of(&self, count: u64, hidden_is_busy: bool) -> Vec<Record> {
-        let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(self.params.medium_len()))));
+        let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = recorder.clone();
         self.create(&medium);
         let (disk, levels) = self.open(&medium, 1);
@@ -119,7 +119,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     ///
     /// If it is otherwise.
     pub fn stops_at(&self, op: OpKind, nth: u64) {
-        let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.medium_len()))));
+        let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = faulty.clone();
         self.create(&medium);
         let (disk, levels) = self.open(&medium, 1);
@@ -153,7 +153,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     ///
     /// If it is otherwise.
     pub fn goes_on_after_refusals(&self, nth: u64) {
-        let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.medium_len()))));
+        let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = faulty.clone();
         self.create(&medium);
         let (disk, levels) = self.open(&medium, 1);
@@ -199,7 +199,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     /// How often the medium is synced after its `nth` sync failed. Linux tells one caller alone that pages were dropped: a second
     /// sync would report that all is well.
     pub fn syncs_after_a_failed_one(&self, nth: u64) -> u64 {
-        let failing = Arc::new(FailedSync::new(Arc::new(MemoryMedium::new(self.params.medium_len()))));
+        let failing = Arc::new(FailedSync::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = failing.clone();
         self.create(&medium);
         let (disk, levels) = self.open(&medium, nth);

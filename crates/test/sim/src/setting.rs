@@ -1,0 +1,44 @@
+//! Numbers that environment variables give to tests: CONTRIBUTING.md has the table of variables.
+
+use std::env::{VarError, var};
+
+/// The number in an environment variable, or `default` if it is not set.
+///
+/// # Panics
+///
+/// If the variable holds anything but a decimal number: a run with the default would pass for the run that was asked for.
+pub fn setting(name: &str, default: u64) -> u64 {
+    number(name, var(name)).unwrap_or(default)
+}
+
+fn number(name: &str, value: Result<String, VarError>) -> Option<u64> {
+    let text = match value {
+        Ok(text) => text,
+        Err(VarError::NotPresent) => return None,
+        Err(VarError::NotUnicode(bytes)) => bytes.to_string_lossy().into_owned(),
+    };
+    match text.parse() {
+        Ok(number) => Some(number),
+        Err(e) => panic!(
+            "cannot read {name}: found {text:?} ({e}), expected a decimal number; give one, or unset {name}"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_counts_and_a_variable_that_is_not_set_asks_for_nothing() {
+        assert_eq!(number("LACUNA_SEED", Ok("7".into())), Some(7));
+        assert_eq!(number("LACUNA_SEED", Err(VarError::NotPresent)), None);
+        assert_eq!(setting("LACUNA_A_TEST_SETS_THIS_NOWHERE", 5), 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "cannot read LACUNA_SEED: found \"0x7\"")]
+    fn anything_else_is_refused() {
+        number("LACUNA_SEED", Ok("0x7".into()));
+    }
+}
