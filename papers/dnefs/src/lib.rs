@@ -1,4 +1,4 @@
-//! `dnefs`: the simulated phone of paper 003 and its Tables 2 to 5, redone on the format `flash` with keys and without; and
+//! `dnefs`: the simulated phone of DNEFS and its Tables 2 to 5, redone on the format `flash` with keys and without; and
 //! what the assignment of keys, which the paper leaves open, does to the cost of a purge.
 //!
 //! Every figure but the times of the processor is a function of the code alone: the same on every machine.

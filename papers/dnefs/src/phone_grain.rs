@@ -1,4 +1,4 @@
-//! Table 5 of paper 003: what the size of a data node costs. The paper computes it from the geometry; beside it stands what the
+//! Table 5 of DNEFS: what the size of a data node costs. The paper computes it from the geometry; beside it stands what the
 //! disk has and does with its nodes of 4096 bytes, two pages of the phone. The same on every machine.
 
 use crate::phone_week::{BUDGET, Device, KEY_LEN, PAGE, PAGES};

@@ -1,4 +1,4 @@
-//! The evaluation of paper 003 redone on the engine: a week of a simulated phone (Table 2), throughput and times
+//! The evaluation of DNEFS redone on the engine: a week of a simulated phone (Table 2), throughput and times
 //! (Tables 3 and 4), the size of nodes (Table 5).
 
 use crate::phone_chip::{BYTE_NS, ERASE_US, PROGRAM_US, READ_US};

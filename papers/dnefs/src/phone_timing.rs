@@ -1,4 +1,4 @@
-//! Tables 3 and 4 of paper 003, as far as they can be redone without a phone and its battery: throughput and the times of single
+//! Tables 3 and 4 of DNEFS, as far as they can be redone without a phone and its battery: throughput and the times of single
 //! operations, with a key for each block and without keys. A chip with the times of a datasheet is charged for what is asked of
 //! it, so that these figures are the same on every machine; beside them stands what the code takes here, on a chip in memory.
 

@@ -1,4 +1,4 @@
-//! Table 2 of paper 003 redone: what secure deletion costs in wear, by the purge period, over several lives of the simulated
+//! Table 2 of DNEFS redone: what secure deletion costs in wear, by the purge period, over several lives of the simulated
 //! phone, beside the paper's figures. A function of the code alone: the same on every machine.
 
 use crate::phone_week::{BLOCKS, Case, FULL, FULLER, OnePurge, Purging, Week, simulate};

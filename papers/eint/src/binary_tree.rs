@@ -1,4 +1,4 @@
-//! `BinaryTree`: the Merkle tree of paper 002 (section 3.1, Figure 2), binary, with SHA-256. The base that everything is compared
+//! `BinaryTree`: the Merkle tree of EINT (section 3.1, Figure 2), binary, with SHA-256. The base that everything is compared
 //! with; files of vaults use the wide tree of `crates/parts/integrity`.
 //!
 //! The tree of n leaves is unique: every left subtree is complete. Nodes are numbered in order, so leaf i is node 2i, the parent

@@ -1,4 +1,4 @@
-//! What paper 002 claims of its schemes beside AES-Merkle, for low- and high-entropy files, and what is measured here.
+//! What EINT claims of its schemes beside AES-Merkle, for low- and high-entropy files, and what is measured here.
 
 use crate::files::Class;
 use crate::measure::Subject;

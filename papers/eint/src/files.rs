@@ -1,4 +1,4 @@
-//! The classes of files of paper 002, section 7.1, from the system's own: text, objects, executables, images, compressed.
+//! The classes of files of EINT, section 7.1, from the system's own: text, objects, executables, images, compressed.
 
 use lacuna_contracts::{Error, Result};
 use std::collections::hash_map::DefaultHasher;

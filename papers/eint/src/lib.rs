@@ -1,4 +1,4 @@
-//! `eint`: the schemes of paper 002 exactly as its figures have them, and its measurements redone with them beside the schemes of
+//! `eint`: the schemes of EINT exactly as its figures have them, and its measurements redone with them beside the schemes of
 //! vaults (`crates/parts/integrity`): Tables 1 to 6, Figures 4, 5 and 12 to 17, the claims of its text, and the false accepts of IsRand.
 //!
 //! [`Integrity`] is the random-access model of section 2, which the reference schemes implement: [`ReferenceMt`], [`ReferenceRand`]

@@ -1,4 +1,4 @@
-//! The caches of tree nodes that section 7.1 of paper 002 compares: both replace the least recently used node. One finds that
+//! The caches of tree nodes that section 7.1 of EINT compares: both replace the least recently used node. One finds that
 //! node at once and searches its list for any other; one finds any node at once and searches all for the least recently used.
 
 use crate::node_hash::NodeHash;

@@ -1,4 +1,4 @@
-//! The figures that paper 002 prints in its section 7.1, for the columns beside ours.
+//! The figures that EINT prints in its section 7.1, for the columns beside ours.
 
 use crate::files::Class;
 use crate::measure::Subject;

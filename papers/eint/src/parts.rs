@@ -1,4 +1,4 @@
-//! Figure 14 of paper 002: where the time of a block goes, for text and compressed files; and Figure 15: what caches of tree nodes do.
+//! Figure 14 of EINT: where the time of a block goes, for text and compressed files; and Figure 15: what caches of tree nodes do.
 
 use crate::files::{Class, Sample};
 use crate::measure::{CacheKind, Figures, Subject, measure_files};

@@ -1,4 +1,4 @@
-//! `ReferenceComp`: COMP-EINT exactly as Figure 10 of paper 002, with SHA-256, AES-256-XTS, LZ4 in place of zlib, and counters that are numbers
+//! `ReferenceComp`: COMP-EINT exactly as Figure 10 of EINT, with SHA-256, AES-256-XTS, LZ4 in place of zlib, and counters that are numbers
 //! of writes. The hash in the block has no key, so who knows a block's content can forge another (docs/integrity.md): for
 //! measuring beside the paper's figures alone.
 

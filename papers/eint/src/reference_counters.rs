@@ -1,4 +1,4 @@
-//! Write counters as numbers of writes, kept as counter intervals (paper 002, section 4.2 and Figure 6): for the reference schemes
+//! Write counters as numbers of writes, kept as counter intervals (EINT, section 4.2 and Figure 6): for the reference schemes
 //! and for counting intervals in traces. Files of vaults have counters of another kind, since these repeat: `del_ctr` forgets how often
 //! a block was written, and an append begins at 1 again.
 

@@ -1,4 +1,4 @@
-//! `ReferenceMt`: MT-EINT exactly as Figure 7 of paper 002, with SHA-256 and AES-256-XTS. The base that everything is compared
+//! `ReferenceMt`: MT-EINT exactly as Figure 7 of EINT, with SHA-256 and AES-256-XTS. The base that everything is compared
 //! with; files of vaults use the scheme with keyed tags and a wide tree.
 
 use crate::binary_tree::BinaryTree;

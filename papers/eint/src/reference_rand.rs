@@ -1,4 +1,4 @@
-//! `ReferenceRand`: RAND-EINT exactly as Figures 8 and 9 of paper 002, with SHA-256, HCTR2 in place of CMC and counters that are numbers of
+//! `ReferenceRand`: RAND-EINT exactly as Figures 8 and 9 of EINT, with SHA-256, HCTR2 in place of CMC and counters that are numbers of
 //! writes. Such counters repeat when a block is deleted and appended again, and then an old block that does not look random is
 //! accepted (docs/integrity.md): for measuring beside the paper's figures alone.
 

@@ -1,4 +1,4 @@
-//! RTree and RArr of the reference schemes (paper 002, sections 5.2 and 5.3, Figure 9): hashes of those blocks alone that cannot
+//! RTree and RArr of the reference schemes (EINT, sections 5.2 and 5.3, Figure 9): hashes of those blocks alone that cannot
 //! be authenticated otherwise, in the order in which they came.
 //!
 //! RArr and its inverse for SearchOffset lie in US and are not authenticated: what they say wrongly, the tree or the hash of a

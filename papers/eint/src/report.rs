@@ -1,4 +1,4 @@
-//! The measurements of paper 002 redone: Tables 1 to 6, Figures 12 to 17 and the claims of its text, with its schemes as
+//! The measurements of EINT redone: Tables 1 to 6, Figures 12 to 17 and the claims of its text, with its schemes as
 //! reference and those of the vault beside them, in memory.
 
 use crate::claims;

@@ -1,4 +1,4 @@
-//! The schemes of paper 002 over the classes of files, by block size: what Tables 4 and 5 and Figures 12 and 13 are made of.
+//! The schemes of EINT over the classes of files, by block size: what Tables 4 and 5 and Figures 12 and 13 are made of.
 
 use crate::files::{Class, Sample};
 use crate::measure::{Figures, Subject, measure_files};

@@ -1,4 +1,4 @@
-//! Figures 12 and 13 of paper 002, drawn: the time to write and read a MiB by block size, both axes logarithmic.
+//! Figures 12 and 13 of EINT, drawn: the time to write and read a MiB by block size, both axes logarithmic.
 
 use crate::files::Class;
 use crate::measure::Subject;

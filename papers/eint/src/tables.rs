@@ -1,4 +1,4 @@
-//! Tables 2 to 5 and Figures 12 and 13 of paper 002 as tables, ours beside the paper's.
+//! Tables 2 to 5 and Figures 12 and 13 of EINT as tables, ours beside the paper's.
 
 use crate::files::{Class, Sample};
 use crate::measure::Subject;

@@ -1,4 +1,4 @@
-//! What traces do to write counters: Table 1, Figures 4, 5 and 17 and section 7.3 of paper 002. Counting, without any file.
+//! What traces do to write counters: Table 1, Figures 4, 5 and 17 and section 7.3 of EINT. Counting, without any file.
 
 use crate::measure::{Access, Trace};
 use crate::reference_counters::CounterIntervals;

@@ -1,4 +1,4 @@
-//! Synthetic traces in the likeness of LAIR, DEASNA and HOME02, the Harvard traces that paper 002 replays and nobody may publish.
+//! Synthetic traces in the likeness of LAIR, DEASNA and HOME02, the Harvard traces that EINT replays and nobody may publish.
 //!
 //! Exact: the numbers of files, of blocks written and of blocks read (Table 6). Chosen to agree with what the paper says of the traces:
 //! bytes of counter intervals for a file (Table 1), the share of files whose intervals fit into 200 bytes (Figure 17), and tails that

@@ -1,4 +1,4 @@
-//! Replayed traces: Figure 16 of paper 002 and the figures that its text gives.
+//! Replayed traces: Figure 16 of EINT and the figures that its text gives.
 
 use crate::measure::{Contents, Figures, Subject, Trace, replay};
 use crate::speed::{Of, bandwidth, median};

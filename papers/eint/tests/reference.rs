@@ -1,4 +1,4 @@
-//! The reference schemes of paper 002 (Figures 6 to 10): they return what was written, notice what an adversary does to untrusted
+//! The reference schemes of EINT (Figures 6 to 10): they return what was written, notice what an adversary does to untrusted
 //! storage, and have the one flaw of the paper's counters that docs/integrity.md describes.
 
 mod untrusted_memory;

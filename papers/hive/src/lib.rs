@@ -1,4 +1,4 @@
-//! `hive`: the claim of paper 001 that the stash of a write-only ORAM has a constant size, counted on the draws and the placement
+//! `hive`: the claim of HIVE that the stash of a write-only ORAM has a constant size, counted on the draws and the placement
 //! of the format `oblivious` beside the bound that is derived for them.
 //!
 //! Every figure is a function of the code alone: the same on every machine.

@@ -4,7 +4,7 @@
 //! `LACUNA_OPERATIONS` sets the operations of each measurement (default 2,000,000).
 
 use lacuna_oblivious::{World, tail_base};
-use lacuna_sim::Rng;
+use lacuna_sim::{Rng, setting};
 use std::collections::HashMap;
 
 /// Cells at full load.
@@ -35,7 +35,7 @@ fn a_level_reads_like_its_model() {
 }
 
 fn operations() -> u64 {
-    std::env::var("LACUNA_OPERATIONS").ok().and_then(|v| v.parse().ok()).unwrap_or(2_000_000)
+    setting("LACUNA_OPERATIONS", 2_000_000)
 }
 
 /// Compares the tail of the stash in a world at full load with the bound.

@@ -1,4 +1,4 @@
-//! Section 3.3 of paper 000: caches of maps are bounded. How much they held at the most, of their shares: in the runs of Figure
+//! Section 3.3 of PD-DM: caches of maps are bounded. How much they held at the most, of their shares: in the runs of Figure
 //! 8, and where random writes spread over many more leaves than any cache holds.
 
 use crate::cache_sizes::{CacheSizes, kib};

@@ -1,4 +1,4 @@
-//! Figure 8 of paper 000: throughput by the size of the caches, on the model of the paper's disk.
+//! Figure 8 of PD-DM: throughput by the size of the caches, on the model of the paper's disk.
 
 use crate::paper_tables::{megabytes, name};
 use lacuna_bench::bed::{Bed, Model, Operation};

@@ -1,4 +1,4 @@
-//! Figure 4 of paper 000 from measurement: what a write to level 0 costs, over the spare factor ρ, for traffic of the
+//! Figure 4 of PD-DM from measurement: what a write to level 0 costs, over the spare factor ρ, for traffic of the
 //! hot/cold model; beside Equation 1, and beside what the same reasoning gives where there is no closed form.
 //!
 //! The paper says that the more focused the traffic, the fewer the writes. Counted and calculated, it is the other way
@@ -115,7 +115,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<HotCold> {
 fn cost(traffic: Traffic, spare: u16, stripes: u64, laps: u64) -> Result<f64> {
     let room = (2 << 20) + stripes * GEOMETRY.blocks() * BLOCK_SIZE as u64;
     let params = Params::plan(room, GEOMETRY, spare, 0)?;
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     let levels = in_process::levels(&medium, &params, 1, Budget::bytes(16 << 20))?;
     let level = &*levels[0];
     let block = vec![7; BLOCK_SIZE];

@@ -1,4 +1,4 @@
-//! Figure 4 of paper 000, drawn from our counts: what a write costs over the spare factor, for several kinds of traffic.
+//! Figure 4 of PD-DM, drawn from our counts: what a write costs over the spare factor, for several kinds of traffic.
 
 use crate::hot_cold::{HotCold, TRAFFIC, Traffic, blocks_per_slot};
 use lacuna_bench::plot::{self, Axes, BLUE, GREEN, ORANGE, PURPLE};

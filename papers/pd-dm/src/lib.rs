@@ -1,4 +1,4 @@
-//! `pd-dm`: the figures of paper 000 that need no machine, redone on the format `deniable`: Figure 4 and sections 3.3 and 6 by
+//! `pd-dm`: the figures of PD-DM that need no machine, redone on the format `deniable`: Figure 4 and sections 3.3 and 6 by
 //! counting, Tables 2 to 4 and Figures 6 and 8 by models of the disks that the paper used.
 //!
 //! Every figure is a function of the code alone: the same on every machine.

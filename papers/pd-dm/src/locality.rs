@@ -1,4 +1,4 @@
-//! Section 6 of paper 000: logical data that is written together lies together. Counted for sequential reads, of data that
+//! Section 6 of PD-DM: logical data that is written together lies together. Counted for sequential reads, of data that
 //! was written sequentially and then overwritten in part at random.
 
 use crate::paper_tables::megabytes;

@@ -1,4 +1,4 @@
-//! Tables 2 to 4 of paper 000 redone with the latency models: `sealed`, `deniable` and `oblivious` on the same
+//! Tables 2 to 4 of PD-DM redone with the latency models: `sealed`, `deniable` and `oblivious` on the same
 //! simulated disks, the time that a model charges taken as time.
 
 use lacuna_bench::bed::{Bed, HELD_BACK, Model, Operation};

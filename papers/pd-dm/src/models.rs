@@ -1,4 +1,4 @@
-//! What can be said of `deniable` without a clock. Figure 4 and section 6 of paper 000 by counting, and its Tables
+//! What can be said of `deniable` without a clock. Figure 4 and section 6 of PD-DM by counting, and its Tables
 //! 2 to 4 and Figures 6 and 8 by models of the disks it used. All of it is a function of the code alone: the same on
 //! every machine.
 

@@ -1,4 +1,4 @@
-//! Tables 2 to 4 of paper 000, as it prints them, beside what the models say of lacuna; and what they say where the
+//! Tables 2 to 4 of PD-DM, as it prints them, beside what the models say of lacuna; and what they say where the
 //! paper has no table.
 
 use crate::modelled::Modelled;

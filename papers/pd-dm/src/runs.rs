@@ -1,4 +1,4 @@
-//! Figure 6 of paper 000: throughput over many runs of the same job on the same disk, on the model of the paper's disk.
+//! Figure 6 of PD-DM: throughput over many runs of the same job on the same disk, on the model of the paper's disk.
 
 use crate::paper_tables::{megabytes, name};
 use lacuna_bench::bed::{Bed, Model, Operation};

@@ -1,4 +1,4 @@
-//! Figure 6 of paper 000, drawn from our runs: throughput over the number of the run.
+//! Figure 6 of PD-DM, drawn from our runs: throughput over the number of the run.
 
 use crate::runs::{Runs, mean};
 use lacuna_bench::bed::Operation;

@@ -69,6 +69,11 @@ impl Cipher {
     pub fn from_code(code: u8) -> Option<Cipher> {
         Cipher::ALL.into_iter().find(|c| c.code() == code)
     }
+
+    /// The numbers that there are, for messages: "0 to 3".
+    pub fn codes() -> String {
+        format!("0 to {}", Cipher::ALL.len() - 1)
+    }
 }
 
 /// Segment keys kept ready: at most about 2 MiB of them.

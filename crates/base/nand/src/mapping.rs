@@ -43,7 +43,7 @@ pub struct Wear {
 
 impl Wear {
     /// The Hoover index of the erasures, from 0 to 1: the share of them that would have to be other blocks' for all to be equal
-    /// (paper 003, section 4.3).
+    /// (DNEFS, section 4.3).
     pub fn inequality(&self) -> f64 {
         let (count, sum) = (self.erasures.len() as f64, self.erasures.iter().sum::<u64>() as f64);
         if sum == 0.0 {

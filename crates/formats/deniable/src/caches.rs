@@ -12,7 +12,7 @@ pub struct Cached {
     pub share: u64,
 }
 
-/// What is kept of maps and summaries (paper 000, section 3.3). It tells about every open level.
+/// What is kept of maps and summaries (PD-DM, section 3.3). It tells about every open level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caches {
     /// Leaves of the map of each open level, from 0 up.

@@ -52,13 +52,13 @@ pub struct Deniable {
 impl LevelFormat for Params {
     type Disk = Deniable;
 
-    fn medium_len(&self) -> u64 {
-        Params::medium_len(self)
+    fn end(&self) -> u64 {
+        Params::end(self)
     }
 
     /// Writes checkpoints and the first stripe. The rest of the medium is left as it is: how far the log has come is public.
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
-        check_length(medium.len(), self.medium_len(), Kind::NoSpace)?;
+        check_length(medium.len(), self.end(), Kind::NoSpace)?;
         check_levels(self, masters.keys)?;
         let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
         let disk = Deniable::build(medium, self, masters, &options, |_, _, _| {
@@ -75,7 +75,7 @@ impl LevelFormat for Params {
 
     fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions) -> Result<Deniable> {
         medium.forget_cached()?;
-        check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
+        check_length(medium.len(), self.end(), Kind::Corrupt)?;
         check_levels(self, masters.keys)?;
         let disk = Deniable::build(&medium, self, masters, &options, |log, progress, trees| {
             let (end, summary) = recovery::find_end(log, options.read_only)?;

@@ -1,5 +1,5 @@
-//! `deniable`: PD-DM, a disk with hidden levels that stays deniable to someone who images the medium many times
-//! (paper 000), and loses nothing in a power cut.
+//! `deniable`: PD-DM, a disk with hidden levels that stays deniable to somebody who images the medium many times
+//! (docs/papers.md), and loses nothing in a power cut.
 //!
 //! The medium is a ring of *stripes*, written one after another, and checkpoints by
 //! schedule. A stripe is a summary, *p* public and

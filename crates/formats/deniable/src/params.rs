@@ -164,8 +164,8 @@ impl Params {
         first..first + share(level, all - first)
     }
 
-    /// Bytes of the whole medium.
-    pub fn medium_len(&self) -> u64 {
+    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to it.
+    pub fn end(&self) -> u64 {
         LOG_START + self.stripes * self.stripe_len() as u64
     }
 
@@ -271,7 +271,7 @@ mod tests {
         for geometry in [Geometry::DEFAULT, Geometry::PAPER, Geometry { public: 8, hidden: 4 }] {
             for room in [24 << 20, 1 << 30, 1 << 40] {
                 let p = Params::plan(room, geometry, 200, 1000).unwrap();
-                assert!(p.medium_len() <= room);
+                assert!(p.end() <= room);
                 assert_eq!(Params::parse(&p.encode()).unwrap(), p);
                 assert!(p.most_blocks(1) > 0 && p.hidden_levels() >= 1);
                 for at in [0, 2, 5, 6, 11, 15, 23, 31, 39, 45] {

@@ -145,7 +145,7 @@ impl Pipeline {
             Way::Ended => return Err(self.health.refusal()),
             Way::Direct => {}
         }
-        *self.held.lock() = Some(self.encrypt(closed)?);
+        *self.held.lock() = Some(self.encrypt_into_spare(closed)?);
         // The stripe is closed whatever the medium says: a refusal is told to the one who waits for it, or who closes the next.
         self.write_held().or_else(|e| if e.kind().is_refusal() { Ok(()) } else { Err(e) })
     }
@@ -191,7 +191,7 @@ impl Pipeline {
 
     /// Encrypts and writes a stripe, however often the medium refuses it. Gives its number.
     fn write(&self, closed: Closed) -> Result<Seq> {
-        let mut encrypted = self.encrypt(closed)?;
+        let mut encrypted = self.encrypt_into_spare(closed)?;
         while let Err(e) = self.put(&mut encrypted) {
             if !e.kind().is_refusal() || self.is_ended() {
                 return Err(e);
@@ -210,7 +210,8 @@ impl Pipeline {
         self.health.check()
     }
 
-    fn encrypt(&self, closed: Closed) -> Result<Encrypted> {
+    /// Encrypts a stripe into a buffer that an earlier one left, or into a new one.
+    fn encrypt_into_spare(&self, closed: Closed) -> Result<Encrypted> {
         let params = self.params();
         let spare = self.buffers.lock().pop();
         let buffer = spare.unwrap_or_else(|| vec![0; params.stripe_len()]);

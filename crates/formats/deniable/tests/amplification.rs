@@ -24,7 +24,7 @@ fn free_slots(full: f64) -> f64 {
 
 /// Medium blocks written per block written by the public, over `count` writes.
 fn measure(params: &Params, warm: u64, count: u64, mut next: impl FnMut(u64) -> u64) -> f64 {
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, params, 1, 1).unwrap();
     let disk = open(&medium, params, 1, 2).unwrap();
     let level = &disk.levels()[0];

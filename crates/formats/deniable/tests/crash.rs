@@ -7,7 +7,8 @@ mod fixture;
 
 use fixture::{beats, params};
 use lacuna_deniable::Params;
-use lacuna_sim::cuts::{a_seed_is_a_run, setting};
+use lacuna_sim::cuts::a_seed_is_a_run;
+use lacuna_sim::setting;
 use lacuna_testkit::levels::Hardship;
 
 fn alone() -> Hardship<Params> {

@@ -76,7 +76,7 @@ fn constants_and_parameters() {
     assert_eq!(value("cover"), u64::from(p.cover_millis));
     assert_eq!(named("Constants", "block"), BLOCK_SIZE as u64);
     let stripe = (1 + value("public slots") + value("hidden slots")) * named("Constants", "block");
-    assert_eq!(p.medium_len(), named("Constants", "log") + p.stripes * stripe);
+    assert_eq!(p.end(), named("Constants", "log") + p.stripes * stripe);
 }
 
 /// The hidden slots of a level, by the page.

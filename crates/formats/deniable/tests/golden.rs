@@ -28,13 +28,13 @@ fn path() -> PathBuf {
 }
 
 fn kept() -> Arc<dyn Medium> {
-    Arc::new(MemoryMedium::from_bytes(kept_medium(&path(), params().medium_len())))
+    Arc::new(MemoryMedium::from_bytes(kept_medium(&path(), params().end())))
 }
 
 /// The medium of a disk with [`CONTENTS`]: overwritten, discarded, the log once round.
 fn make() -> Vec<u8> {
     let params = params();
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, &params, LEVELS, 1).unwrap();
     let disk = open(&medium, &params, LEVELS, 2).unwrap();

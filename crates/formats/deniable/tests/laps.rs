@@ -11,7 +11,7 @@ use lacuna_sim::Rng;
 use std::sync::Arc;
 
 fn new_disk(params: &Params) -> Arc<dyn Medium> {
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, params, 2, 1).unwrap();
     medium
 }
@@ -145,7 +145,7 @@ fn every_level_can_be_filled() {
     let params = params_of(Geometry { public: 8, hidden: 31 }, 256);
     let levels = 1 + usize::from(params.hidden_levels());
     assert_eq!(levels, 4);
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, &params, levels, 1).unwrap();
     let disk = open(&medium, &params, levels, 2).unwrap();
     let all = disk.levels();
@@ -177,7 +177,7 @@ fn every_level_can_be_filled() {
 fn a_level_that_streams_starves_no_other() {
     let params = params_of(Geometry { public: 8, hidden: 31 }, 256);
     let levels = 1 + usize::from(params.hidden_levels());
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, &params, levels, 1).unwrap();
     let disk = open(&medium, &params, levels, 2).unwrap();
     let all = disk.levels();

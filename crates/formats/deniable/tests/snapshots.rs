@@ -14,7 +14,7 @@ const IMAGES: usize = 24;
 /// Images of a disk between bursts of public writes, with or without hidden ones. The public does the same in both.
 fn images(seed: u64, hidden: bool) -> Vec<Vec<u8>> {
     let params = params();
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, &params, 2, seed).unwrap();
     let disk = open_with(&medium, &params, 2, options(seed, seed ^ u64::from(hidden) << 50)).unwrap();

@@ -90,7 +90,7 @@ impl Around for Gated {
 fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
     let params = Params { cover_millis: 0, ..params() };
     for gate in [OpKind::Read, OpKind::Write] {
-        let (memory, shut) = (MemoryMedium::new(params.medium_len()), Arc::new(AtomicBool::new(false)));
+        let (memory, shut) = (MemoryMedium::new(params.end()), Arc::new(AtomicBool::new(false)));
         let medium: Arc<dyn Medium> = Arc::new(Surrounded(Gated { memory, gate, shut: Arc::clone(&shut) }));
         create(&medium, &params, 2, 1).unwrap();
         let threaded = OpenOptions { background: true, ..options(2, 3) };
@@ -129,7 +129,7 @@ fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
 fn a_map_that_does_not_fit_its_cache_loses_nothing() {
     let stripes = 700 * (1 + 32 + 16) * BLOCK_SIZE as u64;
     let params = Params::plan((2 << 20) + stripes, Geometry { public: 32, hidden: 16 }, 200, 0).unwrap();
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, &params, 1, 1).unwrap();
     let budget = Budget::bytes(1);
     let disk =

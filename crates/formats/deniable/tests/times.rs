@@ -67,7 +67,7 @@ fn model() -> LatencyModel {
 /// Stripes between beats, in a run.
 fn run(seed: u64, hidden: Hidden) -> Vec<f64> {
     let params = params();
-    let (fast, clock) = (Arc::new(MemoryMedium::new(params.medium_len())), Arc::new(ManualClock::default()));
+    let (fast, clock) = (Arc::new(MemoryMedium::new(params.end())), Arc::new(ManualClock::default()));
     let slow = LatencyMedium::new(Arc::clone(&fast), model(), Arc::clone(&clock));
     let shared = Arc::new(Surrounded(Shared { slow, fast, free: AtomicBool::new(true) }));
     let medium: Arc<dyn Medium> = shared.clone();

@@ -64,7 +64,7 @@ impl Assignment {
     }
 
     /// These blocks were renewed.
-    pub(crate) fn renewed(&mut self, blocks: &[KeyBlock]) {
+    pub(crate) fn add_fresh(&mut self, blocks: &[KeyBlock]) {
         self.fresh.extend(blocks);
         self.current.iter_mut().for_each(|current| current.cursor = 0);
     }
@@ -165,7 +165,7 @@ mod tests {
             }
             let block = a.target(map, lifetime).unwrap();
             map.forget_deleted(block);
-            a.renewed(&[block]);
+            a.add_fresh(&[block]);
             renewed.push(block.0);
         }
     }
@@ -177,7 +177,7 @@ mod tests {
         for block in &blocks {
             map.forget_deleted(*block);
         }
-        a.renewed(&blocks);
+        a.add_fresh(&blocks);
         blocks.len()
     }
 

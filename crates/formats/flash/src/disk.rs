@@ -198,7 +198,7 @@ impl FlashDisk {
         self.writer.mark_sensitive(blocks);
     }
 
-    /// Compares the key state map with all nodes that the index names (paper 003, section 3.2): each used key encrypts one of
+    /// Compares the key state map with all nodes that the index names (DNEFS, section 3.2): each used key encrypts one of
     /// them, and no other key does. Gives the keys of which this does not hold.
     pub fn check_keys(&self) -> Result<Vec<u32>> {
         crate::key_check::check(&self.params.layout()?, &self.index, &self.keys)

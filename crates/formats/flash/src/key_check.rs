@@ -1,4 +1,4 @@
-//! The three properties of a correct key state map, by a full scan (paper 003, section 3.2).
+//! The three properties of a correct key state map, by a full scan (DNEFS, section 3.2).
 
 use crate::index::Index;
 use crate::keys::Keys;

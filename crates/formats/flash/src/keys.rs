@@ -1,4 +1,4 @@
-//! The key storage area: one key for each node, used once, and the key state map (paper 003, sections 3.2 and 4.2).
+//! The key storage area: one key for each node, used once, and the key state map (DNEFS, sections 3.2 and 4.2).
 //!
 //! Invariants:
 //! 1. A key is assigned only in the epoch in which it was made: a *fresh* block had all keys replaced that were not used, after the
@@ -258,8 +258,8 @@ impl Keys {
     // --- renewing ---
 
     /// Replaces every key of a block that is not used by a new one, atomically. The old ones stay on the medium until it is
-    /// drained. The block counts as fresh only after [`Keys::renewed`].
-    pub(crate) fn renew(&self, block: KeyBlock) -> Result<()> {
+    /// drained. The block counts as fresh only after [`Keys::note_renewals`].
+    pub(crate) fn replace_unused(&self, block: KeyBlock) -> Result<()> {
         // States do not change meanwhile: the caller is the one that writes.
         let used = self.state.lock().map.bits(block);
         let written = self.write_block(block, &used);
@@ -271,13 +271,13 @@ impl Keys {
     }
 
     /// Notes that blocks were renewed, and that the log says so: their deleted keys are unused again, and they are fresh.
-    pub(crate) fn renewed(&self, blocks: &[KeyBlock]) {
+    pub(crate) fn note_renewals(&self, blocks: &[KeyBlock]) {
         let mut state = self.state.lock();
         for block in blocks {
             let deleted = state.map.forget_deleted(*block);
             state.undrained.add(deleted);
         }
-        state.assignment.renewed(blocks);
+        state.assignment.add_fresh(blocks);
     }
 
     /// An epoch ends: the blocks that were fresh are not any more.

@@ -1,4 +1,4 @@
-//! `flash`: a disk whose deleted blocks are gone for good after a purge, on flash that can really be erased (paper 003: DNEFS).
+//! `flash`: a disk whose deleted blocks are gone for good after a purge, on flash that can really be erased (DNEFS).
 //!
 //! On flash an overwrite destroys nothing. So each block that is written is a *node*, encrypted under a key of its own that is used
 //! once. Nodes go to a log; keys lie in the *key storage area*, a few erase blocks that a *purge* replaces atomically and drains.

@@ -77,7 +77,7 @@ impl Placer {
                 if keys.len() == wanted {
                     break;
                 }
-                self.renew(&[self.keys.wanted(same[0])?])?;
+                self.renew_blocks(&[self.keys.wanted(same[0])?])?;
             }
         }
         let room = self.log.room()?;
@@ -161,11 +161,11 @@ impl Placer {
     }
 
     /// Replaces all keys of blocks that are not used, and says so in the log.
-    pub(crate) fn renew(&self, blocks: &[KeyBlock]) -> Result<()> {
+    pub(crate) fn renew_blocks(&self, blocks: &[KeyBlock]) -> Result<()> {
         for part in blocks.chunks(most_records(self.layout.unit)) {
-            part.iter().try_for_each(|block| self.keys.renew(*block))?;
+            part.iter().try_for_each(|block| self.keys.replace_unused(*block))?;
             self.record(Content::Renewed(part.iter().map(|block| block.0).collect()))?;
-            self.keys.renewed(part);
+            self.keys.note_renewals(part);
         }
         Ok(())
     }

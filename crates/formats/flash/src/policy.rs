@@ -1,4 +1,4 @@
-//! When to purge unasked: after a time, or as soon as so much was deleted (paper 003, section 5).
+//! When to purge unasked: after a time, or as soon as so much was deleted (DNEFS, section 5).
 
 use crate::keys::Keys;
 use crate::writer::Writer;

@@ -1,4 +1,4 @@
-//! Purging: everything that was deleted before is gone for good when it returns (paper 003, section 3.2).
+//! Purging: everything that was deleted before is gone for good when it returns (DNEFS, section 3.2).
 //!
 //! The log says when a purge starts and when it is finished, so that purging needs no checkpoint. In between, every block of keys
 //! that has deleted ones is replaced atomically: used keys stay where they are, all others are new. Then the flash is drained, for
@@ -103,7 +103,7 @@ impl Purger {
             purged.key_blocks += blocks.len() as u64;
             for part in blocks.chunks(64) {
                 caller.make_room()?;
-                self.placer.renew(part)?;
+                self.placer.renew_blocks(part)?;
             }
             // Copies of the header are for those who change passphrases.
             let wanted = |copy: &Unerased| copy.leb.is_none_or(|leb| leb.0 >= self.layout.keys.0);
@@ -126,7 +126,7 @@ impl Purger {
     fn replace_tainted(&self, copies: &[KeyCopy], caller: &dyn Evict) -> Result<u64> {
         caller.make_room()?;
         let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
-        self.placer.renew(&blocks.into_iter().collect::<Vec<_>>())?;
+        self.placer.renew_blocks(&blocks.into_iter().collect::<Vec<_>>())?;
         let mut tainted = self.tainted(copies)?;
         let rewritten = tainted.blocks.len() as u64;
         caller.rewrite(&tainted.blocks)?;

@@ -1,4 +1,4 @@
-//! Opening after whatever happened: the last checkpoint, then what the log says since (paper 003, section 4.2, Table 1).
+//! Opening after whatever happened: the last checkpoint, then what the log says since (DNEFS, section 4.2, Table 1).
 //!
 //! Replay needs the headers of groups alone. Each group but the last is whole, since the next one was written after it; the last
 //! one counts if all of its nodes are there.
@@ -152,7 +152,7 @@ impl Replay<'_> {
                     .filter(|block| **block < self.layout.keys.1)
                     .map(|block| KeyBlock(*block))
                     .collect();
-                self.keys.renewed(&blocks);
+                self.keys.note_renewals(&blocks);
                 found.fresh.extend(blocks.iter().map(|block| block.0));
             }
             Content::PurgeFinish(epoch) => {

@@ -1,4 +1,4 @@
-//! The key state map: which keys are unused, used, deleted (paper 003, sections 3.2 and 4.2).
+//! The key state map: which keys are unused, used, deleted (DNEFS, sections 3.2 and 4.2).
 
 use crate::numbers::{KeyBlock, KeyPosition};
 

@@ -1,17 +1,18 @@
 //! Power cuts at every operation of random workloads, purges, checkpoints, garbage collection, bad blocks and openings among them,
-//! beside a plain model; after each the key state map is compared with a full scan (paper 003, section 4.2).
+//! beside a plain model; after each the key state map is compared with a full scan (DNEFS, section 4.2).
 //!
-//! `LACUNA_CUTS` says how many cuts in all, `LACUNA_SEED` where the randomness begins.
+//! `LACUNA_CUTS` says how many cuts in all, `LACUNA_SEED` the first seed of each test (without it, each has seeds of its own).
 
 mod fixture;
 
-use fixture::{Bed, Call, Cut, FAILING, SMALL, asked, is_spent};
+use fixture::{Bed, Call, Cut, FAILING, SMALL, is_spent};
 use lacuna_contracts::{Disk, Error, Result};
 use lacuna_flash::{FlashDisk, Policy};
 use lacuna_nand::{ChipGeometry, PowerCut, Wearing};
-use lacuna_sim::Rng;
 use lacuna_sim::versions::{Model, Worked};
+use lacuna_sim::{Rng, setting};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 /// How many cuts fell in which phase.
@@ -280,16 +281,15 @@ impl Sequence {
     }
 }
 
-/// Shares the cuts among runs, and says what became of them.
-fn play(name: &str, share: u64, runs: &[Run], phases: &[&str]) {
-    let cuts = (asked("LACUNA_CUTS", 1000) * share / 10).max(1);
+/// Shares the cuts among the runs of some seeds, and says what became of them. What a run does follows from its seed alone: with a seed
+/// that was printed as the first one, its run comes first.
+fn play(name: &str, share: u64, seeds: Range<u64>, run_of: impl Fn(u64) -> Run, phases: &[&str]) {
+    let cuts = (setting("LACUNA_CUTS", 1000) * share / 10).max(1);
+    let first = setting("LACUNA_SEED", seeds.start);
+    let runs = seeds.end - seeds.start;
     let mut all = Outcome::default();
-    for run in runs {
-        let run = Run {
-            cuts: cuts / runs.len() as u64 + 1,
-            seed: run.seed + asked("LACUNA_SEED", 0) * 100,
-            ..*run
-        };
+    for seed in first..first + runs {
+        let run = Run { cuts: cuts / runs + 1, ..run_of(seed) };
         let outcome = Sequence::new(run).play();
         // Beside a thread, no two runs are alike.
         let digest = if run.threaded { "none".into() } else { format!("{:016x}", outcome.digest) };
@@ -316,41 +316,37 @@ const PLAIN: Run = Run {
 
 #[test]
 fn power_cuts() {
-    let runs = [1, 2, 3, 4].map(|seed| Run { seed, ..PLAIN });
-    play("plain", 4, &runs, &[&PURGE[..], &ALWAYS].concat());
+    play("plain", 4, 1..5, |seed| Run { seed, ..PLAIN }, &[&PURGE[..], &ALWAYS].concat());
 }
 
 #[test]
 fn power_cuts_with_short_keys_and_other_pages() {
-    let geometries = [(512, 64, 60), (4096, 16, 60), (16384, 8, 64)];
-    let runs = [5, 6, 7].map(|seed| {
-        let (page, pages, blocks) = geometries[seed as usize - 5];
+    let geometries = [(4096, 16, 60), (16384, 8, 64), (512, 64, 60)];
+    let run_of = |seed: u64| {
+        let (page, pages, blocks) = geometries[(seed % 3) as usize];
         let key_len = if page == 4096 { 32 } else { 16 };
         Run { geometry: ChipGeometry { page, pages, blocks }, key_len, seed, ..PLAIN }
-    });
+    };
     play(
         "other pages",
         2,
-        &runs,
+        5..8,
+        run_of,
         &["opening", "writing", "garbage collection", "checkpoint", "purge: draining"],
     );
 }
 
 #[test]
 fn power_cuts_with_bad_blocks() {
-    let runs = [8, 9].map(|seed| Run { wearing: FAILING, seed, ..PLAIN });
-    play("bad blocks", 2, &runs, &["bad-block handling", "garbage collection", "purge: draining"]);
+    let run_of = |seed| Run { wearing: FAILING, seed, ..PLAIN };
+    play("bad blocks", 2, 8..10, run_of, &["bad-block handling", "garbage collection", "purge: draining"]);
 }
 
 #[test]
 fn power_cuts_while_a_thread_purges() {
-    let runs = [10, 11].map(|seed| Run { threaded: true, seed, ..PLAIN });
-    play(
-        "purging thread",
-        2,
-        &runs,
-        &["opening", "garbage collection", "purge by the thread, or by closing"],
-    );
+    let run_of = |seed| Run { threaded: true, seed, ..PLAIN };
+    let phases = ["opening", "garbage collection", "purge by the thread, or by closing"];
+    play("purging thread", 2, 10..12, run_of, &phases);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Table 1 of paper 003, and the failure points of section 4.2 one by one: keys of all six rows, and a power cut at every single
+//! Table 1 of DNEFS, and the failure points of section 4.2 one by one: keys of all six rows, and a power cut at every single
 //! operation of the purge, and of the opening after it.
 
 mod fixture;

@@ -59,13 +59,13 @@ pub struct Oblivious {
 impl LevelFormat for Params {
     type Disk = Oblivious;
 
-    fn medium_len(&self) -> u64 {
-        Params::medium_len(self)
+    fn end(&self) -> u64 {
+        Params::end(self)
     }
 
     /// Writes the first batch. The cells are left as they are: which of them batches rewrote is public.
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
-        check_length(medium.len(), self.medium_len(), Kind::NoSpace)?;
+        check_length(medium.len(), self.end(), Kind::NoSpace)?;
         check_levels(masters.keys)?;
         let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
         Oblivious::build(Arc::clone(medium), *self, masters, &options).public.finish()
@@ -74,7 +74,7 @@ impl LevelFormat for Params {
     fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions) -> Result<Oblivious> {
         medium.forget_cached()?;
         check_levels(masters.keys)?;
-        check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
+        check_length(medium.len(), self.end(), Kind::Corrupt)?;
         let disk = Oblivious::build(medium, *self, masters, &options);
         disk.recover()?;
         // Deniability contract: what was read to rebuild the maps follows from the levels that there are.

@@ -1,5 +1,5 @@
 //! `oblivious`: HIVE, hidden levels in a write-only ORAM, that stay deniable to someone who images the medium many times
-//! and hide from everybody which blocks are written (paper 001); loses nothing in a power cut.
+//! and hide from everybody which blocks are written (HIVE); loses nothing in a power cut.
 //!
 //! The medium has *cells* ([`Params`], `docs/format/oblivious.md`), two or three times as many as the levels have blocks,
 //! and every level has a *region* of them, whether it exists or not: the paper's generic construction, one write-only ORAM for

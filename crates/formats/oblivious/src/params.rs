@@ -212,8 +212,8 @@ impl Params {
         taken
     }
 
-    /// Bytes of the whole medium.
-    pub fn medium_len(&self) -> u64 {
+    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to it.
+    pub fn end(&self) -> u64 {
         self.cells_start() + self.cells / GROUP * GROUP_LEN
     }
 
@@ -298,7 +298,7 @@ mod tests {
         for room in [16 << 20, 1 << 30, 100 << 30, 1 << 40, 1 << 50] {
             let params = Params::plan(room, Plan::DEFAULT).unwrap();
             assert_eq!(Params::parse(&params.encode()).unwrap(), params);
-            assert!(params.medium_len() <= room && room - params.medium_len() < GROUP_LEN, "{params:?}");
+            assert!(params.end() <= room && room - params.end() < GROUP_LEN, "{params:?}");
             assert!(params.batch_cells() == 120 && params.batch_blocks() >= 15, "{params:?}");
         }
         let good = Params::plan(1 << 30, Plan::DEFAULT).unwrap();

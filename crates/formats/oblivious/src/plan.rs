@@ -2,7 +2,7 @@
 
 use crate::limits::MOST_OPERATIONS;
 
-/// What hides the operations of hidden levels (paper 001, sections 4.2 and 5.2).
+/// What hides the operations of hidden levels (HIVE, sections 4.2 and 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hiding {
     /// HIVE: every operation of every level, reads included, rewrites cells; a hidden one passes for a public read.

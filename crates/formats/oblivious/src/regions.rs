@@ -1,7 +1,7 @@
 //! How the cells of a disk are dealt out: every level has a region of its own, whether it exists or not.
 //!
 //! This is the paper's generic construction, one write-only ORAM for each volume, every operation touching all of them
-//! (paper 001, section 4): what happens in the region of a level depends on nothing in another. Sizes follow from public
+//! (HIVE, section 4): what happens in the region of a level depends on nothing in another. Sizes follow from public
 //! parameters alone (deniability contract).
 
 use crate::limits::{GROUP, HIDDEN_LEVELS};

@@ -5,8 +5,8 @@
 //! more (fewer where batches that go home together share a cell); it has slots of the stash and two copies of the head. A batch takes *operations* − *page_writes* blocks of level 0, and of
 //! hidden levels about as many as their share.
 //!
-//! The papers: HIVE rewrites O(log² N) blocks for a write, with a constant of 64 without a stash and of 3 with one (paper
-//! 000, section 4); for k cells that change in the maps of each of L levels of recursion, O(k^L) (paper 001, section 5.2).
+//! The papers: HIVE rewrites O(log² N) blocks for a write, with a constant of 64 without a stash and of 3 with one
+//! (PD-DM, section 4); for k cells that change in the maps of each of L levels of recursion, O(k^L) (HIVE, section 5.2).
 //! Run with `--nocapture`, this prints both beside ours, of which `page_writes` alone grows with N, up to 17 of 32.
 
 mod fixture;
@@ -35,7 +35,7 @@ impl Moved {
     fn of(params: &Params, records: &[Record]) -> Moved {
         let block = BLOCK_SIZE as u64;
         // In place a page of metadata follows the blocks of eight cells.
-        let cells_start = params.medium_len() - params.cells / 8 * 9 * block;
+        let cells_start = params.end() - params.cells / 8 * 9 * block;
         let is_metadata = |offset: u64| offset >= cells_start && (offset - cells_start) / block % 9 == 8;
         let mut moved = Moved::default();
         for record in records {
@@ -66,7 +66,7 @@ fn record(params: &Params) -> u64 {
 /// What writes of blocks move, after a level was written up to a part of its blocks. However large the part is, as many
 /// blocks were written before.
 fn measure(params: &Params, part: u64, writes: u64, mut next: impl FnMut(u64, u64) -> u64) -> Moved {
-    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
     let medium: Arc<dyn Medium> = recorder.clone();
     create(&medium, params, 1, 1).unwrap();
     let disk = open(&medium, params, 1, 2).unwrap();

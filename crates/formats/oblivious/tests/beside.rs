@@ -70,7 +70,7 @@ fn read(level: &LevelDisk, addr: u64) -> Option<u64> {
 fn levels_are_read_while_a_batch_is_written() {
     for fails in [false, true] {
         let params = params();
-        let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+        let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
         let gate = Arc::new(Gate { medium, next: Mutex::default() });
         let medium: Arc<dyn Medium> = Arc::new(Surrounded(Gated(Arc::clone(&gate))));
         create(&medium, &params, 2, 1).unwrap();
@@ -139,7 +139,7 @@ impl Stamps {
 fn readers_see_no_version_but_those_that_may_be() {
     let plan = Plan { operations: 6, cover_millis: 5, ..Plan::DEFAULT };
     let params = Params::plan(64 << 20, plan).unwrap();
-    let memory: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&memory, &params, 2, 1).unwrap();
     let medium = Slow::over(memory, 1);
     let options = OpenOptions { budget: Budget::bytes(64 << 10), background: true, ..options(1, 2) };

@@ -11,7 +11,8 @@ mod fixture;
 use fixture::{BEATS, params};
 use lacuna_contracts::Budget;
 use lacuna_oblivious::{Params, Plan};
-use lacuna_sim::cuts::{a_seed_is_a_run, setting};
+use lacuna_sim::cuts::a_seed_is_a_run;
+use lacuna_sim::setting;
 use lacuna_testkit::levels::Hardship;
 
 /// Maps of one page each.
@@ -34,7 +35,7 @@ fn with_larger_maps() -> Hardship<Params> {
 /// Operations enough for the journal to go round, and nobody waits for the clock.
 fn with_threads() -> Hardship<Params> {
     let plan = Plan { cover_millis: 0, ..params().plan };
-    let params = Params::plan(params().medium_len(), plan).unwrap();
+    let params = Params::plan(params().end(), plan).unwrap();
     Hardship { params, threads: true, medium_operations: 1500, operations: 480, ..small() }
 }
 

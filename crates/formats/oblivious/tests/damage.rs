@@ -153,7 +153,7 @@ fn cells_are_zeroed_swapped_and_put_back() {
 fn all_cells_together_are_put_back() {
     let params = params();
     let cells = Regions::of(&params).cells_start..;
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, &params, 2, 1).unwrap();
     let disk = open_narrow(&medium, &params, 40);
@@ -284,7 +284,7 @@ fn a_short_medium_is_refused() {
 
 /// A disk of which blocks of level 0 wait in the stash. Returns its medium, the models, and the last batch.
 fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, 2, 1).unwrap();
     let disk = open_narrow(&medium, params, 3);

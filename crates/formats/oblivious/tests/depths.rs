@@ -68,7 +68,7 @@ struct Disks {
 impl Disks {
     fn new(room: u64, levels: usize) -> Disks {
         let params = Params::plan(room, plan(Hiding::Opportunistic)).unwrap();
-        let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+        let memory = Arc::new(MemoryMedium::new(params.end()));
         let medium: Arc<dyn Medium> = memory.clone();
         create(&medium, &params, levels, 1).unwrap();
         Disks { params, memory, medium }

@@ -25,7 +25,7 @@ struct Written {
 
 /// A disk with both levels written, and closed; or flushed, and then the power went while batches waited in the ring.
 fn written(params: &Params, closed: bool) -> Written {
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, 2, 1).unwrap();
     let disk = open(&medium, params, 2, 1).unwrap();
@@ -238,7 +238,7 @@ fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
 #[test]
 fn a_plausible_disk_that_failed_still_reads() {
     let params = params_of(Hiding::Plausible);
-    let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+    let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(params.end()))));
     let medium: Arc<dyn Medium> = faulty.clone();
     create(&medium, &params, 2, 1).unwrap();
     let disk = open(&medium, &params, 2, 1).unwrap();
@@ -311,7 +311,7 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
     let faults =
         (1..40).flat_map(|nth| [(OpKind::Write, nth), (OpKind::Write, nth * 40), (OpKind::Sync, nth)]);
     for (op, nth) in faults {
-        let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+        let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(params.end()))));
         let medium: Arc<dyn Medium> = faulty.clone();
         create(&medium, &params, 2, 1).unwrap();
         let disk = open(&medium, &params, 2, 1).unwrap();
@@ -408,7 +408,7 @@ fn one_bad_sector_costs_one_level_what_lies_in_it() {
 
 /// A closed disk of three levels that are written all over: its medium, models and last batch.
 fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, 3, 1).unwrap();
     let disk = open(&medium, params, 3, 1).unwrap();

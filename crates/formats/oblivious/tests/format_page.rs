@@ -246,7 +246,7 @@ fn constants_and_parameters() {
     assert!(p.cells >= constant("least cells") && constant("cell bits") + constant("batch bits") == 63);
     let reader = Reader::new(Vec::new(), &p);
     assert_eq!(
-        p.medium_len(),
+        p.end(),
         reader.cells_start as u64 + p.cells / constant("group") * (constant("group") + 1) * 4096
     );
     assert_eq!(reader.cells_of_batch, p.batch_cells());
@@ -264,7 +264,7 @@ fn constants_and_parameters() {
 #[test]
 fn lengths_of_levels() {
     let p = params();
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(p.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(p.end()));
     create(&medium, &p, 4, 1).unwrap();
     let mut left = p.cells;
     for level in open(&medium, &p, 4, 2).unwrap().levels() {

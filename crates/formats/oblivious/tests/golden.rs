@@ -26,7 +26,7 @@ fn path() -> PathBuf {
 /// The medium of a disk with [`CONTENTS`]: overwritten, discarded, the ring once round, the maps written out; closed.
 fn make() -> Vec<u8> {
     let (params, count) = (params(), CONTENTS.len());
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, &params, count, 1).unwrap();
     let disk = open(&medium, &params, count, 2).unwrap();
@@ -52,7 +52,7 @@ fn make() -> Vec<u8> {
 }
 
 fn kept() -> Arc<dyn Medium> {
-    Arc::new(MemoryMedium::from_bytes(kept_medium(&path(), params().medium_len())))
+    Arc::new(MemoryMedium::from_bytes(kept_medium(&path(), params().end())))
 }
 
 /// Opens a medium without writing to it, and compares every block with [`CONTENTS`].

@@ -26,7 +26,7 @@ fn open_small(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Arc<Obliv
 fn maps_larger_than_memory_read_like_their_models() {
     let params = Params::plan(560 << 20, Plan::DEFAULT).unwrap();
     assert!(params.blocks > LEAVES * LEAF);
-    let mut memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let mut memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, &params, 2, 1).unwrap();
     let (mut rng, mut next_stamp) = (Rng::new(1), 0);
@@ -87,7 +87,7 @@ fn expect(disk: &Arc<Oblivious>, level: usize, at: u64, stamp: u64) {
 /// twice. No session is long enough to write all pages that changed.
 fn work_in_short_sessions(levels: usize) {
     let params = Params::plan(64 << 20, Plan::DEFAULT).unwrap();
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, &params, levels, 1).unwrap();
     let lengths: Vec<u64> = {
         let disk = open(&medium, &params, levels, 1).unwrap();

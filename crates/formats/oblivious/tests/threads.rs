@@ -42,7 +42,7 @@ fn many_clients_on_a_plausible_disk() {
 #[test]
 fn closing_without_cover_says_so_and_keeps_level_0_whole() {
     let params = params(Hiding::Opportunistic, 0);
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     create(&medium, &params, 2, 1).unwrap();
     let mut models = models(&open_alone(&medium, &params, 2, 1).unwrap());
     let (mut rng, mut next_stamp) = (Rng::new(4), 0);
@@ -71,7 +71,7 @@ fn closing_without_cover_says_so_and_keeps_level_0_whole() {
 #[test]
 fn a_disk_opens_from_whatever_a_moment_left() {
     let params = params(Hiding::Opportunistic, 0);
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, &params, 2, 1).unwrap();
     let (_disk, mut levels) = open(&medium, &params, 1);

@@ -48,7 +48,7 @@ enum Hidden {
 /// The times between batches of a public stream, in nanoseconds.
 fn times(hidden: Hidden, seed: u64) -> Vec<u64> {
     let params = Params::plan(48 << 20, Plan { operations: 16, ..Plan::DEFAULT }).unwrap();
-    let memory: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
     let levels = if hidden == Hidden::Absent { 1 } else { 2 };
     create(&memory, &params, levels, seed).unwrap();
     let clock = Arc::new(ManualClock::default());

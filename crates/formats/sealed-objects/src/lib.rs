@@ -1,5 +1,5 @@
 //! `sealed-objects`: the sealed format on numbered objects whose transactions are atomic: a disk past one machine
-//! (paper 004, section 3).
+//! (Harnik et al., section 3).
 //!
 //! A segment of 1024 blocks is one object. Data and metadata of a write travel in one transaction, so there is no
 //! journal and no copy-on-write segment, and no data to recover: what was acknowledged as flushed is in the store, whole.

@@ -141,7 +141,7 @@ impl ObjectParams {
         }
         let params = ObjectParams {
             cipher: Cipher::from_code(bytes[2])
-                .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), "0 to 3"))?,
+                .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), Cipher::codes()))?,
             layout: ObjectLayout::ALL
                 .into_iter()
                 .find(|layout| *layout as u8 == bytes[3])

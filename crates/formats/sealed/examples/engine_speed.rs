@@ -52,7 +52,7 @@ fn main() {
     let cipher = Cipher::ALL.into_iter().find(|c| c.name() == name).expect("a cipher");
     let params = Params::plan(cipher, BLOCKS, None).unwrap();
     let _ = std::fs::remove_file(&path);
-    let medium = FileMedium::create(path.as_ref(), params.geometry().medium_len()).unwrap();
+    let medium = FileMedium::create(path.as_ref(), params.geometry().end()).unwrap();
     let master = Secret::copy_from(&[1; 32]);
     Sealed::create(&medium, &params, &master).unwrap();
     let options = OpenOptions {

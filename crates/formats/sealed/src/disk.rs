@@ -64,10 +64,10 @@ impl Sealed {
     /// Lays a new disk on a medium, which must be as long as the geometry says. The header is the caller's.
     pub fn create(medium: &dyn Medium, params: &Params, master: &Secret<32>) -> Result<()> {
         let g = params.geometry();
-        if medium.len() < g.medium_len() {
+        if medium.len() < g.end() {
             return Err(Error::new(Kind::NoSpace, "the disk does not fit its medium")
                 .found(format!("{} bytes", medium.len()))
-                .expected(format!("{} bytes", g.medium_len())));
+                .expected(format!("{} bytes", g.end())));
         }
         medium.discard(g.map, g.map_end - g.map)?;
         Self::reserve_map(medium, params)?;
@@ -123,10 +123,10 @@ impl Sealed {
     ) -> Result<Sealed> {
         medium.forget_cached()?;
         let g = params.geometry();
-        if medium.len() < g.medium_len() {
+        if medium.len() < g.end() {
             return Err(Error::new(Kind::Corrupt, "the medium is shorter than its disk")
                 .found(format!("{} bytes", medium.len()))
-                .expected(format!("{} bytes", g.medium_len()))
+                .expected(format!("{} bytes", g.end()))
                 .remedy(
                     "it was cut short: restore it from a backup; if there is none, make it as long as it was, and what is left can be \
                      read",

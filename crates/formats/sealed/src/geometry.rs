@@ -22,7 +22,8 @@ pub(crate) const MAP_ENTRY: u64 = 16;
 const GROWTH: u64 = 16;
 /// Length of the encoded parameters.
 pub(crate) const PARAMS_LEN: usize = 40;
-const PARAMS_VERSION: u16 = 1;
+/// The version of the format that this build makes and opens.
+pub const VERSION: u16 = 1;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The largest disk: 16 TiB, so that a segment number with its slot fits the map in memory.
@@ -63,7 +64,7 @@ impl Params {
             map_capacity: growth.min(MAX_BLOCKS / SEGMENT_BLOCKS) as u32,
             spare: (segments / 8).clamp(2, 64) as u32,
         };
-        let needed = params.geometry().medium_len();
+        let needed = params.geometry().end();
         match room {
             Some(room) if needed > room => Err(Error::new(Kind::Usage, "the disk does not fit its medium")
                 .found(format!("a medium of {room} bytes"))
@@ -106,7 +107,7 @@ impl Params {
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let mut record = RecordMut(&mut out);
-        record.u16(0, PARAMS_VERSION).put(2, &[self.cipher.code()]);
+        record.u16(0, VERSION).put(2, &[self.cipher.code()]);
         record.u32(4, self.spare).u64(8, self.blocks).u64(16, self.journal_len).u32(24, self.map_capacity);
         out
     }
@@ -116,12 +117,12 @@ impl Params {
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let record = Parameters::of_len("sealed", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
-        if version != PARAMS_VERSION {
-            return Err(record.refused(format!("version {version}"), "version 1"));
+        if version != VERSION {
+            return Err(record.refused(format!("version {version}"), format!("version {VERSION}")));
         }
         let params = Params {
             cipher: Cipher::from_code(bytes[2])
-                .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), "0 to 3"))?,
+                .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), Cipher::codes()))?,
             spare: record.u32(4),
             blocks: record.u64(8),
             journal_len: record.u64(16),
@@ -185,8 +186,8 @@ impl Geometry {
         }
     }
 
-    /// Bytes of the whole medium.
-    pub fn medium_len(&self) -> u64 {
+    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to it.
+    pub fn end(&self) -> u64 {
         self.data + u64::from(self.slots) * self.stride
     }
 
@@ -221,7 +222,7 @@ mod tests {
                 assert_eq!(p.grown_into(room).blocks, p.blocks, "{room}");
                 let grown = p.grown_into(room * 3);
                 assert_eq!(Params::parse(&grown.encode()).unwrap(), grown);
-                assert!(grown.geometry().medium_len() <= room * 3);
+                assert!(grown.geometry().end() <= room * 3);
                 assert!(grown.blocks > p.blocks * 5 / 2, "{room} {grown:?}");
                 assert_eq!(p.grown_into(room * 100).blocks, p.blocks * GROWTH);
                 assert_eq!(p.grown_into(0).blocks, p.blocks);
@@ -236,7 +237,7 @@ mod tests {
     fn a_fixed_medium_is_filled_and_never_overfilled() {
         for room in [64 << 20, 300 << 20, 1 << 40] {
             let p = Params::largest(Cipher::Gcm, room).unwrap();
-            assert!(p.geometry().medium_len() <= room);
+            assert!(p.geometry().end() <= room);
             assert!(p.blocks * BLOCK > room / 4);
             assert!(Params::plan(Cipher::Gcm, p.blocks + 4096, Some(room)).is_err());
         }

@@ -1,5 +1,5 @@
 //! `sealed`: an encrypted disk whose overwrites cannot be linked, on a flat medium, that survives power cuts
-//! without writing streamed data twice (paper 004, sections 1 to 3).
+//! without writing streamed data twice (Harnik et al., sections 1 to 3).
 //!
 //! A disk is a row of segments of 1024 blocks. Every segment has a *slot* on the medium; blocks keep their
 //! place inside it, and each block carries the metadata of its cipher ([`lacuna_crypto::Cipher`]), which lies
@@ -83,4 +83,4 @@ mod stream;
 mod worker;
 
 pub use disk::{OpenOptions, Sealed};
-pub use geometry::{Geometry, Params};
+pub use geometry::{Geometry, Params, VERSION};

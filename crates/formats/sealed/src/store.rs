@@ -1,4 +1,4 @@
-//! The slots on the medium: ciphertext, and after the ciphertext of a whole segment its metadata (paper 004, Figure 2 (b),
+//! The slots on the medium: ciphertext, and after the ciphertext of a whole segment its metadata (Harnik et al., Figure 2 (b),
 //! *object end*).
 //!
 //! The caller holds the chunk lock of whatever it touches. Metadata entries are 16 or 32 bytes at offsets that

@@ -204,8 +204,7 @@ fn assert_all(disk: &Sealed, stamps: &[u64]) {
 fn in_memory(cipher: Cipher, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let params = params(cipher, BLOCKS);
-        let medium: Arc<dyn Medium> =
-            Arc::new(lacuna_medium::MemoryMedium::new(params.geometry().medium_len()));
+        let medium: Arc<dyn Medium> = Arc::new(lacuna_medium::MemoryMedium::new(params.geometry().end()));
         threads_agree(&medium, &params, seed, 250);
     }
 }
@@ -229,7 +228,7 @@ fn hctr2() {
 fn on_a_file() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("concurrent.img");
     let params = params(Cipher::Gcm, BLOCKS);
-    let medium = FileMedium::create(&path, params.geometry().medium_len()).unwrap();
+    let medium = FileMedium::create(&path, params.geometry().end()).unwrap();
     let medium: Arc<dyn Medium> = Arc::new(medium);
     threads_agree(&medium, &params, 50, 250);
     std::fs::remove_file(path).unwrap();

@@ -12,9 +12,9 @@ use fixture::{create, open_with, options, params};
 use lacuna_contracts::{Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_sealed::{Params, Sealed};
-use lacuna_sim::cuts::{Cuts, Outcome, a_seed_is_a_run, setting};
+use lacuna_sim::cuts::{Cuts, Outcome, a_seed_is_a_run};
 use lacuna_sim::versions::{Model, Worked};
-use lacuna_sim::{CrashMedium, Image, Rng};
+use lacuna_sim::{CrashMedium, Image, Rng, setting};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 300;
@@ -95,7 +95,7 @@ fn simulate(cipher: Cipher, seed: u64, cuts: u64, lie: bool) -> Outcome {
     let mut rng = Rng::new(seed);
     // A fixed medium, so that the map is as small as the disk.
     let params = params(cipher, BLOCKS);
-    let medium = CrashMedium::new(params.geometry().medium_len());
+    let medium = CrashMedium::new(params.geometry().end());
     create(&medium, &params);
     let mut image: Image = medium.image();
     let mut model = Model::new("the disk", BLOCKS);

@@ -24,7 +24,7 @@ fn grown_from(blocks: u64) -> (Params, Params, Arc<MemoryMedium>) {
     let small = params(Cipher::Gcm, blocks);
     let small = Params { map_capacity: planned.map_capacity, ..small };
     let large = Params { blocks: LARGE, ..small };
-    let medium = MemoryMedium::new(large.geometry().medium_len());
+    let medium = MemoryMedium::new(large.geometry().end());
     create(&medium, &small);
     let medium = Arc::new(medium);
     let disk = open(&medium, &small, 1);
@@ -78,10 +78,10 @@ fn a_medium_that_was_cut_to_what_the_old_header_wants() {
     write(&disk, 8 * SEGMENT_BLOCKS, 1, 200).unwrap();
     disk.close().unwrap();
     // What was written lies before the cut, and its entry is that of a segment for which the medium has no room now.
-    medium.set_len(small.geometry().medium_len()).unwrap();
+    medium.set_len(small.geometry().end()).unwrap();
     let error = open_with(medium.clone(), &small, options(3)).map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::RolledBack, "{error}");
-    medium.set_len(large.geometry().medium_len()).unwrap();
+    medium.set_len(large.geometry().end()).unwrap();
     assert!(read(&open(&medium, &large, 4), 8 * SEGMENT_BLOCKS).unwrap() == content(8 * SEGMENT_BLOCKS, 200));
 }
 

@@ -250,7 +250,7 @@ fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
     let plan = fixture::params(Cipher::XtsRandom, SEGMENTS * SEGMENT_BLOCKS);
     let params = Params { journal_len: 8 << 20, ..plan };
     for background in [false, true] {
-        let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
+        let medium = Arc::new(CrashMedium::new(params.geometry().end()));
         create(&*medium, &params);
         let options = OpenOptions { background, ..options(1) };
         let disk = open_with(medium.clone(), &params, options).unwrap();

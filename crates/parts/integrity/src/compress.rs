@@ -1,4 +1,4 @@
-//! `compress` and `decompress` of COMP-EINT (paper 002, section 5.3): room in a block for its tag, made by compressing no more
+//! `compress` and `decompress` of COMP-EINT (EINT, section 5.3): room in a block for its tag, made by compressing no more
 //! of the block than that takes.
 //!
 //! A packed block is: bytes of the block that were compressed (u16) | bytes they became (u16) | the compressed bytes |

@@ -1,4 +1,4 @@
-//! `IsRand` (paper 002, section 3.3): tells the contents of a block from uniformly random bytes, which is what a
+//! `IsRand` (EINT, section 3.3): tells the contents of a block from uniformly random bytes, which is what a
 //! wide-block cipher makes of a ciphertext that was altered, moved or replayed.
 //!
 //! The statistic of a run of n bytes is T = Σ t\[c\] over its 256 byte values, c the number of times that a value occurs and

@@ -1,4 +1,4 @@
-//! `integrity`: files of blocks whose every alteration and replay is noticed, with constant trusted storage (paper 002).
+//! `integrity`: files of blocks whose every alteration and replay is noticed, with constant trusted storage (EINT).
 //!
 //! [`ProtectedFile`] is one file under MT-, RAND- or COMP-EINT, over [`Untrusted`] storage; each commit gives its trusted storage,
 //! [`Trusted`]. The paper's own constructions, and the measurements that compare both, are in `papers/eint`.

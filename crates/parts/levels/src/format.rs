@@ -20,8 +20,8 @@ pub trait LevelFormat: Send + Sync + 'static {
     /// An open disk of the format.
     type Disk: Levels + 'static;
 
-    /// Length of the medium that such a disk takes, in bytes.
-    fn medium_len(&self) -> u64;
+    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to it.
+    fn end(&self) -> u64;
 
     /// Lays a new disk on a medium. Most of the medium is left as it is: what was written since is public.
     ///

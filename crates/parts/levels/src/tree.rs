@@ -1,4 +1,4 @@
-//! The map of one level: a tree of pages of 512 places, whose leaves say where each block is (paper 000's PPM for level
+//! The map of one level: a tree of pages of 512 places, whose leaves say where each block is (PD-DM's PPM for level
 //! 0, its HM for the others). What a place means is the format's: a nonzero word.
 //!
 //! Pages lie in slots like data. Those above the leaves are held in memory whole (8 bytes for each 2 MiB of

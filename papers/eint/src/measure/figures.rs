@@ -1,4 +1,4 @@
-//! The metrics of paper 002, section 2, over a set of files that are written and then read from end to end.
+//! The metrics of EINT, section 2, over a set of files that are written and then read from end to end.
 
 use crate::measure::memory::CountingMemory;
 use crate::measure::subject::{CacheKind, Driven, Subject};

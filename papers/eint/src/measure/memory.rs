@@ -1,4 +1,4 @@
-//! Untrusted storage in memory that counts which bytes of US are accessed: the integrity bandwidth of paper 002, section 2.
+//! Untrusted storage in memory that counts which bytes of US are accessed: the integrity bandwidth of EINT, section 2.
 
 use lacuna_contracts::Result;
 use lacuna_integrity::{Part, Untrusted};

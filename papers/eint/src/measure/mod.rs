@@ -1,4 +1,4 @@
-//! Measuring what the schemes cost: the metrics of paper 002, section 2.
+//! Measuring what the schemes cost: the metrics of EINT, section 2.
 
 mod figures;
 mod memory;

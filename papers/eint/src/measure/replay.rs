@@ -1,4 +1,4 @@
-//! Replaying a trace: the requests of paper 002, section 7.2, with synthetic contents.
+//! Replaying a trace: the requests of EINT, section 7.2, with synthetic contents.
 
 use crate::measure::figures::Figures;
 use crate::measure::memory::CountingMemory;

@@ -1,4 +1,4 @@
-//! What is measured: the five file systems of paper 002, section 7.1, as reference schemes, and the schemes of files.
+//! What is measured: the five file systems of EINT, section 7.1, as reference schemes, and the schemes of files.
 
 use crate::node_cache::{ListCache, NodeCache, TableCache};
 use crate::random_access::Integrity;

@@ -253,7 +253,7 @@ fn a_power_cut_on_a_full_medium_loses_nothing() {
     }
     for cipher in [Cipher::XtsRandom, Cipher::Xts] {
         let params = params(cipher, 40 * SEGMENT_BLOCKS);
-        let start = Arc::new(CrashMedium::new(params.geometry().medium_len()));
+        let start = Arc::new(CrashMedium::new(params.geometry().end()));
         create(&*start, &params);
         let medium = full_with(&params, &start.image());
         let mut model = Model::default();

@@ -71,7 +71,7 @@ pub(crate) fn perform(disk: &Sealed, op: Op, stamp: u64, model: &mut Model) -> R
 
 /// A disk that was in use and not closed: slots, a map, and batches in the journal.
 pub(crate) fn used_disk(params: &Params) -> (Image, Model) {
-    let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
+    let medium = Arc::new(CrashMedium::new(params.geometry().end()));
     create(&*medium, params);
     let mut model = Model::default();
     let disk = open_with(medium.clone(), params, options(1)).unwrap();

@@ -1,7 +1,7 @@
 """Reads a sealed disk, from docs/format/header.md and docs/format/sealed.md alone: read_sealed.py SPARSE PASSPHRASE.
 
-Prints the number and a digest of every block that is not zeros. Knows the ciphers xts, xts-random and gcm,
-and repeats what the ring holds. A second opinion on the Rust code, never a tool.
+Prints the number and a digest of every block that is not zeros. Knows the ciphers xts, xts-random and gcm (no
+library of Python has HCTR2), and repeats what the ring holds. A second opinion on the Rust code, never a tool.
 """
 import hmac
 import struct

@@ -83,7 +83,7 @@ impl<'a> Session<'a> {
 }
 
 fn new_medium(params: &Params) -> (Arc<MemoryMedium>, Arc<dyn Medium>) {
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let memory = Arc::new(MemoryMedium::new(params.end()));
     (memory.clone(), memory)
 }
 
