@@ -5,7 +5,7 @@ use crate::backing::rados::Reconnect;
 use crate::claim::Claim;
 use crate::format::{OpenWith, Params};
 use crate::held_header::HeldHeader;
-use crate::open_disk::OpenDisk;
+use crate::open_disk::{OpenDisk, guarded};
 use crate::opening::{Opening, no_write_through};
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use lacuna_header::{DiskId, FormatId, Location, Uuid};
@@ -88,8 +88,9 @@ impl Key {
         }
         let keys = Masters { keys: &masters, uuid: &uuid.0 };
         let with = OpenWith { keys, opening: Opening { read_only, ..opening }, rescue };
-        let format = parameters.open(&backing, &with).map_err(|e| e.context(&location))?;
         let info = parameters.format().info();
+        let opened = parameters.open(&backing, &with);
+        let format = opened.map_err(|e| guarded(e, info.has_levels()).context(&location))?;
         if info.has_levels() == format.levels().is_empty() {
             return Err(wrong_levels(info.has_levels()).context(&location));
         }

@@ -281,7 +281,7 @@ pub trait OpenFormat: Send + Sync {
         false
     }
 
-    /// The error of a request, as others may hear of it.
+    /// Takes note of the error of a request. Gives what the request fails with.
     fn noting(&self, e: Error) -> Error {
         e
     }
@@ -302,7 +302,7 @@ pub trait OpenFormat: Send + Sync {
     }
 
     /// The open levels from 0 up, at least one, of a format with levels ([`FormatInfo::has_levels`]); nothing of other formats. The
-    /// library wraps each, so that the errors of its requests are private.
+    /// library makes private all errors of opening such a disk and of using it or a level of it.
     fn levels(&self) -> &[Arc<dyn Disk>] {
         &[]
     }

@@ -55,7 +55,7 @@ impl OpenDisk {
         bad: impl FnMut(Option<u8>, BadBlock),
     ) -> Result<CheckReport> {
         let report = self.check_in_use(progress, bad)?;
-        self.format.check_unused()?;
+        self.format.check_unused().map_err(|e| self.guarded(e))?;
         Ok(report)
     }
 
@@ -66,7 +66,7 @@ impl OpenDisk {
         mut progress: impl FnMut(u64) -> Result<()>,
         mut bad: impl FnMut(Option<u8>, BadBlock),
     ) -> Result<CheckReport> {
-        self.format.check(&mut progress, &mut bad)
+        self.format.check(&mut progress, &mut bad).map_err(|e| self.guarded(e))
     }
 
     /// The header, for one at a time who changes passphrases while the disk is open.
@@ -104,7 +104,7 @@ impl OpenDisk {
     /// Writes the cover that closing a disk with levels takes, at an even pace, while what is mounted of it is being unmounted;
     /// [`Disk::close`] does not write it once more then. Of other disks nothing.
     pub fn cover_closing(&self) -> Result<()> {
-        self.format.cover_closing()
+        self.format.cover_closing().map_err(|e| self.guarded(e))
     }
 
     /// Sets whether a level gives up what waits for cover: from then on requests that would wait are refused. Level 0 never waits. A number
@@ -158,10 +158,28 @@ impl OpenDisk {
         self.format.taken_over()
     }
 
+    /// An error of the disk as others may hear of it.
+    fn guarded(&self, e: Error) -> Error {
+        guarded(e, self.has_levels())
+    }
+
+    /// The same of a request, of which the format takes note.
+    fn noted(&self, e: Error) -> Error {
+        self.guarded(self.format.noting(e))
+    }
+
     /// Makes durable what a request has changed before it is acknowledged, if every write is to be.
     fn acknowledged(&self) -> Result<()> {
         if self.format.flushes_writes() { self.flush() } else { Ok(()) }
     }
+}
+
+/// An error of opening a disk, or of using it, as others may hear of it.
+///
+/// Deniability contract: those of a disk with levels are private, whatever its format does and whichever level they are of. If only those of
+/// hidden levels were, the sentence that stands for them in a log would tell.
+pub(crate) fn guarded(e: Error, has_levels: bool) -> Error {
+    if has_levels { e.private() } else { e }
 }
 
 impl Disk for OpenDisk {
@@ -170,25 +188,25 @@ impl Disk for OpenDisk {
     }
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
-        self.format.disk().read(first, buf).map_err(|e| self.format.noting(e))
+        self.format.disk().read(first, buf).map_err(|e| self.noted(e))
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        self.format.disk().write(first, data).map_err(|e| self.format.noting(e))?;
+        self.format.disk().write(first, data).map_err(|e| self.noted(e))?;
         self.acknowledged()
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
-        self.format.disk().discard(first, count).map_err(|e| self.format.noting(e))?;
+        self.format.disk().discard(first, count).map_err(|e| self.noted(e))?;
         self.acknowledged()
     }
 
     fn flush(&self) -> Result<()> {
-        self.format.disk().flush().map_err(|e| self.format.noting(e))
+        self.format.disk().flush().map_err(|e| self.noted(e))
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
-        self.format.disk().extents(first, count)
+        self.format.disk().extents(first, count).map_err(|e| self.guarded(e))
     }
 
     fn purge(&self) -> Result<Status> {
@@ -200,7 +218,7 @@ impl Disk for OpenDisk {
     }
 
     fn close(&self) -> Result<()> {
-        self.format.close()
+        self.format.close().map_err(|e| self.guarded(e))
     }
 
     fn read_only(&self) -> bool {

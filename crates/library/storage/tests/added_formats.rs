@@ -4,17 +4,18 @@ use lacuna_storage::format::{
     CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room,
 };
 use lacuna_storage::{
-    BLOCK_SIZE, Backing, BackingKind, BlockAddr, ChipShape, Cipher, Cost, Disk, Error, Extent, FormatId,
-    Geometry, Kind, Location, Masters, ObjectLayout, OpenDisk, Opening, Passphrase, Result, Shape, Silent,
-    Status, add_format, blocks, create, open,
+    BLOCK_SIZE, Backing, BackingKind, BadBlock, BlockAddr, CheckReport, ChipShape, Cipher, Cost, Disk, Error,
+    Extent, FormatId, Geometry, Kind, Location, Masters, ObjectLayout, OpenDisk, Opening, Passphrase, Result,
+    Shape, Silent, Status, add_format, blocks, create, open,
 };
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a format without levels, and of one that says that it has some and opens none.
+/// The number of a format without levels, of one that says that it has some and opens none, and of one whose errors tell of them.
 const PLAIN: u16 = 0x8101;
 const UNTRUE: u16 = 0xc101;
+const TELLING: u16 = 0xc102;
 
 /// A format whose disks read as zeros.
 #[derive(Debug)]
@@ -22,7 +23,11 @@ struct Zeros<const ID: u16>;
 
 impl<const ID: u16> Format for Zeros<ID> {
     fn info(&self) -> FormatInfo {
-        let name = if ID == PLAIN { "zeros" } else { "untrue zeros" };
+        let name = match ID {
+            PLAIN => "zeros",
+            UNTRUE => "untrue zeros",
+            _ => "telling zeros",
+        };
         FormatInfo::of(FormatId(ID), name, BackingKind::File)
     }
 
@@ -65,6 +70,10 @@ impl<const ID: u16> Params for ZerosParams<ID> {
     }
 
     fn open(&self, _backing: &Backing, with: &OpenWith<'_>) -> Result<Box<dyn OpenFormat>> {
+        if ID == TELLING {
+            let levels: [Arc<dyn Disk>; 1] = [Arc::new(TellingLevel)];
+            return if with.opening.read_only { Err(tells()) } else { Ok(Box::new(TellingDisk { levels })) };
+        }
         Ok(Box::new(ZerosDisk { blocks: self.blocks, write_through: with.opening.write_through }))
     }
 }
@@ -123,6 +132,75 @@ impl OpenFormat for ZerosDisk {
     }
 }
 
+/// An error that no log may keep.
+fn tells() -> Error {
+    Error::new(Kind::Io, "level 1 cannot be used")
+}
+
+/// A level of which everything fails.
+struct TellingLevel;
+
+impl Disk for TellingLevel {
+    fn blocks(&self) -> u64 {
+        1
+    }
+
+    fn read(&self, _first: BlockAddr, _buf: &mut [u8]) -> Result<()> {
+        Err(tells())
+    }
+
+    fn write(&self, _first: BlockAddr, _data: &[u8]) -> Result<()> {
+        Err(tells())
+    }
+
+    fn discard(&self, _first: BlockAddr, _count: u64) -> Result<()> {
+        Err(tells())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Err(tells())
+    }
+
+    fn extents(&self, _first: BlockAddr, _count: u64) -> Result<Vec<Extent>> {
+        Err(tells())
+    }
+
+    fn status(&self) -> Status {
+        Status::default()
+    }
+
+    fn close(&self) -> Result<()> {
+        Err(tells())
+    }
+}
+
+/// A disk with that level alone, which leaves its errors as they are.
+struct TellingDisk {
+    levels: [Arc<dyn Disk>; 1],
+}
+
+impl OpenFormat for TellingDisk {
+    fn disk(&self) -> &dyn Disk {
+        &*self.levels[0]
+    }
+
+    fn check(
+        &self,
+        _progress: &mut dyn FnMut(u64) -> Result<()>,
+        _bad: &mut dyn FnMut(Option<u8>, BadBlock),
+    ) -> Result<CheckReport> {
+        Err(tells())
+    }
+
+    fn levels(&self) -> &[Arc<dyn Disk>] {
+        &self.levels
+    }
+
+    fn cover_closing(&self) -> Result<()> {
+        Err(tells())
+    }
+}
+
 fn passphrase() -> Passphrase {
     Passphrase::new(b"key".to_vec())
 }
@@ -167,6 +245,32 @@ fn a_format_without_the_levels_that_its_number_says_is_refused() {
     let refused = made(&Zeros::<UNTRUE>, dir.path())(false).err().unwrap();
     assert_eq!(refused.kind(), Kind::Usage);
     assert!(refused.to_string().contains("a disk without levels"), "{refused}");
+}
+
+#[test]
+fn errors_of_a_disk_with_levels_are_private_whatever_its_format_does() {
+    add_format(&Zeros::<TELLING>).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let disk = made(&Zeros::<TELLING>, dir.path())(false).unwrap();
+    let (first, mut block) = (BlockAddr(0), [0; BLOCK_SIZE]);
+    let errors = [
+        disk.read(first, &mut block).err(),
+        disk.write(first, &[0; BLOCK_SIZE]).err(),
+        disk.discard(first, 1).err(),
+        disk.flush().err(),
+        disk.extents(first, 1).err(),
+        disk.levels()[0].flush().err(),
+        disk.check(|_| Ok(()), |_, _| ()).err(),
+        disk.cover_closing().err(),
+        disk.close().err(),
+    ];
+    for (call, e) in errors.into_iter().enumerate() {
+        assert!(e.unwrap().is_private(), "call {call}");
+    }
+    drop(disk);
+    let opening = Opening { read_only: true, ..Opening::default() };
+    let refused = open(&location(dir.path()), vec![passphrase()], opening, &Silent).err().unwrap();
+    assert!(refused.is_private(), "{refused}");
 }
 
 /// The refusal to make a disk of this shape, before anything is made or asked for.

@@ -82,7 +82,7 @@ pub(crate) fn create(params: &impl LevelFormat, backing: &Backing, keys: Masters
     params.create(backing.medium()?, keys, Randomness::of(Arc::new(SystemRandom::new()?)))
 }
 
-/// Opens a disk. Its errors are private.
+/// Opens a disk.
 pub(crate) fn open(
     params: &impl LevelFormat,
     backing: &Backing,
@@ -101,12 +101,12 @@ pub(crate) fn open(
         cover_timeout: with.opening.cover_timeout,
         random: Randomness::of(Arc::new(SystemRandom::new()?)),
     };
-    let disk = Arc::new(params.open(medium, with.keys, options).map_err(Error::private)?);
+    let disk = Arc::new(params.open(medium, with.keys, options)?);
     let levels = level_disks(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect();
     Ok(Box::new(WithLevels { disk, levels }))
 }
 
-/// An open disk with levels, in whatever format. Its errors are private.
+/// An open disk with levels, in whatever format.
 struct WithLevels {
     disk: Arc<dyn Levels>,
     /// Those that are open, from 0 up.
@@ -119,11 +119,7 @@ impl OpenFormat for WithLevels {
     }
 
     fn close(&self) -> Result<()> {
-        self.disk.close().map_err(Error::private)
-    }
-
-    fn noting(&self, e: Error) -> Error {
-        e.private()
+        self.disk.close()
     }
 
     fn check(
@@ -134,7 +130,7 @@ impl OpenFormat for WithLevels {
         let (mut total, mut before) = (CheckReport::default(), 0);
         for (level, disk) in (0..).zip(&self.levels) {
             let report = check(&**disk, |done| progress(before + done), |found| bad(Some(level), found))
-                .map_err(|e| level_error(level, e).private())?;
+                .map_err(|e| level_error(level, e))?;
             before += disk.blocks();
             total.add(report);
         }
@@ -146,7 +142,7 @@ impl OpenFormat for WithLevels {
     }
 
     fn cover_closing(&self) -> Result<()> {
-        self.disk.cover_closing(Pace::Even).map_err(Error::private)
+        self.disk.cover_closing(Pace::Even)
     }
 
     fn give_up(&self, level: u8, gives_up: bool) {
