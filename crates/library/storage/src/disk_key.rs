@@ -21,6 +21,8 @@ pub struct Key {
     pub(crate) masters: Vec<Secret<32>>,
     pub(crate) id: DiskId,
     pub(crate) uuid: Uuid,
+    /// Whether the disk rests on a block device.
+    pub(crate) on_device: bool,
     /// What is left of the disk is to be read.
     pub(crate) rescue: bool,
     /// For errors.
@@ -66,7 +68,7 @@ impl Key {
     ///
     /// Errors: [`Kind::Corrupt`], also for another disk than the expected one, before anything is written; and what the medium reports.
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
-        let Key { reach, parameters, claim, masters, id, uuid, rescue, location } = self;
+        let Key { reach, parameters, claim, masters, id, uuid, on_device, rescue, location } = self;
         id.check(opening.expect).map_err(|e| e.context(&location))?;
         claim.iter().for_each(|claim| claim.renew());
         // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
@@ -82,7 +84,7 @@ impl Key {
             Reach::Anew(disk) => Backing::Pool(disk.connect()?),
         };
         let read_only = opening.read_only || rescue || backing.is_snapshot();
-        let header = HeldHeader::new(backing.header()?, read_only, location.is_block_device());
+        let header = HeldHeader::new(backing.header()?, read_only, on_device);
         if let (Backing::File(medium), false) = (&backing, rescue) {
             parameters.check_length(medium.len(), &location)?;
         }

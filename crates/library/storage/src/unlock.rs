@@ -52,6 +52,8 @@ pub struct Volume {
     claim: Option<Arc<Claim>>,
     /// The file or device that is held.
     file: Option<OwnedFd>,
+    /// Whether that is a block device: the path may lead elsewhere by now.
+    on_device: bool,
     /// What is left of the disk is to be read.
     rescue: bool,
     location: Location,
@@ -147,7 +149,7 @@ fn unlock_in(
         connection.hold(true, observer)?;
         check_unchanged(&**header, &unlocked.header, location)?;
     }
-    let Held { header, backing, file, .. } = held;
+    let Held { header, backing, file, on_device, .. } = held;
     Ok(Volume {
         header,
         unlocked,
@@ -156,6 +158,7 @@ fn unlock_in(
         backing,
         claim,
         file,
+        on_device,
         rescue: false,
         location: location.clone(),
         steal: pool_access.steal,
@@ -216,7 +219,7 @@ impl Volume {
 
     /// The length in bytes of the block device that the disk rests on; none of what is no block device.
     pub(crate) fn device_len(&self) -> Option<u64> {
-        self.location.is_block_device().then(|| self.header.len())
+        self.on_device.then(|| self.header.len())
     }
 
     /// What a vault needs of it: the medium of the header, the open header, and the claim.
@@ -239,7 +242,7 @@ impl Volume {
     ///
     /// Errors: [`Kind::Usage`] for a vault, [`Kind::Busy`] for a disk that another process has open.
     pub fn into_key(self, forks: bool) -> Result<Key> {
-        let Volume { unlocked, parameters, backing, claim, location, steal, rescue, .. } = self;
+        let Volume { unlocked, parameters, backing, claim, on_device, location, steal, rescue, .. } = self;
         if parameters.format().info().rests_on == BackingKind::Directory {
             return Err(not_a_disk(&location));
         }
@@ -257,7 +260,8 @@ impl Volume {
             })),
             held => Reach::Held(held),
         };
-        Ok(Key { reach, parameters, claim, masters: unlocked.master_keys, id, uuid, rescue, location })
+        let masters = unlocked.master_keys;
+        Ok(Key { reach, parameters, claim, masters, id, uuid, on_device, rescue, location })
     }
 }
 

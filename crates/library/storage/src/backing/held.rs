@@ -125,6 +125,8 @@ pub(crate) struct Held {
     pub(crate) backing: Option<Backing>,
     /// The file or device that is held.
     pub(crate) file: Option<OwnedFd>,
+    /// Whether that is a block device.
+    pub(crate) on_device: bool,
     /// Whether reading it leaves a trace.
     pub(crate) touches: bool,
 }
@@ -132,13 +134,14 @@ pub(crate) struct Held {
 impl Held {
     /// The header of a disk that another process has open.
     pub(crate) fn of_open_disk(header: Arc<dyn Medium>) -> Held {
-        Held { header, backing: None, file: None, touches: false }
+        Held { header, backing: None, file: None, on_device: false, touches: false }
     }
 
     /// What is on flash; `file` is what is held.
     pub(crate) fn on_flash(flash: Arc<dyn Flash>, file: OwnedFd) -> Held {
         let header = Arc::new(HeaderMedium::new(Arc::clone(&flash)));
-        Held { header, backing: Some(Backing::Flash(flash)), file: Some(file), touches: false }
+        let backing = Some(Backing::Flash(flash));
+        Held { header, backing, file: Some(file), on_device: false, touches: false }
     }
 
     /// The connection of a disk in a pool.

@@ -108,9 +108,11 @@ impl<'d> DiskRef<'d> {
                 if access == Access::Write {
                     partition_table::refuse(&medium).map_err(|e| e.context(self.location))?;
                 }
-                let (touches, file) = (medium.touches_access_times(), Some(medium.path_only()?));
+                let (on_device, touches) = (medium.is_device(), medium.touches_access_times());
+                let file = Some(medium.path_only()?);
                 let header: Arc<dyn Medium> = Arc::new(medium);
-                Ok(Held { backing: Some(Backing::File(Arc::clone(&header))), header, file, touches })
+                let backing = Some(Backing::File(Arc::clone(&header)));
+                Ok(Held { header, backing, file, on_device, touches })
             }
             Site::Flash(place) => place.open(access),
             Site::Pool(target) => {
@@ -119,7 +121,8 @@ impl<'d> DiskRef<'d> {
                 if !self.pool_access.steal {
                     connection.hold(false, observer)?;
                 }
-                Ok(Held { header, backing: Some(Backing::Pool(connection)), file: None, touches: false })
+                let backing = Some(Backing::Pool(connection));
+                Ok(Held { header, backing, file: None, on_device: false, touches: false })
             }
         }
     }
