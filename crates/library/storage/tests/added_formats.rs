@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PLAIN: u16 = 0x8101;
 const UNTRUE: u16 = 0xc101;
 const TELLING: u16 = 0xc102;
+/// A number that no format of this build has, and a later one may have.
+const LATER: u16 = 0x7fff;
 
 /// A format whose disks read as zeros.
 #[derive(Debug)]
@@ -26,6 +28,7 @@ impl<const ID: u16> Format for Zeros<ID> {
         let name = match ID {
             PLAIN => "zeros",
             UNTRUE => "untrue zeros",
+            LATER => "later zeros",
             _ => "telling zeros",
         };
         FormatInfo::of(FormatId(ID), name, BackingKind::File)
@@ -245,6 +248,12 @@ fn a_format_without_the_levels_that_its_number_says_is_refused() {
     let refused = made(&Zeros::<UNTRUE>, dir.path())(false).err().unwrap();
     assert_eq!(refused.kind(), Kind::Usage);
     assert!(refused.to_string().contains("a disk without levels"), "{refused}");
+}
+
+#[test]
+fn numbers_of_formats_that_are_to_come_are_refused() {
+    assert_eq!(add_format(&Zeros::<LATER>).unwrap_err().kind(), Kind::Usage);
+    assert_eq!(add_format(&Zeros::<{ FormatId::SEALED.0 }>).unwrap_err().kind(), Kind::Exists);
 }
 
 #[test]

@@ -51,6 +51,11 @@ impl FormatId {
     /// A file system in a directory that nobody trusts (MT-, RAND- and COMP-EINT).
     pub const VAULT: FormatId = FormatId(6);
 
+    /// Whether the number is one of those for formats that programs bring along.
+    pub const fn is_added(self) -> bool {
+        self.0 >= 0x8000
+    }
+
     /// Whether a disk of this format may have hidden levels. A disk of a format that is not known here may, unless the number is one of those
     /// for formats without levels that programs bring along.
     pub const fn has_levels(self) -> bool {

@@ -252,6 +252,7 @@ fn a_disk_with_levels_does_not_tell_which_slots_are_used() {
     // Formats that programs bring along.
     let numbers = [0x7fff, 0x8000, 0xbfff, 0xc000, 0xffff];
     assert_eq!(numbers.map(|number| FormatId(number).has_levels()), [true, false, false, true, true]);
+    assert_eq!(numbers.map(|number| FormatId(number).is_added()), [false, true, true, true, true]);
 }
 
 #[test]

@@ -20,7 +20,8 @@ pub static FORMATS: [&dyn Format; 6] =
 static ADDED: RwLock<Vec<&'static dyn Format>> = RwLock::new(Vec::new());
 
 /// From now on disks of this format are opened, checked and told of like others, in all of this process. A program adds its own formats
-/// when it starts. Errors: [`Kind::Exists`] if the number or the name is that of a format that there is.
+/// when it starts. Errors: [`Kind::Exists`] if the number or the name is that of a format that there is, [`Kind::Usage`] for a number that
+/// a later lacuna may give to a format of its own ([`FormatId::is_added`](lacuna_header::FormatId::is_added)).
 pub fn add_format(format: &'static dyn Format) -> Result<()> {
     let (mut added, new) = (ADDED.write(), format.info());
     let mut known = FORMATS.iter().chain(added.iter()).map(|format| format.info());
@@ -28,6 +29,11 @@ pub fn add_format(format: &'static dyn Format) -> Result<()> {
         return Err(Error::new(Kind::Exists, format!("cannot add the format {}", new.name))
             .found(format!("the format {}, of the number {}", other.name, other.id.0))
             .expected("a number and a name that no other format has"));
+    }
+    if !new.id.is_added() {
+        return Err(Error::new(Kind::Usage, format!("cannot add the format {}", new.name))
+            .found(format!("the number {}, which is for a format of lacuna", new.id.0))
+            .expected("a number from 32768 up, or from 49152 up if its disks may have levels"));
     }
     added.push(format);
     Ok(())
