@@ -22,8 +22,9 @@
 //! Invariant: one slot of each block holds its last flushed version, and nothing was written to that slot since. The other slot takes
 //! every write until the next flush, so that whatever a power cut leaves of it, the block reads as flushed or as written later. Which
 //! slots were written since the last sync is kept in memory. Opening for writing syncs the medium: a server that was killed may
-//! have left writes that a read shows and a power cut could still take. Opening for reading alone syncs nothing. Any error of a write or a sync stops the disk, a full medium among them:
-//! the slot that was being written may have held an acknowledged version.
+//! have left writes that a read shows and a power cut could still take. Opening for reading alone syncs nothing. Any error of a write
+//! or a sync stops the disk, a full medium among them: the slot that was being written may have held an acknowledged version. A server
+//! that is killed while it writes can tear that slot as a power cut does, and the block reads as flushed then.
 //!
 //! # What an adversary can do
 //! Altered, moved and spliced slots do not verify, and each write of a block encrypts it anew. Snapshots show which blocks changed, and
@@ -32,7 +33,7 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
-use lacuna_contracts::{FailStop, Parameters, Plain, Record, RecordMut, closed};
+use lacuna_contracts::{FailStop, Parameters, Plain, Record, RecordMut};
 use lacuna_crypto::{HedgedNonce, RandomSource, SystemRandom, XAES_NONCE, XaesKey, derive};
 use lacuna_storage::format::{
     CreateOptions, Description, Format, FormatInfo, OpenFormat, OpenWith, Params, Room,
@@ -283,7 +284,7 @@ impl Disk for TwoSlotsDisk {
 
     fn close(&self) -> Result<()> {
         let flushed = self.flush();
-        drop(self.health.fail(closed()));
+        self.health.close();
         flushed
     }
 
