@@ -6,8 +6,7 @@ use crate::peer::Peer;
 use crate::protocol::Op;
 use crate::status::{Counter, Purged};
 use lacuna_contracts::{Action, Advice, Error, Kind, Result};
-use lacuna_mount::{mount_table, tool};
-use std::ffi::OsStr;
+use lacuna_mount::mount_table;
 use std::path::Path;
 
 /// Purges the disk that a server has open, and gives counters of the work. Blocks that a mounted file system has freed are discarded first, unless the
@@ -82,20 +81,27 @@ fn covered(mountpoint: &Path) -> Error {
 
 /// Makes the file system say which blocks it does not use any more.
 fn discard_freed(mountpoint: &Path) -> Result<()> {
-    let incomplete = |found: String| {
+    lacuna_mount::trim(mountpoint).map_err(|e| {
         Error::new(
             Kind::PurgeIncomplete,
             format!("cannot discard what was deleted on {}", mountpoint.display()),
         )
-        .found(found)
+        .found(e.to_string())
         .expected("a file system that can be trimmed, and the right to do it")
         .remedy("give the command as the user who mounted it, or run `fstrim` on it first")
-    };
-    // Blocks are free for fstrim once the transaction that freed them is committed.
-    let synced = tool::run("sync", &[OsStr::new("-f"), mountpoint.as_os_str()])?;
-    if !synced.success() {
-        return Err(incomplete(synced.words()));
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_cannot_be_trimmed_keeps_what_was_deleted() {
+        for at in ["/proc", "/no/such/directory"] {
+            let e = discard_freed(Path::new(at)).unwrap_err();
+            assert_eq!(e.kind(), Kind::PurgeIncomplete, "{e}");
+            assert!(e.to_string().contains(at) && e.advice().is_some(), "{e}");
+        }
     }
-    let trimmed = tool::run("fstrim", &[OsStr::new("--"), mountpoint.as_os_str()])?;
-    if trimmed.success() { Ok(()) } else { Err(incomplete(trimmed.words())) }
 }
