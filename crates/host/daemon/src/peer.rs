@@ -130,6 +130,16 @@ fn let_go_on(record: Option<&Record>, e: Error) -> Error {
 /// Asks the server of a run directory to end, and waits until it is gone; `shown` names its disk in errors, and `mountpoint` is its mount
 /// point, if it has one. None if it is gone already.
 pub(crate) fn close(paths: &RunPaths, shown: &str, mountpoint: Option<&Path>) -> Result<Option<Closed>> {
+    close_within(paths, shown, mountpoint, GONE_WITHIN)
+}
+
+/// The same; a server that has let its client go may take as long as `limit` to be gone.
+fn close_within(
+    paths: &RunPaths,
+    shown: &str,
+    mountpoint: Option<&Path>,
+    limit: Duration,
+) -> Result<Option<Closed>> {
     let what = format!("cannot close {shown}");
     let Some(lock) = paths.lock_file()? else { return Ok(None) };
     match lock_past_probes(&lock) {
@@ -139,12 +149,13 @@ pub(crate) fn close(paths: &RunPaths, shown: &str, mountpoint: Option<&Path>) ->
     }
     // The process is for the advice alone.
     let record = || paths.record().ok().flatten();
-    let gone = || wait_gone(&lock, GONE_WITHIN).map_err(|e| let_go_on(record().as_ref(), e.context(&what)));
+    let gone = || wait_gone(&lock, limit).map_err(|e| let_go_on(record().as_ref(), e.context(&what)));
     let closed = match call(&paths.control(), &Op::Close) {
         Ok(Reply::Done(_)) => gone().map(|()| Closed::Cleanly),
         Ok(Reply::Refused(e, Afterwards::Stays)) => Err(e),
         Ok(Reply::Refused(e, Afterwards::Ends)) => {
-            gone()?;
+            // What was lost matters more than that the process stays, if it does.
+            let _stays = gone();
             Err(if mountpoint.is_some() { e } else { e.context(what) })
         }
         Ok(Reply::Ended | Reply::Nonsense) => {
@@ -253,5 +264,25 @@ mod tests {
         assert_eq!(wait_gone(&lock, limit).unwrap_err().kind(), Kind::TimedOut);
         held.end().unwrap();
         wait_gone(&lock, limit).unwrap();
+    }
+
+    #[test]
+    fn a_failure_of_the_end_is_told_though_the_server_stays() {
+        let base = tempfile::tempdir().unwrap();
+        let at = Path::new("/mnt/x");
+        let held = Instance::of_mount(base.path(), at).unwrap();
+        let listener = UnixListener::bind(held.control()).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 64]).unwrap() > 0);
+            let lost = Error::new(Kind::Io, "what was written last is lost");
+            let answer = Answer::of(Err(lost), Afterwards::Ends, Term::quoted);
+            stream.write_all(answer.line().as_bytes()).unwrap();
+        });
+        let paths = RunPaths::of_mount(base.path(), at);
+        let failed = close_within(&paths, "/mnt/x", Some(at), Duration::from_millis(50)).unwrap_err();
+        assert_eq!(failed.kind(), Kind::Io, "{failed}");
+        server.join().unwrap();
+        drop(held);
     }
 }
