@@ -178,8 +178,7 @@ fn close_within(
         // It has stopped listening, as it does when its mount is gone: a user unmounted by hand. One that is still
         // starting may have found the socket of another that died.
         Err(e)
-            if (e.kind() == ErrorKind::ConnectionRefused || is_removed(&lock))
-                && is_gone_within(&lock, RELEASE_LIMIT)? =>
+            if (has_stopped_listening(&e) || is_removed(&lock)) && is_gone_within(&lock, RELEASE_LIMIT)? =>
         {
             clear_away(&lock, paths, mountpoint)
         }
@@ -201,6 +200,11 @@ fn clear_away(lock: &File, paths: &RunPaths, mountpoint: Option<&Path>) -> Resul
     };
     let _ = lock.unlock();
     result
+}
+
+/// Whether a server takes no clients any more. Those that it had not accepted before, it dropped.
+fn has_stopped_listening(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
 /// Whether the server that holds the lock has removed its run directory.
@@ -284,5 +288,23 @@ mod tests {
         assert_eq!(failed.kind(), Kind::Io, "{failed}");
         server.join().unwrap();
         drop(held);
+    }
+
+    #[test]
+    fn a_server_that_ends_without_having_accepted_a_client_has_closed() {
+        let base = tempfile::tempdir().unwrap();
+        let at = Path::new("/mnt/x");
+        let held = Instance::of_mount(base.path(), at).unwrap();
+        let listener = UnixListener::bind(held.control()).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // What is left unread resets the connection, as the end of a listener does to the clients that wait there.
+            stream.read_exact(&mut [0]).unwrap();
+            drop((stream, listener));
+            held.end().unwrap();
+        });
+        let paths = RunPaths::of_mount(base.path(), at);
+        assert_eq!(close(&paths, "/mnt/x", Some(at)).unwrap(), Some(Closed::Cleanly));
+        server.join().unwrap();
     }
 }
