@@ -37,18 +37,18 @@ impl Instance {
     ///
     /// Errors: [`Kind::Busy`] if 64 have it, and [`Kind::Permission`] if others can change the directory of run directories.
     pub fn of_server(base: &Path, location: &str) -> Result<Self> {
-        let mut taken = Err(Error::new(Kind::Busy, "too many servers of one location"));
         for number in 0..MOST_OF_LOCATION {
-            taken = Self::take(base, RunPaths::of_server(base, location, number), location);
-            match &taken {
-                Err(e) if e.kind() == Kind::Busy => {}
-                _ => break,
-            }
+            let instance = match Self::take(base, RunPaths::of_server(base, location, number), location) {
+                Err(e) if e.kind() == Kind::Busy => continue,
+                taken => taken?,
+            };
+            // What a dead server said of itself.
+            instance.paths.remove_record()?;
+            return Ok(instance);
         }
-        let instance = taken?;
-        // What a dead server said of itself.
-        instance.paths.remove_record()?;
-        Ok(instance)
+        Err(Error::new(Kind::Busy, format!("cannot keep account of one more server of {location}"))
+            .found(format!("{MOST_OF_LOCATION} servers of it"))
+            .remedy("close one of them first"))
     }
 
     fn take(base: &Path, paths: RunPaths, shown: &str) -> Result<Self> {
@@ -132,6 +132,17 @@ mod tests {
         assert_eq!(RunPaths::of_server(base.path(), "/a.img", 1).record().unwrap(), Some(record));
         drop(all);
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_location_has_so_many_servers_and_no_more() {
+        let base = tempfile::tempdir().unwrap();
+        let of_server = || Instance::of_server(base.path(), "/a.img");
+        let all: Vec<Instance> = (0..MOST_OF_LOCATION).map(|_| of_server().unwrap()).collect();
+        let refused = of_server().err().unwrap();
+        assert!(refused.kind() == Kind::Busy && refused.to_string().contains("64 servers"), "{refused}");
+        drop(all);
+        of_server().unwrap();
     }
 
     #[test]
