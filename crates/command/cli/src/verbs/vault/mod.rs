@@ -305,10 +305,20 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
             }
         }
     }
-    let mut found = peer.ask(&Op::Stat { ino: about.ino() })?;
-    found["path"] = json!(args.file.to_string_lossy());
-    found["mountpoint"] = json!(mountpoint.to_string_lossy());
+    let found = placed(peer.ask(&Op::Stat { ino: about.ino() })?, &args.file, &mountpoint)?;
     if args.json { console::json(&found) } else { console::bytes(stat_words(&found).as_bytes()) }
+}
+
+/// What a server found, with where the file is. Errors: an answer that is no account of a file.
+fn placed(found: Value, file: &Path, mountpoint: &Path) -> Result<Value> {
+    let Value::Object(mut fields) = found else {
+        return Err(Error::new(Kind::Other, format!("cannot tell how {} is protected", file.display()))
+            .found("an answer of the server that makes no sense")
+            .remedy("close the vault and open it again with this version"));
+    };
+    fields.insert("path".to_owned(), json!(file.to_string_lossy()));
+    fields.insert("mountpoint".to_owned(), json!(mountpoint.to_string_lossy()));
+    Ok(Value::Object(fields))
 }
 
 /// The vault that is mounted as this device.
@@ -348,4 +358,19 @@ pub(crate) fn many(count: u64, what: &str) -> String {
 pub(crate) fn log(say: &lacuna_mount::Log) -> vault::Log {
     let say = Arc::clone(say);
     Arc::new(move |line: &str| say(&Error::new(Kind::Corrupt, line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_makes_no_sense_is_an_error() {
+        let of = |found: Value| placed(found, Path::new("/mnt/file"), Path::new("/mnt"));
+        let told = of(json!({ "blocks": 7 })).unwrap();
+        assert_eq!(told, json!({ "blocks": 7, "path": "/mnt/file", "mountpoint": "/mnt" }));
+        for nonsense in [json!(7), json!("blocks"), json!([]), json!(true), Value::Null] {
+            assert_eq!(of(nonsense.clone()).unwrap_err().kind(), Kind::Other, "{nonsense}");
+        }
+    }
 }
