@@ -50,6 +50,11 @@ impl Registry {
                 Err(e) => errors.push(e),
             }
         }
+        // Where a living server has mounted since, a dead one has left nothing: whoever cleared it away would tear away the other's mount.
+        let living = peers.iter().filter(|peer| peer.alive).filter_map(Peer::mount);
+        let taken: Vec<PathBuf> = living.map(|mount| mount.mountpoint.clone()).collect();
+        let is_taken = |peer: &Peer| peer.mount().is_some_and(|mount| taken.contains(&mount.mountpoint));
+        peers.retain(|peer| peer.alive || !is_taken(peer));
         peers.sort_by_key(|peer| !peer.alive);
         (peers, errors)
     }
@@ -136,6 +141,23 @@ impl Registry {
             found => found.map(Some),
         }
     }
+
+    /// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
+    fn is_of_dead(&self, mountpoint: &Path, top: &Entry) -> Result<bool> {
+        // FUSE mounts of ours look the same whoever serves them.
+        if top.is_our_fuse()
+            && let Some(paths) = self.of_mountpoint(mountpoint)?
+            && is_alive(&paths)? == Some(true)
+        {
+            return Ok(false);
+        }
+        for base in &self.bases {
+            if dead::left_in(&RunPaths::of_mount(base, mountpoint), top)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 /// The instance of a run directory, if it has a record. The run directory of a dead server without a mount point is removed.
@@ -186,12 +208,7 @@ pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> Result<b
 
 /// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
 pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> Result<bool> {
-    for base in Registry::open(run_base)?.bases {
-        if dead::left_in(&RunPaths::of_mount(&base, mountpoint), top)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Registry::open(run_base)?.is_of_dead(mountpoint, top)
 }
 
 /// None if there is nothing at a path, or if a server died on the way there: nothing is open below what it left.
@@ -335,6 +352,34 @@ mod tests {
         assert_eq!(found("/other.img", FileIdentity::File(7, 7)), [] as [&str; 0]);
         assert_eq!(found("rados:p/a", unknown), ["rados:p/a"]);
         drop(instances);
+    }
+
+    #[test]
+    fn the_mount_of_a_living_server_is_none_that_a_dead_one_left() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = one.path().canonicalize().unwrap().join("mnt");
+        let top = Entry {
+            device: "0:41".into(),
+            mountpoint: at.clone(),
+            fs_type: "fuse.lacuna".into(),
+            source: mount_table::FUSE_SOURCE.into(),
+            user: None,
+            follows: false,
+        };
+        let dead = Instance::of_mount(one.path(), &at).unwrap();
+        dead.write(&record("/a.img", mount(&at), FileIdentity::Unknown)).unwrap();
+        kill(dead, one.path());
+        let registry = Registry { bases: vec![one.path().to_owned(), other.path().to_owned()] };
+        assert!(registry.is_of_dead(&at, &top).unwrap() && registry.all().unwrap().len() == 1);
+        let living = Instance::of_mount(other.path(), &at).unwrap();
+        living.write(&record("/b.img", mount(&at), FileIdentity::Unknown)).unwrap();
+        assert!(!registry.is_of_dead(&at, &top).unwrap());
+        let seen = registry.all().unwrap();
+        assert!(seen.len() == 1 && seen[0].alive && seen[0].record.location == "/b.img");
+        assert!(registry.by_location("/a.img", FileIdentity::Unknown).unwrap().is_empty());
+        living.end().unwrap();
+        assert!(registry.is_of_dead(&at, &top).unwrap());
+        assert!(!registry.by_location("/a.img", FileIdentity::Unknown).unwrap()[0].alive);
     }
 
     #[test]
