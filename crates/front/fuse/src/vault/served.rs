@@ -32,7 +32,8 @@ pub struct ServedVault {
     fuse: FuseMount,
     vault: Arc<Vault>,
     reports: Reports,
-    _held: Option<Box<dyn Any + Send>>,
+    /// What is let go after the vault is closed.
+    held: Option<Box<dyn Any + Send>>,
 }
 
 impl MountedVault {
@@ -40,13 +41,17 @@ impl MountedVault {
     ///
     /// Errors: [`Kind::Busy`] if something is mounted there, [`Kind::NotFound`] and [`Kind::Usage`] if it is no directory,
     /// [`Kind::Permission`] if the system does not allow it.
-    pub fn start(request: VaultRequest) -> Result<Self> {
+    pub fn start(mut request: VaultRequest) -> Result<Self> {
         let (vault, log) = (Arc::clone(&request.vault), Arc::clone(&request.log));
-        set_up(request).inspect_err(|_| {
+        // Whatever fails: the closing writes, and no other program may have the vault open by then.
+        let held = request.held.take();
+        let mut server = set_up(request).inspect_err(|_| {
             if let Err(e) = vault.close() {
                 log(&e.context("cannot close the vault that was not mounted"));
             }
-        })
+        })?;
+        server.served.held = held;
+        Ok(server)
     }
 }
 
@@ -69,7 +74,7 @@ fn set_up(request: VaultRequest) -> Result<MountedVault> {
     read_further_ahead(&mountpoint);
     let (naming, idle_timeout) = (request.naming, request.idle_timeout);
     let jobs = Jobs::new(None, Arc::new(|| Ok(())), naming);
-    let served = ServedVault { fuse, vault, reports, _held: request.held };
+    let served = ServedVault { fuse, vault, reports, held: None };
     claim.serve(served, Arc::new(status), Terms { jobs, naming, idle_timeout, private: false })
 }
 
@@ -104,7 +109,9 @@ impl Served for ServedVault {
 
     fn close(&mut self) -> Result<()> {
         self.fuse.end();
-        self.vault.close()
+        let closed = self.vault.close();
+        drop(self.held.take());
+        closed
     }
 }
 

@@ -6,6 +6,8 @@ use crate::place::{Place, needs};
 use crate::serving::{How, IDLE_LIMIT};
 use lacuna_contracts::Kind;
 use lacuna_daemon::{Closed, Registry, close};
+use lacuna_fuse::{MountedVault, VaultRequest};
+use lacuna_vault::Vault;
 use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs};
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,6 +15,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A user other than root, who has a name: `nobody`.
@@ -49,6 +53,31 @@ fn vault_server_ends_with_a_plain_umount() {
     let server = place.mount(How::Open);
     assert_eq!(fs::read(place.mountpoint().join("file")).unwrap(), b"kept");
     place.unmount(server);
+    place.verify();
+}
+
+/// What holds a vault, and notes whether that was closed when it was let go.
+struct Hold {
+    vault: Arc<Vault>,
+    outlived: Arc<AtomicBool>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.outlived.store(self.vault.sync().is_err(), Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_vault_that_cannot_be_mounted_is_closed_before_it_is_let_go() {
+    let place = Place::new();
+    let (vault, outlived) = (Arc::new(place.make()), Arc::new(AtomicBool::new(false)));
+    let nowhere = place.mountpoint().join("none");
+    let mut request = VaultRequest::new(Arc::clone(&vault), "vault", nowhere);
+    request.run_base = Some(place.run_base());
+    request.held = Some(Box::new(Hold { vault, outlived: Arc::clone(&outlived) }));
+    assert_eq!(MountedVault::start(request).err().unwrap().kind(), Kind::NotFound);
+    assert!(outlived.load(Ordering::SeqCst));
     place.verify();
 }
 
