@@ -194,6 +194,15 @@ impl<S: Served> MountServer<S> {
         self.finish(None)
     }
 
+    /// Ends it without having served. What is busy stays mounted, and fails from then on.
+    ///
+    /// Errors: the failure of what was mounted if it had one, or else why it stays mounted.
+    pub fn end(mut self) -> Result<()> {
+        self.reports.watch.set_closing(true);
+        let down = self.served.take_down();
+        self.finish(None).and(down)
+    }
+
     /// Whether it is used in a way that asks nothing of the file system, or is mounted where an unmount here would not reach it, and
     /// would leave the directory below open to be written.
     fn is_used_unseen(&self) -> bool {

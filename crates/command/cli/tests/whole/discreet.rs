@@ -98,3 +98,40 @@ fn more_mount_points_than_levels_are_refused_without_a_number() {
     assert!(ran.stderr.contains("at most 2"), "{}", ran.stderr);
     assert!(fs::read(scene.path("disk.img")).unwrap() == before, "a refused opening wrote to the disk");
 }
+
+/// How many blocks of the disk a command changes that fails as a log hears it.
+fn changed_by(scene: &Scene, args: &[&str]) -> usize {
+    let before = fs::read(scene.path("disk.img")).unwrap();
+    says_nothing(&scene.lacuna(args).code(20).stderr);
+    scene.wait_until_free("disk.img");
+    let after = fs::read(scene.path("disk.img")).unwrap();
+    before.chunks(4096).zip(after.chunks(4096)).filter(|(before, after)| before != after).count()
+}
+
+#[test]
+fn an_opening_that_fails_closes_the_disk_however_many_levels_there_are() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    for format in ["deniable", "oblivious"] {
+        let scene = Scene::new();
+        fs::write(scene.path("deep"), "battery staple").unwrap();
+        ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+        // The clock never beats while the test runs, and closing writes cover.
+        let shape = ["--format", format, "--size", "64M", "--levels", "2", "--key-file", "deep"];
+        scene.create("disk.img", &[&shape[..], &["--cover", "3600000"]].concat()).code(0);
+        // No level has a file system to mount.
+        let one = changed_by(&scene, &["open", "disk.img", "public", "--key-file", "key"]);
+        let two = changed_by(&scene, &["open", "disk.img", "public", "--key-file", "deep"]);
+        let both = changed_by(&scene, &["open", "disk.img", "public", "hidden", "--key-file", "deep"]);
+        // Some of what is written may lie where something was written before.
+        let is_like_one = |changed: usize| 2 * changed > one;
+        assert!(one > 0 && is_like_one(two) && is_like_one(both), "{format}: {one}, {two}, {both}");
+        // Level 0 has one, and is mounted when the other fails.
+        scene.lacuna(&["open", "disk.img", "public", "--mkfs", "ext4", "--key-file", "key"]).code(0);
+        scene.lacuna(&["close", "public"]).code(0);
+        scene.wait_until_free("disk.img");
+        let after_one = changed_by(&scene, &["open", "disk.img", "public", "hidden", "--key-file", "deep"]);
+        assert!(is_like_one(after_one) && !scene.path("public/lost+found").exists(), "{format}: {after_one}");
+    }
+}

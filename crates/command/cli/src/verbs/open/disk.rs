@@ -147,7 +147,7 @@ fn serve(
     let what = format!("opening {}", args.location);
     let drawn = if args.foreground { console } else { console.without_drawing() };
     // An error here leaves no disk open.
-    let held = Arc::new(HeldFile::of(file)?);
+    let (held, cluster) = (Arc::new(HeldFile::of(file)?), args.holder.cluster.of(&args.location)?);
     let disk = Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
     if let Some(note) = disk.note() {
         console.note(note);
@@ -156,7 +156,9 @@ fn serve(
     let say = background::reporter(!args.foreground, disk.has_levels());
     let opened = ready.working(console, opening_stage(args, &levels), || {
         // Only what serves holds the file: who waits for its end may take it away then.
-        mount(args, (location, format), (&disk, verifies, held), &levels, &say)
+        let identity = status::identity((&args.location, format.to_string()), &cluster, &disk, held);
+        let identity = Identity { location: location.to_owned(), ..identity };
+        mount(args, &identity, (&disk, verifies), &levels, &say)
     })?;
     let closing: Vec<_> = opened.iter().map(MountedDisk::closing).collect();
     let covering = Arc::new(AtomicBool::new(false));
@@ -190,12 +192,17 @@ fn serve(
         stop_now();
     }
     let ended = wait_all(opened, &say);
-    // Levels that are open to be protected, and mounted nowhere.
-    let mut rest = Ok(());
-    for level in &levels[args.mountpoints.len()..] {
-        rest = background::both(rest, level.close(), &say);
-    }
+    let rest = close_unmounted(&levels[args.mountpoints.len()..], &say);
     background::both(background::both(told, ended, &say), rest, &say)
+}
+
+/// Closes levels that are open to be protected, and mounted nowhere. The first failure is what it ends with; `say` hears of the others.
+fn close_unmounted(levels: &[Arc<dyn Disk>], say: &Log) -> Result<()> {
+    let mut closed = Ok(());
+    for level in levels {
+        closed = background::both(closed, level.close(), say);
+    }
+    closed
 }
 
 /// What an opening is at, and what is left of it.
@@ -264,23 +271,23 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
     }
 }
 
-/// Mounts the levels that have a mount point.
+/// Mounts the levels that have a mount point. On failure nothing stays mounted, and all levels are closed.
+///
+/// Deniability contract: the disk is closed with the last of its levels, which writes cover. Were those left open that are mounted
+/// nowhere, the medium would tell that there are some.
 fn mount(
     args: &OpenArgs,
-    (location, format): (&str, FormatId),
-    (disk, verifies, held): (&Arc<OpenDisk>, bool, Arc<HeldFile>),
+    identity: &Identity,
+    (disk, verifies): (&Arc<OpenDisk>, bool),
     levels: &[Arc<dyn Disk>],
     say: &Log,
 ) -> Result<Vec<MountedDisk>> {
     let mut opened: Vec<MountedDisk> = Vec::new();
     let source = CoverSource::default();
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
-    let cluster = args.holder.cluster.of(&args.location)?;
-    let identity = status::identity((&args.location, format.to_string()), &cluster, disk, held);
-    let identity = Identity { location: location.to_owned(), ..identity };
     let jobs = DiskJobs::of(disk, verifies, identity.file.identity());
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
-        let mut request = DiskRequest::new(Arc::clone(level), location, mountpoint);
+        let mut request = DiskRequest::new(Arc::clone(level), identity.location.as_str(), mountpoint);
         request.identity = identity.clone();
         request.mkfs.clone_from(&args.mkfs);
         request.overwrite = args.force;
@@ -322,7 +329,18 @@ fn mount(
             ),
             _ => e,
         });
-        opened.push(started.map_err(|e| if disk.has_levels() { e.private() } else { e })?);
+        match started {
+            Ok(server) => opened.push(server),
+            Err(e) => {
+                let failed: Result<()> = Err(if disk.has_levels() { e.private() } else { e });
+                let rest = &levels[opened.len() + 1..];
+                // Level 0 first: no other waits then for cover that does not come.
+                let ended = opened
+                    .into_iter()
+                    .fold(failed, |ended, server| background::both(ended, server.end(), say));
+                return background::both(ended, close_unmounted(rest, say), say).map(|()| Vec::new());
+            }
+        }
     }
     Ok(opened)
 }
