@@ -56,6 +56,21 @@ pub(crate) struct Counts {
     pub syncs: u64,
 }
 
+impl Counts {
+    /// What is left without a part of it. Calls and switches of that part are not the same every time: nothing is less than nothing.
+    pub(crate) fn without(self, part: Counts) -> Counts {
+        Counts {
+            calls: self.calls.saturating_sub(part.calls),
+            switches: self.switches.saturating_sub(part.switches),
+            copied: self.copied.saturating_sub(part.copied),
+            read: self.read.saturating_sub(part.read),
+            written: self.written.saturating_sub(part.written),
+            requests: self.requests.saturating_sub(part.requests),
+            syncs: self.syncs.saturating_sub(part.syncs),
+        }
+    }
+}
+
 /// A count under way.
 pub(crate) struct Counting {
     tracer: Child,

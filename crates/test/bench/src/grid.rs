@@ -1,6 +1,8 @@
-//! The figures of one section: for each subject and job all turns, and what tables say of them.
+//! The figures of one section: for each subject and job all turns, for each subject what its sessions take to end, and what tables
+//! say of them.
 
-use crate::job::Job;
+use crate::ending::Endings;
+use crate::job::{Direction, Job};
 use crate::samples::Samples;
 use crate::subject::Subject;
 use crate::table::figure;
@@ -11,11 +13,12 @@ use std::hash::Hash;
 /// All figures of a section, whose subjects are servers of files unless it says otherwise.
 pub(crate) struct Grid<S = Subject> {
     cells: HashMap<(S, Job), Turns>,
+    endings: HashMap<S, Endings>,
 }
 
 impl<S> Default for Grid<S> {
     fn default() -> Self {
-        Grid { cells: HashMap::new() }
+        Grid { cells: HashMap::new(), endings: HashMap::new() }
     }
 }
 
@@ -23,6 +26,25 @@ impl<S: Copy + Eq + Hash> Grid<S> {
     /// Adds what a subject took in one round.
     pub(crate) fn add(&mut self, subject: S, job: Job, took: &Took) {
         self.turns_mut(subject, job).push(took);
+    }
+
+    /// What sessions of a subject took to end, to add to.
+    pub(crate) fn endings_mut(&mut self, subject: S) -> &mut Endings {
+        self.endings.entry(subject).or_default()
+    }
+
+    /// What sessions of a subject took to end, if that was measured.
+    pub(crate) fn endings(&self, subject: S) -> Option<&Endings> {
+        self.endings.get(&subject)
+    }
+
+    /// Takes what any session takes to end out of all jobs that write, after the last turn.
+    pub(crate) fn take_out_endings(&mut self) {
+        for ((subject, job), turns) in &mut self.cells {
+            if let (Direction::Write, Some(endings)) = (job.direction, self.endings.get(subject)) {
+                turns.take_out(endings);
+            }
+        }
     }
 
     /// The turns of a subject at a job, to add to.

@@ -28,6 +28,7 @@ mod confidence;
 mod counters;
 mod disks;
 mod disks_report;
+mod ending;
 mod file_jobs;
 mod flash_bed;
 mod flash_job;

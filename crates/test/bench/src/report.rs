@@ -66,7 +66,7 @@ impl Report {
             // What could not be measured leaves the part of an earlier run.
             if !written.is_empty() {
                 text = page::replace(&text, page.command, section.name, |old| match page.shows {
-                    Shows::Results => results(&written),
+                    Shows::Results => self.results(&written),
                     Shows::Everything => self.part(section, &**measured, old),
                 });
             }
@@ -80,10 +80,10 @@ impl Report {
     /// The whole part of a section.
     fn part(&self, section: &Section, measured: &dyn Measured, old: &str) -> String {
         let requirements = measured.requirements();
-        let Run { date, .. } = &self.run;
         let mut parts = vec![format!(
-            "## {}\n\nRun of {date}. {}\n",
+            "## {}\n\n{} {}\n",
             section.heading,
+            self.origin(),
             requirement::verdict(&requirements)
         )];
         parts.push(requirement::table(&requirements).markdown());
@@ -93,14 +93,20 @@ impl Report {
         parts.join("\n")
     }
 
+    /// The tables that users look for.
+    fn results(&self, tables: &[Table]) -> String {
+        let tables: Vec<String> = tables.iter().map(Table::markdown).collect();
+        format!("\n{}\n\n{}", self.origin(), tables.join("\n"))
+    }
+
+    /// When and where the figures of a section were measured: sections can be run alone, on other machines.
+    fn origin(&self) -> String {
+        let fact = |name| self.run.machine.fact(name);
+        format!("Run of {} on {}, {} cores.", self.run.date, fact("processor"), fact("cores"))
+    }
+
     fn machine(&self) -> String {
         let facts = self.run.machine.facts().iter().map(|(name, value)| (*name, value.as_str()));
         format!("\n### Machine of the last run, {}\n\n{}", self.run.date, machine::list(facts))
     }
-}
-
-/// The tables that users look for.
-fn results(tables: &[Table]) -> String {
-    let tables: Vec<String> = tables.iter().map(Table::markdown).collect();
-    format!("\n{}", tables.join("\n"))
 }

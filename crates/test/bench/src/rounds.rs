@@ -66,6 +66,13 @@ impl<'w> Rounds<'w> {
                 round + 1,
                 self.work.scale.rounds
             ))?;
+            for subject in self.writers() {
+                self.work.interrupt.check()?;
+                let ending =
+                    self.one_write().ending(self.start(subject)?).map_err(|e| e.context(subject.name()))?;
+                grid.endings_mut(subject).push(&ending);
+                self.work.settle()?;
+            }
             for job in &jobs {
                 let mut takers: Vec<Subject> = self.takers(*job).collect();
                 // Every subject follows each neighbour in half of the rounds.
@@ -82,6 +89,7 @@ impl<'w> Rounds<'w> {
                 }
             }
         }
+        grid.take_out_endings();
         for (subject, _) in &self.entries {
             std::fs::remove_file(subject.disk(self.work))
                 .map_err(|e| Error::io("cannot remove a disk", &e))?;
@@ -98,6 +106,10 @@ impl<'w> Rounds<'w> {
             let counts = work.counted(self.work, server).map_err(|e| e.context(subject.name()))?;
             grid.turns_mut(subject, job).count(counts);
         }
+        for subject in self.writers() {
+            let counts = self.one_write().counted_ending(self.work, self.start(subject)?);
+            grid.endings_mut(subject).count(counts.map_err(|e| e.context(subject.name()))?);
+        }
         Ok(())
     }
 
@@ -108,6 +120,18 @@ impl<'w> Rounds<'w> {
         let beside = (hidden && job.direction == Direction::Write).then_some(PUBLIC);
         let requests = (job.requests(self.size) / self.part).max(job.depth.into());
         Task { job, disk: self.size, requests, export, beside, seed }
+    }
+
+    /// The least that makes a session one that has written.
+    fn one_write(&self) -> Task<'static> {
+        let job = Job { depth: 1, ..Job::of_size(Direction::Write, 4096) };
+        Task { job, disk: self.size, requests: 1, export: PUBLIC, beside: None, seed: 0 }
+    }
+
+    /// All subjects that have a job that writes.
+    fn writers(&self) -> impl Iterator<Item = Subject> {
+        let writes = |jobs: &[Job]| jobs.iter().any(|job| job.direction == Direction::Write);
+        self.entries.iter().filter(move |(_, jobs)| writes(jobs)).map(|(subject, _)| *subject)
     }
 
     fn fill(&self, subject: Subject) -> Result<()> {

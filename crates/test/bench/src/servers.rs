@@ -1,5 +1,6 @@
 //! What tables say of servers that did jobs: speed, latency, processor time, and what the kernel counted.
 
+use crate::ending::Endings;
 use crate::grid::Grid;
 use crate::job::{Direction, Job};
 use crate::measured::Stable;
@@ -58,7 +59,34 @@ pub(crate) fn tables<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S], jobs
         }
         tables.push(counted);
     }
+    tables.extend(endings(grid, title, subjects));
     tables
+}
+
+/// A figure of the end of a session: its name, the figure, and its decimals.
+type EndingMeasure = (&'static str, fn(&Endings) -> Option<f64>, usize);
+
+const ENDING: [EndingMeasure; 5] = [
+    ("milliseconds", |endings| Some(endings.seconds() * 1e3), 0),
+    ("processor time, ms", |endings| Some(endings.processor() / 1e6), 1),
+    ("KiB read from the medium", |endings| Some(endings.counts()?.read as f64 / 1024.0), 0),
+    ("KiB written to the medium", |endings| Some(endings.counts()?.written as f64 / 1024.0), 0),
+    ("syncs of the medium", |endings| Some(endings.counts()?.syncs as f64), 0),
+];
+
+/// What sessions take to end, which the other tables leave out.
+fn endings<S: Named>(grid: &Grid<S>, title: &str, subjects: &[S]) -> Option<Table> {
+    let ended: Vec<S> = subjects.iter().copied().filter(|subject| grid.endings(*subject).is_some()).collect();
+    if ended.is_empty() {
+        return None;
+    }
+    let columns = head("the end", ended.iter().map(|subject| subject.name()));
+    let mut table = Table::new(format!("{title}: the end of a session that wrote 4 KiB"), columns);
+    for (what, of, decimals) in ENDING {
+        let cell = |subject: &S| crate::table::figure(grid.endings(*subject).and_then(of), decimals);
+        table.row(what.to_owned(), ended.iter().map(cell));
+    }
+    Some(table)
 }
 
 /// The name of a job, and how much of it a processor time is for.
@@ -82,6 +110,11 @@ pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[Job]) -> 
             let name = format!("{}, {}: {what}", subject.name(), job.name());
             all.extend(counted.as_ref().map(of).map(|value| Stable { name, value }));
         }
+    }
+    for subject in subjects {
+        let written = grid.endings(*subject).and_then(Endings::counts).map(|counts| counts.written as f64);
+        let name = format!("{}, the end of a session: bytes written to the medium", subject.name());
+        all.extend(written.map(|value| Stable { name, value }));
     }
     all
 }
@@ -107,8 +140,12 @@ says more of its host than of the server; [media](#on-a-modelled-hard-disk-and-s
 - *Processor time* is that of the server process, read by its clock in up to eight slices of each turn, between which nothing of the client's is in flight. Of each slice the lower quartile \
 of the rounds counts, for other work on the machine only adds to it, and then the mean of the slices. Work that comes at another point in every round, and in few of them, \
 does not show; the counts have it. The background is what the threads behind the requests take (journal, stripes, maps), \
-and everything after the last answer until the server has ended. Peers have no background threads, so all of theirs is foreground.\n\
-- What the *kernel counted* comes from one more round with `bpftrace`, which is not timed (of jobs that read until the last answer, of others until the server has ended): system calls, the bytes that they move, switches \
+and everything after the last answer until the server has ended, without what the end of any session takes. Peers have no background \
+threads, so all of theirs is foreground.\n\
+- *The end of a session* is measured in sessions of their own, one in each round and one with counts: one write of 4 KiB and a flush, then \
+from the signal until the server has ended. What it takes is no part of the figures of jobs: disks with levels write the same cover whenever they are \
+closed (`docs/levels.md`), which would make a figure for each byte larger the shorter its job is.\n\
+- What the *kernel counted* comes from one more round with `bpftrace`, which is not timed (of jobs that read until the last answer, of others until the server has ended, without the end of a session): system calls, the bytes that they move, switches \
 of threads, and copies of 512 bytes and more by the C library's function for it. Bytes copied are the sum of what crosses \
 between kernel and server and what is copied inside it. The medium is the disk's file.\n\
 - Peers: `nbdkit file`, the same with its luks filter, and `qemu-nbd` with LUKS (`--cache=writeback --aio=threads`); both LUKS images come from \

@@ -2,6 +2,7 @@
 
 use crate::client::{Client, Places};
 use crate::counters::{Counting, Counts};
+use crate::ending::{Ending, Endings};
 use crate::job::{Caches, Direction, Job};
 use crate::processor::{Processor, Spent};
 use crate::samples::Samples;
@@ -198,6 +199,23 @@ impl Task<'_> {
         counting.end()
     }
 
+    /// What a server takes to end that has got one write and a flush.
+    pub(crate) fn ending(&self, server: Server<'_>) -> Result<Ending> {
+        self.perform(&server)?;
+        let clocks = Processor::of(server.pid())?;
+        let (began, before) = (Instant::now(), clocks.total()?);
+        let after = server.stop_after(|| clocks.total())?;
+        Ok(Ending { processor: after.saturating_sub(before), duration: began.elapsed() })
+    }
+
+    /// Counts what such a server does until it has ended.
+    pub(crate) fn counted_ending(&self, work: &Workspace, server: Server<'_>) -> Result<Counts> {
+        self.perform(&server)?;
+        let counting = Counting::begin(work, server.pid())?;
+        server.stop()?;
+        counting.end()
+    }
+
     /// Counts what a server that goes on does for the job.
     pub(crate) fn counted_beside_others(&self, work: &Workspace, server: &Server<'_>) -> Result<Counts> {
         let counting = Counting::begin(work, server.pid())?;
@@ -237,6 +255,8 @@ pub(crate) struct Turns {
     background: Vec<Samples>,
     after: Samples,
     counts: Option<Counts>,
+    /// Nanoseconds of processor time in `after` that any session takes to end, whatever its job was.
+    ending: f64,
 }
 
 impl Turns {
@@ -259,6 +279,14 @@ impl Turns {
     /// What was counted in a turn of its own.
     pub(crate) fn count(&mut self, counts: Counts) {
         self.counts = Some(counts);
+    }
+
+    /// Takes what any session on the same disk takes to end out of these turns, each of which lasted until its server had ended.
+    pub(crate) fn take_out(&mut self, endings: &Endings) {
+        self.ending = endings.processor();
+        if let (Some(counts), Some(ending)) = (&mut self.counts, endings.counts()) {
+            *counts = counts.without(ending);
+        }
     }
 
     /// Seconds of each turn, until the last answer or until all was durable.
@@ -288,7 +316,8 @@ impl Turns {
         let mean =
             |slices: &[Samples]| slices.iter().map(Samples::lower_quartile).collect::<Samples>().mean();
         let (total, background) = (mean(&self.total), mean(&self.background));
-        ((total - background) / 1e3, (background + self.after.lower_quartile()) / 1e3)
+        let after = (self.after.lower_quartile() - self.ending / self.requests as f64).max(0.0);
+        ((total - background) / 1e3, (background + after) / 1e3)
     }
 
     /// Microseconds of processor time for a request in all.
