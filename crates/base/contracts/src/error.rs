@@ -80,7 +80,8 @@ impl Kind {
 
     /// Whether a call that reports this has done nothing, and the medium is as good as it was: there is no room for these bytes, or
     /// the system refuses this call, or lacks the memory or the descriptors for it. So the request fails, and nothing else. It says
-    /// nothing of a sync: see [`Error::of_sync`].
+    /// nothing of a sync: see [`Error::of_sync`]. A read that fails for another reason has done nothing either:
+    /// [`Error::changed_nothing`].
     pub fn is_refusal(self) -> bool {
         matches!(self, Kind::NoSpace | Kind::Permission | Kind::Memory)
     }
@@ -96,13 +97,14 @@ pub struct Error {
     remedy: Option<Advice>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
     private: bool,
+    of_read: bool,
 }
 
 impl Error {
     /// An error of `kind` that says what failed: `"cannot open disk.img"`.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
         let (found, expected, remedy, source) = (None, None, None, None);
-        Error { kind, what: what.into(), found, expected, remedy, source, private: false }
+        Error { kind, what: what.into(), found, expected, remedy, source, private: false, of_read: false }
     }
 
     /// A medium error. Full media and refused permissions keep their own kind; see [`Error::errno`] for the way back.
@@ -152,6 +154,13 @@ impl Error {
     /// Puts what was being attempted in front of what failed: `context: what`.
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.what = format!("{context}: {}", self.what);
+        self
+    }
+
+    /// Leaves out what was found and expected, where a log may not hear it; what failed and the advice stay.
+    #[must_use]
+    pub fn without_finding(mut self) -> Self {
+        (self.found, self.expected) = (None, None);
         self
     }
 
@@ -207,10 +216,25 @@ impl Error {
         number.unwrap_or_else(|| self.kind.errno())
     }
 
-    /// The error of a sync. It is one of the medium, whatever the system says: what was dropped is unknown, so nobody may go on as
-    /// after a call that was refused.
+    /// The error of a read, for the engine that asked for it: nothing was changed by the call, whatever the medium says. An engine that
+    /// has been taken over, or has stopped, stays so.
     #[must_use]
-    pub fn of_sync(self) -> Self {
+    pub fn of_read(mut self) -> Self {
+        self.of_read = !matches!(self.kind, Kind::Fenced | Kind::FailStop);
+        self
+    }
+
+    /// Whether the call that failed changed nothing: it was refused ([`Kind::is_refusal`]), or it was a read ([`Error::of_read`]). Then
+    /// the request fails, and nothing else. An engine that has changed a part of the medium by then says so by [`Error::of_sync`].
+    pub fn changed_nothing(&self) -> bool {
+        self.of_read || self.kind.is_refusal()
+    }
+
+    /// The error of a sync, or of a call that left another undone. It is one of the medium, whatever the system says: what was dropped
+    /// is unknown, so nobody may go on as after a call that changed nothing.
+    #[must_use]
+    pub fn of_sync(mut self) -> Self {
+        self.of_read = false;
         if self.kind.is_refusal() { self.with_kind(Kind::Io) } else { self }
     }
 
@@ -274,5 +298,20 @@ mod tests {
             assert!(!error.kind().is_refusal(), "{error}");
         }
         assert_eq!(Error::new(Kind::NoSpace, "full").errno(), libc::ENOSPC);
+    }
+
+    #[test]
+    fn a_read_that_fails_changes_nothing_and_keeps_its_number() {
+        for number in [libc::EIO, libc::EROFS, libc::ENOMEM] {
+            let error = Error::io("call", &std::io::Error::from_raw_os_error(number));
+            assert_eq!(error.changed_nothing(), error.kind().is_refusal(), "{error}");
+            let read = error.clone().of_read().context("a disk").found("a bad sector");
+            assert!(read.changed_nothing(), "{read}");
+            assert_eq!((read.kind(), read.errno()), (error.kind(), number));
+            assert!(!read.of_sync().changed_nothing());
+        }
+        for kind in [Kind::Fenced, Kind::FailStop] {
+            assert!(!Error::new(kind, "it has stopped").of_read().changed_nothing(), "{kind:?}");
+        }
     }
 }
