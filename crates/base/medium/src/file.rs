@@ -1,17 +1,19 @@
-//! A medium on a local file or block device, through the page cache.
+//! A medium on a local file or block device, through the page cache; discreet reads go past it where they can.
 
+use crate::direct::DirectReader;
 use crate::discreet::DiscreetReader;
 use crate::opening::{
     Access, Links, check_kind, lock, open_error, open_untouched, patiently, refuse_other_names,
 };
 use crate::path_only::path_only;
+use crate::runs::near_runs;
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
 use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
 use rustix::fs::{
     Advice as ReadAdvice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fcntl_getfl,
     fcntl_setfl, fstatvfs,
 };
-use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
+use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2, retry_on_intr};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::num::NonZeroU64;
@@ -33,6 +35,16 @@ const LONGER_FILES: &str = "raise the limit of file sizes (`ulimit -f`) if there
 const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it again; what was flushed \
     is safe";
 
+/// Whether an extent begins where another ends.
+fn are_adjacent(one: &ReadExtent<'_>, next: &ReadExtent<'_>) -> bool {
+    one.offset + one.buf.len() as u64 == next.offset
+}
+
+/// Where the extents of a batch are written: offsets and lengths.
+fn places(batch: &[WriteExtent<'_>]) -> impl Iterator<Item = (u64, u64)> {
+    batch.iter().map(|extent| (extent.offset, extent.data.len() as u64))
+}
+
 /// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for reading.
 ///
 /// A file that has all of its space when it is opened keeps it: a discard then writes zeros and gives nothing back.
@@ -45,6 +57,7 @@ pub struct FileMedium {
     touches: bool,
     /// Whether it has all of its space and keeps it.
     keeps: AtomicBool,
+    direct: DirectReader,
     discreet: DiscreetReader,
 }
 
@@ -125,8 +138,9 @@ impl FileMedium {
         let device = kind.is_block_device();
         // In units of 512 bytes, whatever the file system's own block is.
         let keeps = AtomicBool::new(kind.is_file() && len > 0 && about.blocks() * 512 >= len);
-        let (path, len, discreet) = (path.to_owned(), AtomicU64::new(len), DiscreetReader::default());
-        Ok(FileMedium { file, path, len, device, touches, keeps, discreet })
+        let (path, len) = (path.to_owned(), AtomicU64::new(len));
+        let (direct, discreet) = (DirectReader::default(), DiscreetReader::default());
+        Ok(FileMedium { file, path, len, device, touches, keeps, direct, discreet })
     }
 
     /// The file or device itself, opened as a path alone: what neither reads, nor writes, nor holds the lock.
@@ -140,17 +154,23 @@ impl FileMedium {
     /// of the medium take the failure from each other.
     fn open_again(&self) -> std::io::Result<FileMedium> {
         let writes = fcntl_getfl(&self.file)?.contains(OFlags::RDWR);
-        let (mut file, touches) = self.open_file_again(writes)?;
+        let (mut file, touches) = self.open_file_again(writes, OFlags::empty())?;
         let len = AtomicU64::new(file.seek(SeekFrom::End(0))?);
         let keeps = AtomicBool::new(self.keeps.load(Ordering::Relaxed));
-        let (path, device, discreet) = (self.path.clone(), self.device, DiscreetReader::default());
-        Ok(FileMedium { file, path, len, device, touches, keeps, discreet })
+        let (path, device) = (self.path.clone(), self.device);
+        let (direct, discreet) = (DirectReader::beside(&self.direct), DiscreetReader::default());
+        Ok(FileMedium { file, path, len, device, touches, keeps, direct, discreet })
     }
 
     /// By way of the open file: its path may lead elsewhere by now.
-    fn open_file_again(&self, writes: bool) -> std::io::Result<(File, bool)> {
+    fn open_file_again(&self, writes: bool, flags: OFlags) -> std::io::Result<(File, bool)> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        open_untouched(OpenOptions::new().read(true).write(writes), Path::new(&path), OFlags::empty())
+        open_untouched(OpenOptions::new().read(true).write(writes), Path::new(&path), flags)
+    }
+
+    /// One for discreet reads, with these flags besides.
+    fn open_discreet(&self, flags: OFlags) -> std::io::Result<File> {
+        self.open_file_again(false, flags).map(|(file, _)| file)
     }
 
     fn failed(&self, operation: &str, offset: u64, len: u64, e: &std::io::Error) -> Error {
@@ -200,6 +220,32 @@ impl FileMedium {
         preadv(&self.file, &mut bufs, offset) == Ok(len)
     }
 
+    /// Reads adjacent extents through the cache, and leaves nothing of them there, where the system can do that.
+    fn read_in_passing(&self, run: &mut [ReadExtent<'_>]) -> Result<()> {
+        if self.discreet.is_refused() {
+            return self.read(run);
+        }
+        let open = || self.open_discreet(OFlags::empty());
+        if run.len() > 1 && self.discreet.read_run(open, run) {
+            return Ok(());
+        }
+        for extent in run {
+            let (offset, len) = (extent.offset, extent.buf.len() as u64);
+            if !self.discreet.read(open, extent).map_err(|e| self.failed("read", offset, len, &e))? {
+                self.read(std::slice::from_mut(extent))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Syncs, after which what was written before it is known to be on the medium.
+    fn sync_data(&self) -> std::io::Result<()> {
+        let under_way = self.direct.begin_sync();
+        let synced = self.file.sync_data();
+        under_way.into_iter().for_each(|sync| sync.end(synced.is_ok()));
+        synced
+    }
+
     /// Writes adjacent extents with one call. Whether that took all of them, as for reads.
     fn write_run(&self, run: &[WriteExtent<'_>]) -> bool {
         let len = run.iter().map(|extent| extent.data.len()).sum();
@@ -242,8 +288,7 @@ impl Medium for FileMedium {
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        let adjacent = |a: &ReadExtent<'_>, b: &ReadExtent<'_>| a.offset + a.buf.len() as u64 == b.offset;
-        for run in batch.chunk_by_mut(adjacent).flat_map(|run| run.chunks_mut(AT_ONCE)) {
+        for run in batch.chunk_by_mut(are_adjacent).flat_map(|run| run.chunks_mut(AT_ONCE)) {
             if run.len() > 1 && self.read_run(run) {
                 continue;
             }
@@ -258,23 +303,23 @@ impl Medium for FileMedium {
     }
 
     fn expect_discreet_reads(&self) -> Result<()> {
-        let opened = self.discreet.prepare(|| self.open_file_again(false).map(|(file, _)| file));
+        let direct = self.direct.prepare(self.len(), || self.open_discreet(OFlags::DIRECT));
+        let opened = direct.and(self.discreet.prepare(|| self.open_discreet(OFlags::empty())));
         let failed = |e| Error::io(format!("cannot open {} once more", self.path.display()), &e);
         opened.map(|_| ()).map_err(failed)
     }
 
     fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        let open = || self.open_file_again(false).map(|(file, _)| file);
-        for extent in batch {
-            let (offset, len) = (extent.offset, extent.buf.len() as u64);
-            if !self.discreet.read(open, extent).map_err(|e| self.failed("read", offset, len, &e))? {
-                self.read(std::slice::from_mut(extent))?;
+        for run in near_runs(batch) {
+            if !self.direct.read(|| self.open_discreet(OFlags::DIRECT), run) {
+                run.chunk_by_mut(are_adjacent).try_for_each(|run| self.read_in_passing(run))?;
             }
         }
         Ok(())
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let _writing = self.direct.begin_write(places(batch));
         let adjacent = |a: &WriteExtent<'_>, b: &WriteExtent<'_>| a.offset + a.data.len() as u64 == b.offset;
         for run in batch.chunk_by(adjacent).flat_map(|run| run.chunks(AT_ONCE)) {
             if run.len() > 1 && self.write_run(run) {
@@ -290,6 +335,7 @@ impl Medium for FileMedium {
     }
 
     fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let _writing = self.direct.begin_write(places(batch));
         for extent in batch {
             match self.write_flagged(extent.offset, extent.data, ReadWriteFlags::DSYNC) {
                 Ok(()) => {}
@@ -309,14 +355,13 @@ impl Medium for FileMedium {
 
     fn sync(&self) -> Result<()> {
         // Never "full": what the system dropped is unknown, so nobody may go on as after a refused write.
-        self.file
-            .sync_data()
+        self.sync_data()
             .map_err(|e| Error::io(format!("sync of {}", self.path.display()), &e).with_kind(Kind::Io))
     }
 
     fn forget_cached(&self) -> Result<()> {
         // Pages that wait to be written cannot be dropped; those whose write failed count as written from here on.
-        let synced = match self.file.sync_data() {
+        let synced = match self.sync_data() {
             // A medium on a file system that is read-only has nothing to write.
             Err(e) if e.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => Ok(()),
             other => other,
@@ -350,9 +395,10 @@ impl Medium for FileMedium {
         if len == 0 {
             return Ok(());
         }
+        let _writing = self.direct.begin_write(std::iter::once((offset, len)));
         let keeps = self.keeps.load(Ordering::Relaxed);
         let zeros = if keeps { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
-        match fallocate(&self.file, zeros | FallocateFlags::KEEP_SIZE, offset, len) {
+        match retry_on_intr(|| fallocate(&self.file, zeros | FallocateFlags::KEEP_SIZE, offset, len)) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(offset, len),
             Err(e) => Err(self.failed("discard", offset, len, &e.into())),
@@ -364,7 +410,7 @@ impl Medium for FileMedium {
             return Ok(true);
         }
         self.check_room(len)?;
-        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
+        match retry_on_intr(|| fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)) {
             Ok(()) => {
                 let whole = offset == 0 && len >= self.len();
                 self.keeps.fetch_or(whole, Ordering::Relaxed);
@@ -386,6 +432,7 @@ impl Medium for FileMedium {
                     .remedy("enlarge the device first, or ask for less"))
             };
         }
+        let _writing = self.direct.begin_write(std::iter::once((0, u64::MAX)));
         self.file
             .set_len(len)
             .map_err(|e| Error::io(format!("cannot set the length of {}", self.path.display()), &e))?;

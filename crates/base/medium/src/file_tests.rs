@@ -98,7 +98,7 @@ fn discreet_reads_leave_nothing_in_the_cache() {
         medium.read_discreetly(&mut [ReadExtent { offset, buf: &mut block }]).unwrap();
         assert!(block[..] == data[offset as usize..][..4096], "{at}");
     }
-    let refused = medium.discreet.refused.load(Ordering::Relaxed);
+    let refused = medium.discreet.is_refused();
     assert!(refused || told.is_none() || resident(&path) == Some(0), "{:?}", resident(&path));
     // What is there stays there.
     medium.read_at(40 * 4096, &mut block).unwrap();
@@ -107,6 +107,111 @@ fn discreet_reads_leave_nothing_in_the_cache() {
     assert!(refused || resident(&path) == before);
     let e = medium.read_discreetly(&mut [ReadExtent { offset: 1 << 20, buf: &mut block }]).unwrap_err();
     assert!(e.to_string().contains("the end of the file"), "{e}");
+}
+
+/// What is synced together, or not.
+const PIECE: u64 = 2 << 20;
+
+/// A file of eight pieces that begins with a MiB in which no two places are alike, its path, that MiB, and a medium of it that expects
+/// discreet reads.
+fn expecting(dir: &Path) -> (PathBuf, Vec<u8>, FileMedium) {
+    let path = dir.join("m");
+    let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(&path, &data).unwrap();
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(8 * PIECE).unwrap();
+    let medium = FileMedium::open(&path, Access::Write).unwrap();
+    medium.expect_discreet_reads().unwrap();
+    medium.forget_cached().unwrap();
+    (path, data, medium)
+}
+
+/// Whether places are read past the cache. What refuses that is told by the medium.
+fn past_the_cache(medium: &FileMedium, offset: u64, len: usize) -> bool {
+    let mut buf = vec![0; len];
+    let mut run = [ReadExtent { offset, buf: &mut buf }];
+    medium.direct.read(|| medium.open_discreet(OFlags::DIRECT), &mut run)
+}
+
+#[test]
+fn discreet_reads_of_any_places_into_any_memory_give_what_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, data, medium) = expecting(dir.path());
+    let told = resident(&path).filter(|pages| *pages == 0);
+    // Whole pages and others, side by side and with gaps between, within a page and across.
+    let places: [(u64, usize); 9] = [
+        (4096, 4096),
+        (8192, 8192),
+        (24576, 64),
+        (24640, 4160),
+        (40960, 4096),
+        (131_584, 9000),
+        (500_000, 1),
+        (524_288, 131_072),
+        ((1 << 20) - 64, 64),
+    ];
+    for shift in [0, 8] {
+        let mut memory = vec![0u8; 1 << 18];
+        let first = memory.as_ptr().align_offset(4096) + shift;
+        let (mut rest, mut batch) = (&mut memory[first..], Vec::new());
+        for (offset, len) in places {
+            let (buf, further) = std::mem::take(&mut rest).split_at_mut(len.next_multiple_of(4096));
+            batch.push(ReadExtent { offset, buf: &mut buf[..len] });
+            rest = further;
+        }
+        medium.read_discreetly(&mut batch).unwrap();
+        for ReadExtent { offset, buf } in batch {
+            assert!(buf[..] == data[offset as usize..][..buf.len()], "byte {offset}, shift {shift}");
+        }
+    }
+    assert!(past_the_cache(&medium, 4096, 4096) || medium.direct.is_refused());
+    let refused = medium.direct.is_refused() && medium.discreet.is_refused();
+    assert!(refused || told.is_none() || resident(&path) == Some(0), "{:?}", resident(&path));
+    let mut beyond = [0; 128];
+    let batch = &mut [ReadExtent { offset: 8 * PIECE - 64, buf: &mut beyond }];
+    let e = medium.read_discreetly(batch).unwrap_err();
+    assert!(e.to_string().contains("the end of the file"), "{e}");
+}
+
+/// The system would write what its cache alone has of a place before it reads that past the cache.
+#[test]
+fn what_is_not_synced_is_read_through_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, _, medium) = expecting(dir.path());
+    let other = medium.open_again().unwrap();
+    let contents = [(PIECE + 700, 1), (2 * PIECE, 2), (3 * PIECE, 0), (4 * PIECE, 4)];
+    let has_contents = || {
+        for (offset, byte) in contents {
+            let mut buf = [9; 8];
+            medium.read_discreetly(&mut [ReadExtent { offset, buf: &mut buf }]).unwrap();
+            assert_eq!(buf, [byte; 8], "byte {offset}");
+        }
+    };
+    let may_pass = |piece: u64| past_the_cache(&medium, piece * PIECE + 40960, 4096);
+    medium.write_at(PIECE + 700, &[1; 8]).unwrap();
+    medium.write_durable(&[WriteExtent { offset: 2 * PIECE, data: &[2; 4096] }]).unwrap();
+    medium.discard(3 * PIECE, 4096).unwrap();
+    other.write_at(4 * PIECE, &[4; 4096]).unwrap();
+    assert!((1..5).all(|piece| !may_pass(piece)));
+    assert!([0, 5, 6, 7].iter().all(|piece| may_pass(*piece)) || medium.direct.is_refused());
+    has_contents();
+    other.sync().unwrap();
+    assert!((0..8).all(may_pass) || medium.direct.is_refused());
+    has_contents();
+    medium.set_len(PIECE).unwrap();
+    assert!(!past_the_cache(&medium, 0, 4096));
+}
+
+#[test]
+fn nothing_is_read_past_the_cache_before_it_is_synced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    let medium = FileMedium::create(&path, 1 << 20).unwrap();
+    medium.write_at(0, &[7; 4096]).unwrap();
+    assert!(!past_the_cache(&medium, 0, 4096), "nobody expects it");
+    medium.expect_discreet_reads().unwrap();
+    assert!(!past_the_cache(&medium, 0, 4096), "what was written before is in the cache alone");
+    medium.forget_cached().unwrap();
+    assert!(past_the_cache(&medium, 0, 4096) || medium.direct.is_refused());
 }
 
 #[test]
@@ -122,7 +227,16 @@ fn a_file_that_cannot_be_opened_once_more_is_tried_again() {
     assert!(reader.prepare(|| File::open(&path)).is_ok());
     let read = reader.read(none, &mut ReadExtent { offset: 4096, buf: &mut block }).unwrap();
     // A file system that cannot do it says so.
-    assert!(if read { block == [7; 4096] } else { reader.refused.load(Ordering::Relaxed) });
+    assert!(if read { block == [7; 4096] } else { reader.is_refused() });
+    let reader = DirectReader::default();
+    let mut memory = vec![0; 3];
+    let mut run = [ReadExtent { offset: 4095, buf: &mut memory }];
+    assert!(reader.prepare(8192, none).is_err());
+    reader.begin_sync().unwrap().end(true);
+    assert!(!reader.read(none, &mut run));
+    let open = || OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(&path);
+    let read = reader.read(open, &mut run);
+    assert!(if read { memory == [7; 3] } else { reader.is_refused() });
 }
 
 #[test]

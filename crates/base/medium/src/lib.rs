@@ -6,10 +6,12 @@
 //!   reported, never passed on.
 //! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
 //! - Reading a file leaves its access time alone wherever the system lets us.
+//! - A discreet read leaves nothing in the system's cache wherever it lets us, and makes the system write nothing.
 //! - `unsafe` is confined to two requests to block devices, and one about quotas.
 #![deny(unsafe_code)]
 
 mod block_device;
+mod direct;
 mod discreet;
 mod disk_folder;
 mod file;
@@ -23,7 +25,9 @@ mod opening;
 mod path_only;
 mod pieces;
 mod quota;
+mod runs;
 mod striped;
+mod unsynced;
 
 pub use disk_folder::{DiskFolder, LOCK as LOCK_FILE, forget_cached};
 pub use file::FileMedium;
@@ -35,4 +39,5 @@ pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transac
 pub use opening::{Access, Links, open_to_look};
 pub use path_only::path_only;
 pub use pieces::{check_range, pieces};
+pub use runs::near_runs;
 pub use striped::StripedMedium;

@@ -62,7 +62,9 @@ pub trait Medium: Send + Sync {
         Ok(())
     }
     /// Reads every extent of the batch as [`Medium::read`] does, and leaves nothing of them in a cache of the system that was not there
-    /// before, where it can do that: others on the host can see what is in that.
+    /// before, where it can do that: others on the host can see what is in that. Nor does it make the system write anything earlier than it
+    /// would. Each such read may cost a request to what the medium rests on: extents in the order of their places need fewest
+    /// ([`near_runs`](crate::near_runs)).
     fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         self.read(batch)
     }

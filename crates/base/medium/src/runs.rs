@@ -1,0 +1,69 @@
+//! Which extents of a batch one request reads.
+
+use crate::ReadExtent;
+
+/// The most bytes between two extents that are read with one request: as much besides costs less than another request.
+const MOST_BETWEEN: u64 = 32 << 10;
+/// The most bytes that one request reads, unless an extent alone has more.
+pub(crate) const MOST_AT_ONCE: u64 = 256 << 10;
+
+/// The runs of a batch that one request each can read, with what lies between their extents: extents that follow each other closely, in
+/// the order of their places.
+pub fn near_runs<'b, 'e>(batch: &'b mut [ReadExtent<'e>]) -> impl Iterator<Item = &'b mut [ReadExtent<'e>]> {
+    let mut rest = batch;
+    std::iter::from_fn(move || {
+        let count = len_of_run(rest);
+        if count == 0 {
+            return None;
+        }
+        let (run, further) = std::mem::take(&mut rest).split_at_mut(count);
+        rest = further;
+        Some(run)
+    })
+}
+
+/// How many extents, from the first on, make a run.
+fn len_of_run(batch: &[ReadExtent<'_>]) -> usize {
+    let Some(first) = batch.first() else { return 0 };
+    let mut end = end_of(first);
+    let near = |next: &&ReadExtent<'_>| {
+        let between = next.offset.checked_sub(end);
+        end = end_of(next);
+        between.is_some_and(|bytes| bytes <= MOST_BETWEEN) && end - first.offset <= MOST_AT_ONCE
+    };
+    1 + batch[1..].iter().take_while(near).count()
+}
+
+fn end_of(extent: &ReadExtent<'_>) -> u64 {
+    extent.offset.saturating_add(extent.buf.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many extents each run of these has, given as offset and length.
+    fn runs(extents: &[(u64, usize)]) -> Vec<usize> {
+        let mut memory: Vec<Vec<u8>> = extents.iter().map(|(_, len)| vec![0; *len]).collect();
+        let bufs = extents.iter().zip(&mut memory);
+        let mut batch: Vec<_> = bufs.map(|((offset, _), buf)| ReadExtent { offset: *offset, buf }).collect();
+        near_runs(&mut batch).map(|run| run.len()).collect()
+    }
+
+    #[test]
+    fn what_lies_close_is_one_run_and_steps_back_begin_another() {
+        assert_eq!(runs(&[]), [0; 0]);
+        // Blocks of a group, and the page that says what they are.
+        assert_eq!(runs(&[(0, 4096), (4096, 4096), (20480, 4096), (32768, 64), (32832, 64)]), [5]);
+        // One gap as wide as may be, one that is wider, one step back, and one place twice.
+        let (near, far) = (4096 + (32 << 10), 8192 + (64 << 10) + 1);
+        assert_eq!(runs(&[(0, 4096), (near, 4096), (far, 4096), (far - 1, 1), (far - 1, 1)]), [2, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_run_has_no_more_than_one_request_reads() {
+        let adjacent: Vec<(u64, usize)> = (0..130).map(|at| (at * 4096, 4096)).collect();
+        assert_eq!(runs(&adjacent), [64, 64, 2]);
+        assert_eq!(runs(&[(0, 1 << 20), (1 << 20, 4096), (u64::MAX - 1, 64)]), [1, 1, 1]);
+    }
+}
