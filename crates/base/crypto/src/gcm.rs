@@ -49,7 +49,7 @@ impl GcmKey {
     /// Encrypts `src` into `dst` (of the same length) and returns the tag over it and `aad`.
     pub fn seal(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
         #[cfg(feature = "witness")]
-        self.witness(nonce, aad, src);
+        self.witness(crate::witness::UseKind::Given, nonce, aad, src);
         self.run(nonce, aad, src, dst)
     }
 
@@ -78,8 +78,9 @@ impl GcmKey {
 
     /// Tells a test that looks for repeated nonces.
     #[cfg(feature = "witness")]
-    pub(crate) fn witness(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8]) {
-        crate::witness::record(|| self.run(&[0xff; 12], b"which key", &[], &mut []), nonce, aad, src);
+    pub(crate) fn witness(&self, kind: crate::witness::UseKind, nonce: &[u8; 12], aad: &[u8], src: &[u8]) {
+        let key = || self.run(&[0xff; 12], b"which key", &[], &mut []);
+        crate::witness::record(kind, key, nonce, aad, src);
     }
 
     /// Decrypts `src` into `dst` (of the same length) if `tag` verifies; otherwise `dst` is zeroed.

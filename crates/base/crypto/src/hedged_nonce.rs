@@ -101,6 +101,11 @@ impl SivKey {
 
     /// The tag of `content` at a place that `counter` and `bound` name: [`HedgedNonce::nonce`].
     pub fn tag(&self, counter: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; 16] {
+        #[cfg(feature = "witness")]
+        if crate::witness::is_unhedged() {
+            // It follows from counter and place alone, as a nonce that is a counter does.
+            return self.0.of_all(counter, bound, &[]);
+        }
         self.0.of_all(counter, bound, content)
     }
 
@@ -115,7 +120,7 @@ impl SivKey {
     ) -> [u8; 16] {
         let tag = self.tag(counter, bound, src);
         #[cfg(feature = "witness")]
-        cipher.witness(nonce_of(&tag), &[], src);
+        cipher.witness(crate::witness::UseKind::Synthetic, nonce_of(&tag), &[], src);
         cipher.xor_stream(nonce_of(&tag), src, dst);
         tag
     }

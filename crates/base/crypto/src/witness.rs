@@ -1,5 +1,5 @@
-//! What a tracing cipher sees: every key and nonce with the content encrypted under them, recorded for tests that look for a nonce
-//! that served twice. It is compiled with the feature `witness` alone, which no program has, and keeps hashes, neither keys nor
+//! What a tracing cipher sees: every key and nonce, or tweak, with the content encrypted under them, recorded for tests that look for
+//! one that served twice. It is compiled with the feature `witness` alone, which no program has, and keeps hashes, neither keys nor
 //! plaintext.
 
 use parking_lot::Mutex;
@@ -7,12 +7,37 @@ use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One use of a key and a nonce: AES-256-GCM, or AES-256-XTS, whose tweak it is then.
+/// Where a nonce comes from, and so what is to keep it from serving twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UseKind {
+    /// The nonce of AES-256-GCM, or the tweak of AES-256-XTS, as the caller gives it. Most are drawn, and hedged
+    /// ([`crate::HedgedNonce`]).
+    Given,
+    /// The nonce of AES-256-GCM that is a part of a synthetic tag ([`crate::SivKey`]).
+    Synthetic,
+    /// The tweak of HCTR2-256, which is never hedged. It repeats by design where it names a place alone.
+    Wide,
+}
+
+/// One use of a key and a nonce, or a tweak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
+    kind: UseKind,
     key: [u8; 16],
     nonce: Vec<u8>,
     content: [u8; 32],
+}
+
+impl Use {
+    /// Where the nonce comes from.
+    pub fn kind(&self) -> UseKind {
+        self.kind
+    }
+
+    /// The nonce, or the tweak.
+    pub fn nonce(&self) -> &[u8] {
+        &self.nonce
+    }
 }
 
 static USES: Mutex<Option<Vec<Use>>> = Mutex::new(None);
@@ -21,7 +46,8 @@ static PLAY: Mutex<()> = Mutex::new(());
 
 static UNHEDGED: AtomicBool = AtomicBool::new(false);
 
-/// [`uses_of`], with nonces as they are drawn: what a game must notice.
+/// [`uses_of`], with nonces as they are drawn, and synthetic tags that do not depend on the content: what a game must notice. All that is
+/// sealed in the play must be opened in it, and nothing else.
 pub fn uses_unhedged<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
     uses_of(|| {
         UNHEDGED.store(true, Ordering::Relaxed);
@@ -50,10 +76,10 @@ pub fn uses_of<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
 }
 
 /// How many pairs of key and nonce were used for more than one content.
-pub fn repeated(uses: &[Use]) -> usize {
+pub fn repeated<'u>(uses: impl IntoIterator<Item = &'u Use>) -> usize {
     let mut first = HashMap::new();
     let mut bad = HashSet::new();
-    for Use { key, nonce, content } in uses {
+    for Use { key, nonce, content, .. } in uses {
         if *first.entry((key, nonce)).or_insert(content) != content {
             bad.insert((key, nonce));
         }
@@ -62,12 +88,18 @@ pub fn repeated(uses: &[Use]) -> usize {
 }
 
 /// Records a use, if anything is recorded. `key` tells keys apart.
-pub(crate) fn record(key: impl FnOnce() -> [u8; 16], nonce: &[u8], bound: &[u8], content: &[u8]) {
+pub(crate) fn record(
+    kind: UseKind,
+    key: impl FnOnce() -> [u8; 16],
+    nonce: &[u8],
+    bound: &[u8],
+    content: &[u8],
+) {
     let mut uses = USES.lock();
     if let Some(uses) = &mut *uses {
         let lengths = [(bound.len() as u64).to_le_bytes(), (content.len() as u64).to_le_bytes()];
         let hash =
             Sha256::new().chain_update(lengths.as_flattened()).chain_update(bound).chain_update(content);
-        uses.push(Use { key: key(), nonce: nonce.to_vec(), content: hash.finalize().into() });
+        uses.push(Use { kind, key: key(), nonce: nonce.to_vec(), content: hash.finalize().into() });
     }
 }

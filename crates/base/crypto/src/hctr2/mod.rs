@@ -40,7 +40,20 @@ impl Hctr2Key {
 
     /// Encrypts `src` into `dst`, which has the same length.
     pub fn encrypt(&self, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
+        #[cfg(feature = "witness")]
+        self.witness(tweak, src);
         self.run(Direction::Encrypt, tweak, src, dst);
+    }
+
+    /// Tells a test that looks for repeated tweaks.
+    #[cfg(feature = "witness")]
+    fn witness(&self, tweak: &[u8], src: &[u8]) {
+        let key = || {
+            let mut key = [0; 16];
+            self.run(Direction::Encrypt, &[0xff; 32], b"which key is it?", &mut key);
+            key
+        };
+        crate::witness::record(crate::witness::UseKind::Wide, key, tweak, &[], src);
     }
 
     /// Decrypts `src` into `dst`, which has the same length.
