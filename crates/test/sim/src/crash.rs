@@ -238,6 +238,20 @@ impl CrashMedium {
         fork
     }
 
+    /// Another medium, as this one is when the power is back: it holds what [`CrashMedium::after_cut`] tells, all of it durable. It has
+    /// the past of this one, and what the cut took belongs to that.
+    pub fn restarted(&self, rng: &mut Rng) -> CrashMedium {
+        let left = self.after_cut(rng);
+        let mut state = self.state();
+        for page in state.volatile.changed_pages(&left) {
+            state.changes(page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
+        }
+        let restarted = CrashMedium::from_image(left);
+        restarted.state().past.clone_from(&state.past);
+        drop(state);
+        restarted
+    }
+
     /// The length as a reader is told.
     pub(crate) fn told_len(&self) -> u64 {
         let mut state = self.state();

@@ -1,7 +1,7 @@
 //! A medium that goes wrong as told.
 
 use crate::around::pass_on;
-use crate::{OpKind, PAGE_SIZE};
+use crate::{OpKind, PAGE_SIZE, failure};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use parking_lot::{Mutex, MutexGuard};
@@ -22,9 +22,18 @@ pub enum Fault {
         /// How it fails: [`Kind::Io`] for EIO, [`Kind::NoSpace`] for ENOSPC.
         error: Kind,
     },
-    /// The `nth` operation of any kind fails with this number of the system, and does nothing. That of a sync or a durable write is never
-    /// a refusal, and with EINTR it is done again and passes.
+    /// The `nth` operation of any kind fails with this number of the system, and does nothing. That of a sync or a durable write is an
+    /// error of the medium, whatever the number ([`crate::failure`]).
     Errno {
+        /// Which of them fails.
+        nth: u64,
+        /// How it fails.
+        errno: i32,
+    },
+    /// The same, but operations of one kind alone are counted.
+    ErrnoOf {
+        /// Which operations to count.
+        op: OpKind,
         /// Which of them fails.
         nth: u64,
         /// How it fails.
@@ -106,6 +115,7 @@ impl Rule {
         let wanted = match &self.fault {
             Fault::Errno { .. } => return true,
             Fault::FailNth { op, .. }
+            | Fault::ErrnoOf { op, .. }
             | Fault::FailFrom { op, .. }
             | Fault::FailRange { op, .. }
             | Fault::Short { op, .. }
@@ -123,14 +133,9 @@ impl Rule {
         self.seen += 1;
         let end = offset.saturating_add(size);
         match self.fault {
-            // A medium makes a call again that a signal interrupts.
-            Fault::Errno { nth, errno } if self.seen == nth && errno != libc::EINTR => {
-                let error = Error::io(
-                    format!("{op:?} at offset {offset}, length {size}"),
-                    &std::io::Error::from_raw_os_error(errno),
-                );
-                let syncs = matches!(op, OpKind::Sync | OpKind::WriteDurable);
-                Verdict::Fail(if syncs { error.of_sync() } else { error })
+            Fault::Errno { nth, errno } | Fault::ErrnoOf { nth, errno, .. } if self.seen == nth => {
+                let what = format!("{op:?} at offset {offset}, length {size}");
+                Verdict::Fail(failure(what, errno, op.syncs()))
             }
             Fault::FailNth { nth, error, .. } if self.seen == nth => fault(error, op, offset, size),
             Fault::FailFrom { nth, error, .. } if self.seen >= nth => fault(error, op, offset, size),

@@ -5,6 +5,7 @@ mod image;
 mod names;
 mod op;
 mod state;
+mod told_names;
 
 pub use image::FolderImage;
 pub use op::FolderOp;
@@ -20,6 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 use state::{Fault, State};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use told_names::ToldNames;
 
 /// A folder of files in memory.
 ///
@@ -41,6 +43,7 @@ impl CrashFolder {
             next_file: 0,
             sweep_at: 64,
             names: Names::default(),
+            told_names: ToldNames::default(),
             power: Power::default(),
             faults: Vec::new(),
             nth_call: NthCall::default(),
@@ -146,7 +149,8 @@ impl CrashFolder {
         state.files.values().for_each(|file| file.ignore_syncs(ignore));
     }
 
-    /// Keeps every version of every page of every file from now on, for [`CrashFolder::lie`].
+    /// Keeps every version of every page of every file from now on, for [`CrashFolder::lie`], and every file that a name names, for
+    /// [`CrashFolder::lie_about_names`].
     pub fn keep_past(&self) {
         let mut state = self.state();
         state.keeps_past = true;
@@ -161,6 +165,12 @@ impl CrashFolder {
             let own = lies.zip(rng).map(|(lies, rng)| Lies { rng, ..lies.clone() });
             state.files[id].lie(own.filter(|_| to(name)));
         }
+    }
+
+    /// From now on some openings and lists are answered with what there was at another time, or with the file of another name, so that
+    /// two looks at one name may differ; or no longer. What is made, removed and renamed stays as it is.
+    pub fn lie_about_names(&self, lies: Option<Lies>) {
+        self.state().told_names.lie(lies);
     }
 
     /// What an adversarial file system leaves if the power goes now, or left when it went. May be asked many times.
@@ -192,15 +202,19 @@ impl CrashFolder {
     pub fn put(&self, name: &str, content: Option<&crate::Image>) {
         let mut state = self.state();
         let known = state.names.current.get(name).copied();
+        state.changes_names(std::iter::once(name));
         match (known, content) {
             (Some(id), Some(content)) => {
                 state.files[&id].replace(content.clone());
                 state.names.settle(name, id);
             }
             (None, Some(content)) => {
-                let id = state.next_file;
+                let (id, file) = (state.next_file, Arc::new(CrashMedium::from_image(content.clone())));
                 state.next_file += 1;
-                state.files.insert(id, Arc::new(CrashMedium::from_image(content.clone())));
+                if state.keeps_past {
+                    file.keep_past();
+                }
+                state.files.insert(id, file);
                 state.names.settle(name, id);
             }
             (_, None) => state.names.forget(name),
@@ -227,6 +241,7 @@ impl CrashFolder {
         let mut state = self.state();
         state.read_only()?;
         let cut = state.begin(op)?;
+        state.changes_names(changes.iter().map(|(name, _)| *name));
         state.names.change(changes, cut);
         state.sweep();
         if cut { Err(Power::error()) } else { Ok(()) }
@@ -251,9 +266,10 @@ impl Folder for CrashFolder {
         check_name(name)?;
         let mut state = self.state();
         state.begin(FolderOp::Open)?;
-        let id = state.names.current.get(name);
+        let State { names, told_names, .. } = &mut *state;
+        let id = told_names.file(&names.current, name);
         let id = id.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no {name}")))?;
-        Ok(Arc::new(File { folder: self.0.clone(), file: state.files[id].clone() }))
+        Ok(Arc::new(File { folder: self.0.clone(), file: state.files[&id].clone() }))
     }
 
     fn create(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
@@ -291,7 +307,8 @@ impl Folder for CrashFolder {
     fn list(&self, subfolder: &str) -> Result<Vec<String>> {
         let mut state = self.state();
         state.begin(FolderOp::Open)?;
-        Ok(state.names.list(subfolder))
+        let there = state.names.list(subfolder);
+        Ok(state.told_names.list(subfolder, there))
     }
 
     fn sync_names(&self, subfolder: &str) -> Result<()> {

@@ -37,7 +37,7 @@ pub use latency::{LatencyMedium, LatencyModel, Reads};
 pub use lies::{Lies, Truths};
 pub use loss::{Loss, SECTOR_SIZE};
 pub use lying_objects::LyingObjects;
-pub use nth_call::{NthCall, SWEPT, refuses};
+pub use nth_call::{NthCall, SWEPT, failure, refuses, swept, tells};
 pub use operation::{Digest, OpKind};
 pub use record::{Record, Recorder};
 pub use rng::Rng;

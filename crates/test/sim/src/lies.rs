@@ -21,6 +21,39 @@ pub struct Lies {
     pub of_a_thousand: u64,
     /// Chooses which reads lie, and how.
     pub rng: Rng,
+    /// Whether some answers are what never was there: a version with a bit flipped, or two versions spliced.
+    pub forges: bool,
+}
+
+impl Lies {
+    /// Whether the next read lies.
+    pub fn are_next(&mut self) -> bool {
+        self.rng.chance(self.of_a_thousand, 1000)
+    }
+
+    /// Whether a version is forged before it is told.
+    pub fn forges_next(&mut self) -> bool {
+        self.forges && self.rng.chance(1, 3)
+    }
+
+    /// Makes of a version what never was there: flips a bit, or splices it with another version, from some byte on or every second line.
+    pub fn forge(&mut self, told: &mut [u8], other: &[u8]) {
+        if told.is_empty() {
+            return;
+        }
+        let at = self.rng.below(told.len() as u64) as usize;
+        if self.rng.chance(1, 3) {
+            told[at] ^= 1 << self.rng.below(8);
+            return;
+        }
+        let by_lines = self.rng.chance(1, 2);
+        for (byte, (told, other)) in (0..).zip(told.iter_mut().zip(other)) {
+            let is_spliced = if by_lines { (byte / LINE).is_multiple_of(2) } else { byte >= at };
+            if is_spliced {
+                *told = *other;
+            }
+        }
+    }
 }
 
 /// Which reads of a medium that lies are true.
@@ -82,8 +115,15 @@ impl Past {
             for (page, within, out) in pieces(offset, buf.len() as u64, PAGE_SIZE) {
                 let from = shift.map_or(page, |shift| shift + (page - offset / PAGE_SIZE));
                 let versions = pages.get(&from).map_or(&[][..], Vec::as_slice);
-                let which = lies.rng.below(versions.len() as u64 + 1) as usize;
-                let told = versions.get(which).cloned().unwrap_or_else(|| now.page(from));
+                let version = |rng: &mut Rng| {
+                    let which = rng.below(versions.len() as u64 + 1) as usize;
+                    versions.get(which).cloned().unwrap_or_else(|| now.page(from))
+                };
+                let mut told = version(&mut lies.rng);
+                if lies.forges_next() {
+                    let other = version(&mut lies.rng);
+                    lies.forge(&mut Arc::make_mut(&mut told)[within.clone()], &other[within.clone()]);
+                }
                 let start = page * PAGE_SIZE;
                 if truths.at.iter().any(|at| at.start < start + PAGE_SIZE && start < at.end) {
                     continue;
@@ -117,5 +157,5 @@ fn lines(within: &Range<usize>) -> Range<usize> {
 /// The lies, if this read is one.
 pub(crate) fn lying(lies: &mut Option<Lies>) -> Option<&mut Lies> {
     let lies = lies.as_mut()?;
-    lies.rng.chance(lies.of_a_thousand, 1000).then_some(lies)
+    lies.are_next().then_some(lies)
 }

@@ -1,9 +1,9 @@
 //! An object store that lies: two queries of one object may be answered with different versions that it had, or with another
-//! object, and the parts of one answer with different ones.
+//! object, and the parts of one answer with different ones. So may its lists and its snapshots, and what a rollback brings back.
 
 use crate::lies::lying;
 use crate::{Lies, Rng};
-use lacuna_contracts::Result;
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{
     Found, Keys, MemoryObject, MemoryObjects, ObjectStore, Query, ReadExtent, SnapshotId, Transaction,
 };
@@ -14,7 +14,17 @@ use std::sync::Arc;
 /// An object as it was at some time, and its version then; neither, if it was not there.
 type Was = (Option<MemoryObject>, Option<u64>);
 
-/// Objects in memory that keep every version since this was made, and lie when told. Snapshots are honest. Clones are one handle.
+/// Versions of objects.
+type Past = BTreeMap<u64, Vec<Was>>;
+
+/// What an object is said to be.
+#[derive(Clone)]
+enum Said {
+    AsItIs,
+    AsItWas(Was),
+}
+
+/// Objects in memory that keep every version since this was made, and lie when told. Clones are one handle.
 #[derive(Clone)]
 pub struct LyingObjects {
     honest: Arc<MemoryObjects>,
@@ -22,7 +32,7 @@ pub struct LyingObjects {
 }
 
 struct State {
-    past: BTreeMap<u64, Vec<Was>>,
+    past: Past,
     lies: Option<Lies>,
 }
 
@@ -62,31 +72,114 @@ impl LyingObjects {
     }
 
     /// What an object is said to be: any version of it, or now and then of another.
-    fn said(&self, object: u64, past: &BTreeMap<u64, Vec<Was>>, rng: &mut Rng) -> Was {
+    fn said(&self, object: u64, past: &Past, rng: &mut Rng) -> Said {
         let others: Vec<u64> = past.keys().copied().collect();
-        let object = if rng.chance(1, 5) && !others.is_empty() { *rng.pick(&others) } else { object };
-        let versions = past.get(&object).map_or(&[][..], Vec::as_slice);
-        let which = rng.below(versions.len() as u64 + 1) as usize;
-        versions.get(which).cloned().unwrap_or_else(|| self.now(object))
+        let told = if rng.chance(1, 5) && !others.is_empty() { *rng.pick(&others) } else { object };
+        let versions = past.get(&told).map_or(&[][..], Vec::as_slice);
+        match rng.below(versions.len() as u64 + 2) as usize {
+            which if which < versions.len() => Said::AsItWas(versions[which].clone()),
+            which if which == versions.len() && told == object => Said::AsItIs,
+            _ => Said::AsItWas(self.now(told)),
+        }
     }
 
-    /// Answers a query with lies, each part with one of its own.
-    fn mislead(&self, query: &mut Query<'_>, past: &BTreeMap<u64, Vec<Was>>, rng: &mut Rng) -> Result<Found> {
-        let object = query.object;
-        let whole = self.said(object, past, rng);
-        let mixes = rng.chance(1, 2);
-        let mut next = || if mixes { self.said(object, past, rng) } else { whole.clone() };
-        let scratch = MemoryObjects::new(self.honest.has_keys());
-        let ask = |said: Was, extents: Vec<ReadExtent<'_>>, keys: Keys| {
-            scratch.replace(0, said.0);
-            scratch.query(&mut [Query { object: 0, extents, keys }]).remove(0)
+    /// Answers queries of what is `seen`, which is these objects or a snapshot of them.
+    fn answer(&self, seen: &dyn ObjectStore, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        let mut state = self.state();
+        let State { past, lies } = &mut *state;
+        let answer = |query: &mut Query<'_>| match lying(lies) {
+            Some(lies) => Answer::begin(self, seen, past, query.object, lies).give(query),
+            None => seen.query(std::slice::from_mut(query)).remove(0),
         };
-        for extent in &mut query.extents {
-            let extent = ReadExtent { offset: extent.offset, buf: &mut *extent.buf };
-            ask(next(), vec![extent], Keys::None)?;
+        batch.iter_mut().map(answer).collect()
+    }
+
+    /// The objects that are said to be there.
+    fn listed(&self, seen: &dyn ObjectStore) -> Result<Vec<u64>> {
+        let mut there = seen.list()?;
+        let mut state = self.state();
+        let State { past, lies } = &mut *state;
+        if let Some(Lies { rng, .. }) = lying(lies) {
+            there.retain(|_| rng.chance(3, 4));
+            there.extend(past.keys().filter(|_| rng.chance(1, 4)));
+            there.sort_unstable();
+            there.dedup();
         }
-        let found = ask(next(), vec![], query.keys.clone())?;
-        Ok(Found { version: next().1, ..found })
+        Ok(there)
+    }
+}
+
+/// An answer that is made up.
+struct Answer<'a> {
+    store: &'a LyingObjects,
+    seen: &'a dyn ObjectStore,
+    past: &'a Past,
+    object: u64,
+    lies: &'a mut Lies,
+    /// What all parts of the answer are of, unless each is of something else.
+    whole: Option<Said>,
+    /// Holds what is told for a moment.
+    scratch: MemoryObjects,
+}
+
+impl<'a> Answer<'a> {
+    fn begin(
+        store: &'a LyingObjects,
+        seen: &'a dyn ObjectStore,
+        past: &'a Past,
+        object: u64,
+        lies: &'a mut Lies,
+    ) -> Answer<'a> {
+        let whole = store.said(object, past, &mut lies.rng);
+        let whole = (!lies.rng.chance(1, 2)).then_some(whole);
+        let scratch = MemoryObjects::new(store.honest.has_keys());
+        Answer { store, seen, past, object, lies, whole, scratch }
+    }
+
+    /// Fills in an answer, each part with a lie of its own.
+    fn give(mut self, query: &mut Query<'_>) -> Result<Found> {
+        for extent in &mut query.extents {
+            let said = self.part();
+            self.bytes(said, extent.offset, extent.buf)?;
+            if self.lies.forges_next() {
+                let (said, mut other) = (self.part(), vec![0; extent.buf.len()]);
+                self.bytes(said, extent.offset, &mut other)?;
+                self.lies.forge(extent.buf, &other);
+            }
+        }
+        let said = self.part();
+        let mut found = self.ask(said, vec![], query.keys.clone())?;
+        if !found.pairs.is_empty() && self.lies.forges_next() {
+            let which = self.lies.rng.below(found.pairs.len() as u64) as usize;
+            let value = &mut found.pairs[which].1;
+            // The values of one key may have different lengths, so what is spliced in is zeros.
+            let zeros = vec![0; value.len()];
+            self.lies.forge(value, &zeros);
+        }
+        let said = self.part();
+        Ok(Found { version: self.ask(said, vec![], Keys::None)?.version, ..found })
+    }
+
+    /// What the next part of the answer is of.
+    fn part(&mut self) -> Said {
+        match &self.whole {
+            Some(whole) => whole.clone(),
+            None => self.store.said(self.object, self.past, &mut self.lies.rng),
+        }
+    }
+
+    fn bytes(&self, said: Said, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.ask(said, vec![ReadExtent { offset, buf }], Keys::None).map(drop)
+    }
+
+    /// Asks what was, or what is seen.
+    fn ask(&self, said: Said, extents: Vec<ReadExtent<'_>>, keys: Keys) -> Result<Found> {
+        let Said::AsItWas((was, version)) = said else {
+            return self.seen.query_one(Query { object: self.object, extents, keys });
+        };
+        self.scratch.replace(0, was);
+        let found = self.scratch.query_one(Query { object: 0, extents, keys })?;
+        Ok(Found { version, ..found })
     }
 }
 
@@ -104,13 +197,7 @@ impl ObjectStore for LyingObjects {
     }
 
     fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
-        let mut state = self.state();
-        let State { past, lies } = &mut *state;
-        let answer = |query: &mut Query<'_>| match lying(lies) {
-            Some(lies) => self.mislead(query, past, &mut lies.rng),
-            None => self.honest.query(std::slice::from_mut(query)).remove(0),
-        };
-        batch.iter_mut().map(answer).collect()
+        self.answer(&*self.honest, batch)
     }
 
     fn object_limit(&self) -> u64 {
@@ -122,7 +209,77 @@ impl ObjectStore for LyingObjects {
     }
 
     fn list(&self) -> Result<Vec<u64>> {
-        self.honest.list()
+        self.listed(&*self.honest)
+    }
+
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.honest.create_snapshot()
+    }
+
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.honest.remove_snapshot(id)
+    }
+
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.honest.set_snapshots(ids)
+    }
+
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        let before = self.now(object);
+        self.honest.roll_back(object, id)?;
+        let mut state = self.state();
+        let State { past, lies } = &mut *state;
+        past.entry(object).or_default().push(before);
+        // It becomes what it was at another time, or what another was.
+        if let Some(lies) = lying(lies)
+            && let Said::AsItWas((was, _)) = self.said(object, past, &mut lies.rng)
+        {
+            self.honest.replace(object, was);
+        }
+        Ok(())
+    }
+
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        let mut honest = self.honest.at_snapshot(id)?;
+        let mut state = self.state();
+        if let Some(Lies { rng, .. }) = lying(&mut state.lies) {
+            match rng.below(8) {
+                0 => return Err(Error::new(Kind::NotFound, format!("the store has no snapshot {id}"))),
+                // Another one's objects, if there is another one.
+                1 => honest = self.honest.at_snapshot(1 + rng.below(id + 1)).unwrap_or(honest),
+                _ => {}
+            }
+        }
+        drop(state);
+        Ok(Arc::new(Snapshot { store: self.clone(), honest }))
+    }
+}
+
+/// The objects at a snapshot, of a store that lies of them as well.
+struct Snapshot {
+    store: LyingObjects,
+    honest: Arc<dyn ObjectStore>,
+}
+
+impl ObjectStore for Snapshot {
+    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+        self.honest.apply(batch)
+    }
+
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        self.store.answer(&*self.honest, batch)
+    }
+
+    fn object_limit(&self) -> u64 {
+        self.honest.object_limit()
+    }
+
+    fn has_keys(&self) -> bool {
+        self.honest.has_keys()
+    }
+
+    fn list(&self) -> Result<Vec<u64>> {
+        self.store.listed(&*self.honest)
     }
 
     fn create_snapshot(&self) -> Result<SnapshotId> {

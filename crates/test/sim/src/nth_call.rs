@@ -1,25 +1,55 @@
 //! An error of the system at the n-th call of a trait, whichever call that is: what sweeps over every call of a script are made of.
 
-use lacuna_contracts::{Error, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use std::fmt::Debug;
 
-/// The errors that a sweep gives to each call: those that a medium or a directory of files meets in use. EINTR reaches no caller of a medium
-/// or a folder, which makes such a call again.
-pub const SWEPT: [i32; 9] = [
+/// The errors that a sweep gives to each call: those that a medium or a directory of files meets in use. EINTR is none of them: it
+/// reaches no caller of a medium, a folder or an anchor. What stands before the system makes such a call again: `FileMedium` and its
+/// `DiscreetReader`, `DiskFolder`, `AnchorFile`, each by a loop of its own, by `rustix::io::retry_on_intr`, or by the standard library.
+pub const SWEPT: [i32; 8] = [
     libc::EIO,
     libc::ENOSPC,
     libc::EDQUOT,
     libc::EFBIG,
     libc::EPERM,
     libc::EROFS,
-    libc::EINTR,
     libc::ENOMEM,
     libc::EMFILE,
 ];
 
+/// What a sweep tries on the calls from the first to the `calls`-th: each call, with each error of [`SWEPT`]. With `share` it is every
+/// so many of these pairs; without, all of them. The share is odd, so that each error has its turn.
+pub fn swept(calls: u64, share: Option<u64>) -> impl Iterator<Item = (u64, i32)> {
+    assert!(share.is_none_or(|share| share % 2 == 1), "errors that never have their turn");
+    let pairs = (1..=calls).flat_map(|nth| SWEPT.map(|errno| (nth, errno)));
+    let tried = move |at: u64| share.is_none_or(|share| at.is_multiple_of(share));
+    (0..).zip(pairs).filter(move |(at, _)| tried(*at)).map(|(_, pair)| pair)
+}
+
 /// Whether an error of this number says that a call was refused, and nothing else (`lacuna_contracts::Kind::is_refusal`).
 pub fn refuses(errno: i32) -> bool {
-    Error::io("a call", &std::io::Error::from_raw_os_error(errno)).kind().is_refusal()
+    failure("a call", errno, false).kind().is_refusal()
+}
+
+/// The error of a call that fails with this number, as `FileMedium` and `DiskFolder` make it. `syncs`: the call makes something durable,
+/// and its error is one of the medium, whatever the number.
+pub fn failure(what: impl Into<String>, errno: i32, syncs: bool) -> Error {
+    let error = Error::io(what, &std::io::Error::from_raw_os_error(errno));
+    if syncs { error.with_kind(Kind::Io) } else { error }
+}
+
+/// Whether a caller learns from `error` what befell the call: it has the kind and the number of [`failure`], or it is a purge that is not
+/// complete and names such an error, or that number, as its cause.
+pub fn tells(error: &Error, errno: i32, syncs: bool) -> bool {
+    if error.kind() != Kind::PurgeIncomplete {
+        let expected = failure("a call", errno, syncs);
+        return (error.kind(), error.errno()) == (expected.kind(), expected.errno());
+    }
+    let Some(cause) = std::error::Error::source(error) else { return false };
+    match cause.downcast_ref::<Error>() {
+        Some(cause) => tells(cause, errno, syncs),
+        None => cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) == Some(errno),
+    }
 }
 
 /// Counts calls, and lets one of them fail.
@@ -51,20 +81,12 @@ impl<C: Copy + Debug> NthCall<C> {
         self.hit
     }
 
-    /// A call begins. `syncs`: it makes something durable, and its error is never a refusal. One that a signal interrupts is made again, and
-    /// so counted twice.
+    /// A call begins. `syncs`: as for [`failure`].
     pub fn begin(&mut self, call: C, syncs: bool) -> Result<()> {
         self.calls += 1;
         let Some((_, errno)) = self.fails.filter(|(nth, _)| *nth == self.calls) else { return Ok(()) };
         self.hit = Some(call);
-        if errno == libc::EINTR {
-            return self.begin(call, syncs);
-        }
-        let error = Error::io(
-            format!("call {} ({call:?}) failed", self.calls),
-            &std::io::Error::from_raw_os_error(errno),
-        );
-        Err(if syncs { error.of_sync() } else { error })
+        Err(failure(format!("call {} ({call:?}) failed", self.calls), errno, syncs))
     }
 }
 
@@ -86,10 +108,30 @@ mod tests {
         assert_eq!(calls.begin("sync", true).unwrap_err().kind(), Kind::Io);
         calls.fail(0, libc::EIO);
         assert!(calls.begin("one", false).is_ok());
-        calls.fail(1, libc::EINTR);
-        assert!(calls.begin("again", true).is_ok());
-        assert_eq!((calls.hit(), calls.calls()), (Some("again"), 2));
         let refused = SWEPT.map(refuses);
-        assert_eq!(refused, [false, true, true, true, true, false, false, true, true]);
+        assert_eq!(refused, [false, true, true, true, true, false, true, true]);
+    }
+
+    #[test]
+    fn a_sweep_tries_every_pair_or_a_share_of_them_with_every_number() {
+        let all: Vec<_> = swept(3, None).collect();
+        assert_eq!((all.len(), all[0], all[23]), (24, (1, libc::EIO), (3, libc::EMFILE)));
+        assert_eq!(swept(3, Some(1)).collect::<Vec<_>>(), all);
+        let share: Vec<_> = swept(80, Some(7)).collect();
+        assert_eq!((share.len(), share[1], share[8]), (92, (1, libc::EMFILE), (8, libc::EIO)));
+        assert!(SWEPT.iter().all(|errno| share.iter().any(|(_, tried)| tried == errno)));
+    }
+
+    #[test]
+    fn a_reason_is_told_by_the_kind_and_the_number_or_by_the_cause() {
+        let full = failure("write", libc::EDQUOT, false);
+        assert!(tells(&full, libc::EDQUOT, false) && !tells(&full, libc::ENOSPC, false));
+        assert!(!tells(&full, libc::EDQUOT, true), "a sync is not refused");
+        assert!(tells(&full.clone().of_sync(), libc::EDQUOT, true));
+        let purge = Error::new(Kind::PurgeIncomplete, "a purge");
+        assert!(!tells(&purge, libc::EDQUOT, false));
+        assert!(tells(&purge.caused_by(full), libc::EDQUOT, false));
+        let sync = failure("sync", libc::EDQUOT, true).with_kind(Kind::PurgeIncomplete);
+        assert!(tells(&sync, libc::EDQUOT, true) && !tells(&sync, libc::EIO, true));
     }
 }

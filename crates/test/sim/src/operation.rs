@@ -17,6 +17,13 @@ pub enum OpKind {
     SetLen,
 }
 
+impl OpKind {
+    /// Whether it makes something durable: what was dropped when it failed is unknown.
+    pub fn syncs(self) -> bool {
+        matches!(self, OpKind::Sync | OpKind::WriteDurable)
+    }
+}
+
 /// A fold over 64-bit words in the manner of FNV-1a, with a shift so that high bits reach low ones.
 pub struct Digest(
     /// The fold so far.

@@ -43,7 +43,13 @@ impl Model {
 
     /// The disk was flushed: every block has its latest version.
     pub fn flushed(&mut self) {
-        for versions in self.versions.iter_mut().filter(|versions| versions.len() > 1) {
+        (0..self.blocks()).for_each(|block| self.block_flushed(block));
+    }
+
+    /// A block was flushed: it has its latest version.
+    pub fn block_flushed(&mut self, block: u64) {
+        let versions = &mut self.versions[block as usize];
+        if versions.len() > 1 {
             let latest = *versions.last().unwrap();
             versions.clear();
             versions.push(latest);
@@ -52,38 +58,40 @@ impl Model {
 
     /// What is wrong with a disk after a cut, if anything. What it reads is what it will keep.
     pub fn compare(&mut self, disk: &dyn Disk) -> std::result::Result<(), String> {
-        let name = &self.name;
         let mut data = vec![0; self.versions.len() * BLOCK_SIZE];
-        disk.read(BlockAddr(0), &mut data).map_err(|e| format!("{name}: alarm: {e}"))?;
-        for (block, data) in (0..).zip(data.chunks_exact(BLOCK_SIZE)) {
-            let versions = &mut self.versions[block as usize];
-            match stamp_of(block, data) {
-                None => return Err(format!("{name}: block {block} is a mixture")),
-                Some(stamp) if !versions.contains(&stamp) => {
-                    return Err(format!("{name}: block {block} reads {stamp}, allowed {versions:?}"));
-                }
-                Some(stamp) => *versions = vec![stamp],
-            }
+        disk.read(BlockAddr(0), &mut data).map_err(|e| format!("{}: alarm: {e}", self.name))?;
+        self.keep(0, &data)
+    }
+
+    /// What is wrong with blocks that were read after a cut, the first of them `first`, if anything. What they read is what they will
+    /// keep.
+    pub fn keep(&mut self, first: u64, data: &[u8]) -> std::result::Result<(), String> {
+        for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
+            self.versions[block as usize] = vec![self.version_of(block, data)?];
         }
         Ok(())
     }
 
     /// What is wrong with these blocks of a disk after a failure, if anything. They keep the versions that they may have.
     pub fn allows(&self, disk: &dyn Disk, blocks: Range<u64>) -> std::result::Result<(), String> {
-        let name = &self.name;
         let mut data = vec![0; (blocks.end - blocks.start) as usize * BLOCK_SIZE];
-        disk.read(BlockAddr(blocks.start), &mut data).map_err(|e| format!("{name}: alarm: {e}"))?;
+        disk.read(BlockAddr(blocks.start), &mut data).map_err(|e| format!("{}: alarm: {e}", self.name))?;
         for (block, data) in blocks.zip(data.chunks_exact(BLOCK_SIZE)) {
-            let allowed = self.versions(block);
-            match stamp_of(block, data) {
-                None => return Err(format!("{name}: block {block} is a mixture")),
-                Some(stamp) if !allowed.contains(&stamp) => {
-                    return Err(format!("{name}: block {block} reads {stamp}, allowed {allowed:?}"));
-                }
-                Some(_) => {}
-            }
+            self.version_of(block, data)?;
         }
         Ok(())
+    }
+
+    /// The version as which a block was read, if it may have that one; otherwise what is wrong with it.
+    pub fn version_of(&self, block: u64, data: &[u8]) -> std::result::Result<u64, String> {
+        let (name, allowed) = (&self.name, self.versions(block));
+        match stamp_of(block, data) {
+            None => Err(format!("{name}: block {block} is a mixture")),
+            Some(stamp) if !allowed.contains(&stamp) => {
+                Err(format!("{name}: block {block} reads {stamp}, allowed {allowed:?}"))
+            }
+            Some(stamp) => Ok(stamp),
+        }
     }
 
     /// Compares every block with its latest version.

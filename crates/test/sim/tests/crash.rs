@@ -2,7 +2,7 @@
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{Medium, WriteExtent};
-use lacuna_sim::{CrashMedium, Image, Loss, Rng, SECTOR_SIZE};
+use lacuna_sim::{CrashMedium, Image, Lies, Loss, Rng, SECTOR_SIZE};
 use std::collections::{HashMap, HashSet};
 
 const LEN: u64 = 64 * 1024;
@@ -39,6 +39,29 @@ fn synced_data_never_vanishes_and_the_rest_may() {
         assert_eq!(sectors_of(&left, 0).len() + sectors_of(&left, 2).len(), 120, "torn inside a sector");
     }
     assert!(gone > 20 && kept > 20 && torn > 20, "{gone} {kept} {torn}");
+}
+
+#[test]
+fn what_a_cut_took_is_past_when_the_power_is_back() {
+    let medium = CrashMedium::new(LEN);
+    medium.write_at(0, &[1; 4096]).unwrap();
+    medium.sync().unwrap();
+    medium.keep_past();
+    medium.write_at(0, &[2; 4096]).unwrap();
+    medium.cut_now();
+    let mut restarted = (0..100).map(|seed| medium.restarted(&mut Rng::new(seed)));
+    let took_all = |after: &CrashMedium| after.image() == medium.durable_image();
+    let after = restarted.find(took_all).expect("some cuts take everything");
+    let read = || {
+        let mut page = [0; 4096];
+        after.read_at(0, &mut page).unwrap();
+        page[0]
+    };
+    after.write_at(8192, &[3; 4096]).unwrap();
+    assert_eq!((read(), after.unsynced()), (1, 1));
+    after.lie(Some(Lies { of_a_thousand: 1000, rng: Rng::new(1), forges: false }));
+    let told: HashSet<u8> = (0..400).map(|_| read()).collect();
+    assert_eq!(told, HashSet::from([0, 1, 2, 3]));
 }
 
 #[test]

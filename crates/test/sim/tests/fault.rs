@@ -35,6 +35,22 @@ fn the_nth_operation_fails_and_no_other() {
 }
 
 #[test]
+fn the_nth_write_fails_with_a_number_and_reads_are_not_counted() {
+    let m = medium();
+    m.add(Fault::ErrnoOf { op: OpKind::Write, nth: 2, errno: libc::EDQUOT });
+    m.read_at(0, &mut [0; 10]).unwrap();
+    let batch: Vec<_> = (0..3).map(|i| WriteExtent { offset: i * 10, data: &[1; 10] }).collect();
+    let refused = m.write(&batch).unwrap_err();
+    assert_eq!((refused.kind(), refused.errno()), (Kind::NoSpace, libc::EDQUOT));
+    assert_eq!((byte(&m, 9), byte(&m, 10), byte(&m, 20)), (1, 0, 0));
+    assert_eq!((m.fired(), m.last_fired()), (1, Some(OpKind::Write)));
+    m.write(&batch).unwrap();
+    assert_eq!(byte(&m, 29), 1);
+    m.add(Fault::ErrnoOf { op: OpKind::Sync, nth: 1, errno: libc::EDQUOT });
+    assert_eq!(m.sync().unwrap_err().kind(), Kind::Io);
+}
+
+#[test]
 fn no_space_from_the_nth_write_until_healed() {
     let m = medium();
     m.add(Fault::FailFrom { op: OpKind::Write, nth: 3, error: Kind::NoSpace });

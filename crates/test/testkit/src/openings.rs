@@ -1,4 +1,5 @@
-//! Openings of a disk on a medium that lies: what they show, and what they may show.
+//! Openings of a disk on a medium that lies: what they show, and what they may show. Half of the media tamper with what they tell as
+//! well: bits are flipped, and versions spliced.
 //!
 //! An error is always right. What else is right is what the format promises ([`Promise`]), never the content of another block.
 
@@ -217,7 +218,8 @@ impl Past<'_> {
             let context = format!("seed {}, {truths:?}", self.seed);
             let fork = Arc::new(self.medium.fork());
             let of_a_thousand = OFTEN[(opening % 5) as usize];
-            fork.lie_but(Some(Lies { of_a_thousand, rng: Rng::new(rng.next_u64()) }), truths);
+            let lies = Lies { of_a_thousand, rng: Rng::new(rng.next_u64()), forges: rng.chance(1, 2) };
+            fork.lie_but(Some(lies), truths);
             let writes = self.writes && rng.chance(1, 3);
             let mut models = self.models.to_vec();
             shown.note_opening();

@@ -2,6 +2,7 @@
 
 use super::names::Names;
 use super::op::FolderOp;
+use super::told_names::ToldNames;
 use crate::nth_call::NthCall;
 use crate::power::Power;
 use crate::{CrashMedium, Digest, PAGE_SIZE};
@@ -26,6 +27,8 @@ pub(super) struct State {
     /// How many files there may be before those without names are looked for.
     pub(super) sweep_at: usize,
     pub(super) names: Names,
+    /// What a reader is told of them.
+    pub(super) told_names: ToldNames,
     pub(super) power: Power,
     pub(super) faults: Vec<Fault>,
     pub(super) nth_call: NthCall<FolderOp>,
@@ -34,7 +37,7 @@ pub(super) struct State {
     /// The longest length of a file, and whether files tell.
     pub(super) longest: (u64, bool),
     pub(super) ignore_syncs: bool,
-    /// Whether files keep every version of every page.
+    /// Whether names keep every file that they named, and files every version of every page.
     pub(super) keeps_past: bool,
     pub(super) read_only: bool,
     /// Of all operations.
@@ -81,9 +84,18 @@ impl State {
         if self.read_only { Err(Error::new(Kind::ReadOnly, "the folder is read-only")) } else { Ok(()) }
     }
 
-    /// Forgets files that have no name and never will again, now and then.
+    /// Names are about to change: keeps what they name, if the past is kept.
+    pub(super) fn changes_names<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
+        if self.keeps_past {
+            for name in names {
+                self.told_names.keep(name, self.names.current.get(name).copied());
+            }
+        }
+    }
+
+    /// Forgets files that have no name and never will again, now and then. One that names are said to name is kept with the past.
     pub(super) fn sweep(&mut self) {
-        if self.files.len() >= self.sweep_at {
+        if self.files.len() >= self.sweep_at && !self.keeps_past {
             let named = self.names.all_files();
             self.files.retain(|id, file| Arc::strong_count(file) > 1 || named.contains(id));
             self.sweep_at = 2 * self.files.len() + 64;

@@ -1,22 +1,20 @@
 //! Each error of the system at each call of the medium under a disk with levels, between its opening and its close.
 
 use super::disks::{create, flush_hidden, models, open};
-use lacuna_contracts::{BlockAddr, Disk, Kind, Result};
+use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, Pace, level_disks};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use lacuna_sim::versions::{Model, run};
-use lacuna_sim::{CrashMedium, Digest, Image, NthCall, OpKind, Rng, SWEPT, pass_on, refuses};
+use lacuna_sim::{CrashMedium, Digest, Image, NthCall, OpKind, Rng, SWEPT, pass_on, refuses, swept, tells};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Levels that are made, and opened.
 const LEVELS: usize = 3;
-/// Calls among which each is made to fail.
-const MOST_CALLS: u64 = 400;
 /// Calls after which the script comes to its end.
 const ENOUGH: u64 = 240;
 /// One in this many pairs of a call and an error is tried, unless all are asked for.
-const SHARE: u64 = 37;
+const SHARE: u64 = 53;
 
 /// What is asked of a level, by its number, or of the disk.
 #[derive(Clone, Copy)]
@@ -134,9 +132,9 @@ impl<D: Levels + 'static> Played<D> {
 }
 
 impl<F: LevelFormat> Sweep<F> {
-    /// A call that is refused fails one request at most, and everything goes on. After an error of the medium, or of a sync, the disk
-    /// takes no more writes. What was flushed is there afterwards, also if the power goes. `LACUNA_SWEEP` asks for every error at every
-    /// call.
+    /// A call that is refused, or a read that fails, fails one request at most, and everything goes on. After another error of the medium,
+    /// or of a sync, the disk takes no more writes. What was flushed is there afterwards, also if the power goes when the request has
+    /// failed, or at the end. What the caller is told is the error of the call. `LACUNA_SWEEP` asks for every error at every call.
     ///
     /// # Panics
     ///
@@ -148,17 +146,12 @@ impl<F: LevelFormat> Sweep<F> {
         assert_eq!((end, hit), (End::Unnoticed, None), "{}: nothing was to fail", self.name);
         assert!(calls >= 40, "{}: {calls} calls", self.name);
         let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, Digest::new());
-        for nth in 1..=calls.min(MOST_CALLS) {
-            for (at, errno) in (0..).zip(SWEPT) {
-                if !all && !(nth * SWEPT.len() as u64 + at).is_multiple_of(SHARE) {
-                    continue;
-                }
-                let (end, _, hit) = self.run(&start, nth, errno);
-                assert!(hit.is_some(), "{}: call {nth} never came", self.name);
-                ends[end as usize] += 1;
-                runs += 1;
-                digest.word(nth << 16 | (errno as u64) << 8 | end as u64);
-            }
+        for (nth, errno) in swept(calls, (!all).then_some(SHARE)) {
+            let (end, _, hit) = self.run(&start, nth, errno);
+            assert!(hit.is_some(), "{}: call {nth} never came", self.name);
+            ends[end as usize] += 1;
+            runs += 1;
+            digest.word(nth << 16 | (errno as u64) << 8 | end as u64);
         }
         let [unnoticed, failed, stopped] = ends;
         println!(
@@ -255,24 +248,25 @@ impl<F: LevelFormat> Sweep<F> {
         failing.watch.lock().calls.fail(nth, errno);
         let said = std::io::Error::from_raw_os_error(errno);
         let what = || format!("{}, call {nth}, {:?}: {said}", self.name, failing.hit());
-        let may_stop = || !refuses(errno) || failing.hit() == Some(OpKind::Sync);
+        let may_stop = || may_stop(failing.hit(), errno);
         let medium: Arc<dyn Medium> = failing.clone();
-        let mut failed: Vec<String> = Vec::new();
+        let mut failed: Vec<Error> = Vec::new();
         let opened = open(&medium, &self.params, LEVELS, 5).or_else(|e| {
-            failed.push(e.to_string());
+            failed.push(e);
             open(&medium, &self.params, LEVELS, 6)
         });
         let disk = opened.unwrap_or_else(|e| panic!("{}, opened again: {e}", what()));
         let mut played = Played::new(disk, start.models.clone(), self.beats);
         let goes_on = |op: Op| (failing.watch.lock().calls.calls() <= ENOUGH).then_some(op);
         let script = WORK.into_iter().cycle().map_while(goes_on).chain(ENDING);
-        let mut stopped = false;
+        let (mut stopped, mut left) = (false, vec![]);
         for (op, stamp) in script.zip(1000..) {
             let Err(e) = played.perform(op, stamp) else { continue };
-            failed.push(e.to_string());
+            failed.push(e);
+            left.push((crashing.after_cut(&mut Rng::new(nth)), played.models.clone()));
             // What failed is asked for once more.
             if let Err(e) = played.perform(op, stamp) {
-                assert!(may_stop(), "{}: one call was refused, and then everything: {e}", what());
+                assert!(may_stop(), "{}: one call failed, and then everything: {e}", what());
                 stopped = true;
                 break;
             }
@@ -288,15 +282,22 @@ impl<F: LevelFormat> Sweep<F> {
                 played.models.iter_mut().for_each(Model::flushed);
             }
             Err(e) => {
-                failed.push(e.to_string());
+                failed.push(e);
                 stopped |= may_stop();
             }
         }
         assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
         let (hit, calls) = (failing.hit(), failing.watch.lock().calls.calls());
+        if let Some(e) = failed.first() {
+            // A disk that stopped where nobody waited refuses the next request.
+            let told = tells(e, errno, hit == Some(OpKind::Sync)) || (stopped && e.kind() == Kind::FailStop);
+            assert!(told, "{}: the caller learns {:?}: {e}", what(), e.kind());
+        }
         let Played { disk, levels, models, .. } = played;
         drop((disk, levels));
-        self.reopen(&crashing, &models, &what());
+        left.push((crashing.after_cut(&mut Rng::new(nth)), models.clone()));
+        left.push((crashing.image(), models));
+        left.into_iter().for_each(|(image, models)| self.reopen(image, models, &what()));
         let end = match (stopped, failed.is_empty()) {
             (true, _) => End::Stopped,
             (false, true) => End::Unnoticed,
@@ -305,15 +306,12 @@ impl<F: LevelFormat> Sweep<F> {
         (end, calls, hit)
     }
 
-    /// The disk is opened as it is, and as a power cut leaves it.
-    fn reopen(&self, medium: &CrashMedium, models: &[Model], what: &str) {
-        let cut = medium.after_cut(&mut Rng::new(medium.ops()));
-        for image in [medium.image(), cut] {
-            let medium: Arc<dyn Medium> = Arc::new(CrashMedium::from_image(image));
-            let disk = open(&medium, &self.params, LEVELS, 7);
-            let disk = disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
-            Played::new(disk, models.to_vec(), self.beats).assert_allowed(what);
-        }
+    /// A medium as it is, or as a power cut leaves it, is opened.
+    fn reopen(&self, image: Image, models: Vec<Model>, what: &str) {
+        let medium: Arc<dyn Medium> = Arc::new(CrashMedium::from_image(image));
+        let disk = open(&medium, &self.params, LEVELS, 7);
+        let disk = disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
+        Played::new(disk, models, self.beats).assert_allowed(what);
     }
 
     /// What a script of public operations, and of hidden ones beside them as far as these levels are open, asks of the medium that
@@ -349,6 +347,11 @@ impl<F: LevelFormat> Sweep<F> {
         let changes = std::mem::take(&mut failing.watch.lock().changes);
         (changes, hit)
     }
+}
+
+/// Whether the disk may take no more writes after this call: not for one that was refused, and not for a read.
+fn may_stop(hit: Option<OpKind>, errno: i32) -> bool {
+    hit.is_some_and(|hit| hit == OpKind::Sync || !(hit == OpKind::Read || refuses(errno)))
 }
 
 /// A call that changes the medium, or was to: what, where, and how long.

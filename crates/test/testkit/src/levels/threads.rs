@@ -1,16 +1,37 @@
 //! Disks with levels and their threads: many clients at once, and media that fail.
 
-use super::disks::{create, open_with, options};
+use super::disks::{counter, create, open_with, options};
 use crate::{FailedSync, StopAtEnd, flush_until_refused};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, Pace, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::versions::{content, fill, stamp_of};
-use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng};
+use lacuna_sim::{Around, Fault, FaultMedium, OpKind, Record, Recorder, Rng, Surrounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 const CLIENTS: u64 = 3;
+
+/// A medium of which no sync ends while they are held.
+struct HeldSyncs {
+    memory: MemoryMedium,
+    held: Arc<AtomicBool>,
+}
+
+impl Around for HeldSyncs {
+    fn below(&self) -> &dyn Medium {
+        &self.memory
+    }
+
+    fn sync(&self) -> Result<()> {
+        while self.held.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.memory.sync()
+    }
+}
 
 /// A disk of one format that is opened with its threads, and its number of levels.
 pub struct Threaded<'a, F> {
@@ -194,6 +215,49 @@ impl<F: LevelFormat> Threaded<'_, F> {
         };
         reads(&levels[1], 1, 7);
         (0..blocks).zip(stamps).for_each(|(block, stamp)| reads(&levels[0], block, stamp));
+    }
+
+    /// A flush of a hidden level whose blocks wait for a sync alone ends when the level is given up. One whose blocks are durable does
+    /// not wait for what was written since. The disk must have no paced clock.
+    ///
+    /// # Panics
+    ///
+    /// If it is otherwise.
+    pub fn gives_up_a_flush_that_waits_for_a_sync(&self) {
+        let (memory, held) = (MemoryMedium::new(self.params.end()), Arc::new(AtomicBool::new(false)));
+        let medium: Arc<dyn Medium> = Arc::new(Surrounded(HeldSyncs { memory, held: Arc::clone(&held) }));
+        self.create(&medium);
+        let cover_timeout = Duration::from_secs(24 * 60 * 60);
+        let options = OpenOptions { background: true, cover_timeout, ..options(1, !1) };
+        let disk = open_with(&medium, self.params, self.levels, options).unwrap();
+        let levels = level_disks(&disk);
+        let (public, hidden) = (&levels[0], &levels[1]);
+        let hold = |hold| held.store(hold, Ordering::Release);
+        hidden.write(BlockAddr(1), &content(1, 7)).unwrap();
+        hold(true);
+        let mut writes = (0..1000).take_while(|_| counter(hidden, "waiting_for_cover") > 0);
+        writes.try_for_each(|n| public.write(BlockAddr(n % public.blocks()), &content(n, n))).unwrap();
+        let (tell, told) = channel();
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| tell.send(hidden.flush()));
+            // It waits by then, or finds the level given up.
+            std::thread::sleep(Duration::from_millis(200));
+            disk.give_up(1, true);
+            let ended = told.recv_timeout(Duration::from_secs(60));
+            hold(false);
+            public.flush().unwrap();
+            ended
+        });
+        let refused = ended.expect("it ends while no sync does").unwrap_err();
+        assert_eq!(refused.kind(), Kind::NoCover, "{refused}");
+        hold(true);
+        // Stripes or batches that have nothing of the level.
+        (0..8).try_for_each(|n| public.write(BlockAddr(n), &content(n, 9))).unwrap();
+        let flushed = hidden.flush();
+        hold(false);
+        flushed.expect("its blocks are durable");
+        disk.give_up(1, false);
+        levels.iter().for_each(|level| level.close().unwrap());
     }
 
     /// How often the medium is synced after its `nth` sync failed. Linux tells one caller alone that pages were dropped: a second
