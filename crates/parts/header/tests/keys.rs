@@ -5,6 +5,7 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::Kind;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
+use lacuna_header::layout::SLOT_LEN;
 use lacuna_header::{
     FormatId, HEADER_LEN, Keyring, Unlocked, add_passphrase, change_keys, change_passphrase, check_free_slot,
     lost_slots_warning, open, rekey, remove_passphrase, store,
@@ -266,4 +267,30 @@ fn further_passphrases_join_what_is_open() {
     change_keys(&medium, &mut unlocked, &ring, cost(), &SeededRandom::new(28)).unwrap();
     assert_eq!(unlocked.join(stale).unwrap_err().kind(), Kind::Changed);
     assert_eq!((level_of(&medium, &["zero"]), level_of(&medium, &["one"])), (Ok(0), Ok(1)));
+}
+
+/// As in a machine that is resumed twice. The slot of a passphrase has the same key in both copies, and so has the map.
+#[test]
+fn copies_that_draw_the_same_bytes_seal_nothing_different_under_one_nonce() {
+    const NONCE: usize = 12;
+    let medium = disk(&[&["zero"], &["one"]], 29);
+    let slots = |level| {
+        let unlocked = open(&medium, &secrets(&["zero", "one"])).unwrap();
+        let mut ring = Keyring::from_opened(&unlocked, secrets(&["zero", "one"])).unwrap();
+        ring.add(level, secret("new")).unwrap();
+        let image = rekey(&unlocked, &ring, cost(), &SeededRandom::new(30)).unwrap();
+        image.bytes()[field("key slots").range()].to_vec()
+    };
+    let (one, other) = (slots(0), slots(1));
+    let both = one.chunks(SLOT_LEN).zip(other.chunks(SLOT_LEN));
+    let differ: Vec<_> = both.filter(|(one, other)| one != other).collect();
+    assert_eq!(differ.len(), 1, "that of the new passphrase");
+    assert_ne!(differ[0].0[..NONCE], differ[0].1[..NONCE]);
+    let map = |gone| {
+        let medium = sealed(&["a", "b", "c"], 31);
+        let mut unlocked = open(&medium, &secrets(&["a"])).unwrap();
+        remove_passphrase(&medium, &mut unlocked, &secret(gone), &SeededRandom::new(32)).unwrap();
+        medium.snapshot()[field("slot map").range()].to_vec()
+    };
+    assert_ne!(map("b")[..NONCE], map("c")[..NONCE]);
 }
