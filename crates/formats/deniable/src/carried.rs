@@ -5,8 +5,9 @@
 //! What an open level reads beside them is leaves of its map that are not in memory (threat model, Work).
 //! Public slots are read if one of them is live.
 //!
-//! Invariant: a block that cannot be read any more, after retries, is listed as lost, and goes on as lost; a page or a record
-//! is dropped, for its reader finds that out.
+//! Invariants: a block that cannot be read any more, after retries, is listed as lost, and goes on as lost; a page or a record
+//! is dropped, for its reader finds that out. No byte of the stripe that had the memory before is left: all are read over or wiped,
+//! which follows from public entries and the number of the stripe alone.
 
 use crate::keys::open_slot;
 use crate::log::Log;
@@ -39,6 +40,8 @@ impl Carried {
         let (public, hidden) = (log.empty_slots(false), log.empty_slots(true));
         let mut carried = Carried { from, lost_pages: Vec::new(), public, hidden };
         if from == Seq::NONE {
+            carried.public.wipe();
+            carried.hidden.wipe();
             return Ok(carried);
         }
         match summary_or_lose(log, from)? {
@@ -54,6 +57,7 @@ impl Carried {
 
     fn read_public(&mut self, log: &Log, summary: &Summary, live: &[bool]) -> Result<()> {
         if !live.contains(&true) {
+            self.public.wipe();
             return Ok(());
         }
         let given = read_run(log.reader(), self.first_slot(log, 0), self.public.blocks_mut())?;
@@ -83,6 +87,8 @@ impl Carried {
     /// The summary of the stripe cannot be read: what it listed is known from the echo in the stripe after it, and lost. Of
     /// what the echo does not say either, the map goes on naming the slot, and readers find out.
     fn lose(&mut self, log: &Log) -> Result<()> {
+        self.public.wipe();
+        self.hidden.wipe();
         let Some(next) = log.summary_if_read(self.from.next())? else { return Ok(()) };
         for (slot, entry) in Slot::all(next.public.echo.len()).zip(&next.public.echo) {
             self.take_over(0, slot, *entry, |_, _| false);

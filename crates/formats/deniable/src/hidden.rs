@@ -80,12 +80,15 @@ impl Hidden {
     pub(crate) fn flush(&self, level: u8) -> Result<()> {
         let cover = self.cover();
         let last = self.levels.wait_passed(&cover, level)?;
-        self.progress.wait_durable(Seq(last), cover.patience)
+        self.progress.wait_durable(Seq(last), || self.levels.patience(&cover, level))
     }
 
     /// Whether nothing of a level waits for cover from now on.
     pub(crate) fn give_up(&self, level: u8, gives_up: bool) {
         self.levels.give_up(level, gives_up);
+        if gives_up {
+            self.progress.wake();
+        }
     }
 
     /// The user of a level was told that something of it is lost.

@@ -13,7 +13,7 @@ use crate::place::{Place, Seq};
 use crate::plain::Plain;
 use crate::progress::Progress;
 use crate::summary::Summary;
-use lacuna_contracts::{BLOCK_SIZE, BoundedCache, Kind, Result};
+use lacuna_contracts::{BLOCK_SIZE, BoundedCache, IdlePool, Kind, Result};
 use lacuna_levels::{Entry, corrupt};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxBuildHasher;
@@ -40,8 +40,8 @@ pub(crate) struct Log {
     reader: MediumReader,
     progress: Arc<Progress>,
     in_flight: RwLock<VecDeque<Arc<InFlight>>>,
-    /// Memory of stripes that are complete, for those to come: of public slots, and of hidden ones.
-    spare: [Mutex<Vec<Plain>>; 2],
+    /// Memory of stripes that are complete, for those to come: of public slots, and of hidden ones. What no stripe uses is wiped.
+    spare: [IdlePool<Plain>; 2],
     /// Heads that reads have used, by level and stripe.
     heads: Mutex<BoundedCache<(u8, Seq), Arc<Head>, FxBuildHasher>>,
 }
@@ -56,13 +56,15 @@ impl Log {
         memory: u64,
     ) -> Log {
         let most = (memory / bytes_of_head(&params)) as usize;
+        let spare: [IdlePool<Plain>; 2] = Default::default();
+        spare.iter().for_each(IdlePool::watch);
         Log {
             params,
             keys,
             reader,
             progress,
             in_flight: RwLock::default(),
-            spare: Default::default(),
+            spare,
             heads: Mutex::new(BoundedCache::new(most.max(LEAST_HEADS))),
         }
     }
@@ -99,15 +101,14 @@ impl Log {
     }
 
     fn recycle(&self, of: usize, plain: Plain) {
-        let mut spare = self.spare[of].lock();
-        if spare.len() < MOST_SPARE && plain.slots() > 0 {
-            spare.push(plain);
+        if plain.slots() > 0 {
+            self.spare[of].give(plain, MOST_SPARE);
         }
     }
 
-    /// Empty slots for a stripe: public ones, or those of the hidden levels.
+    /// Empty slots for a stripe: public ones, or those of the hidden levels. Their bytes are those of an earlier one.
     pub(crate) fn empty_slots(&self, hidden: bool) -> Plain {
-        let spare = self.spare[usize::from(hidden)].lock().pop();
+        let spare = self.spare[usize::from(hidden)].take(|_| true);
         let slots = if hidden { self.params.hidden_slots() } else { self.params.public_slots() };
         spare.map_or_else(|| Plain::new(slots), Plain::emptied)
     }

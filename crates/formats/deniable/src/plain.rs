@@ -1,7 +1,7 @@
 //! The plaintext of the public or the hidden slots of a stripe.
 //!
-//! Invariant: the bytes of a slot mean something only while the slot is listed with an entry; those of an empty slot are
-//! what memory had before, and never go to a medium.
+//! Invariants: the bytes of a slot mean something only while the slot is listed with an entry; those of an empty slot are
+//! what memory had before, and never go to a medium. All of them are wiped when the memory is given back.
 
 use crate::place::Slot;
 use lacuna_contracts::BLOCK_SIZE;
@@ -18,24 +18,30 @@ static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 pub(crate) struct Plain {
     entries: Echo,
     /// The slots one after another.
-    blocks: Vec<u8>,
+    blocks: lacuna_contracts::Plain<Vec<u8>>,
 }
 
 impl Plain {
     /// As many empty slots.
     pub(crate) fn new(slots: usize) -> Plain {
-        Plain { entries: vec![EMPTY; slots], blocks: vec![0; slots * BLOCK_SIZE] }
+        let blocks = lacuna_contracts::Plain::new(vec![0; slots * BLOCK_SIZE]);
+        Plain { entries: vec![EMPTY; slots], blocks }
     }
 
     /// No slots.
     pub(crate) const fn none() -> Plain {
-        Plain { entries: Vec::new(), blocks: Vec::new() }
+        Plain { entries: Vec::new(), blocks: lacuna_contracts::Plain::new(Vec::new()) }
     }
 
     /// The same slots, emptied, in memory that is there already.
     pub(crate) fn emptied(mut self) -> Plain {
         self.entries.fill(EMPTY);
         self
+    }
+
+    /// Wipes what memory had before, where nothing is going to be read over it. All slots are empty.
+    pub(crate) fn wipe(&mut self) {
+        lacuna_contracts::wipe(&mut self.blocks);
     }
 
     /// Level and entry of each slot.

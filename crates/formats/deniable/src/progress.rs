@@ -138,22 +138,22 @@ impl Progress {
 
     /// Waits until stripe `seq` is on the medium.
     pub(crate) fn wait_written(&self, seq: Seq) -> Result<()> {
-        self.wait(None, || self.written() >= seq)
+        self.wait(|| None, || self.written() >= seq)
     }
 
-    /// Waits until others have made stripe `seq` durable, for as long as `patience` says.
-    pub(crate) fn wait_durable(&self, seq: Seq, patience: Option<Duration>) -> Result<()> {
+    /// Waits until others have made stripe `seq` durable, for as long as `patience` says: who shortens it meanwhile wakes those who
+    /// wait.
+    pub(crate) fn wait_durable(&self, seq: Seq, patience: impl Fn() -> Option<Duration>) -> Result<()> {
         self.wait(patience, || self.durable() >= seq)
     }
 
-    fn wait(&self, patience: Option<Duration>, done: impl Fn() -> bool) -> Result<()> {
-        let deadline = patience.map(|patience| Instant::now() + patience);
+    fn wait(&self, patience: impl Fn() -> Option<Duration>, done: impl Fn() -> bool) -> Result<()> {
+        let since = Instant::now();
         let mut told = self.told.lock();
         while !done() {
             self.health.check()?;
             self.check_taken()?;
-            let left =
-                deadline.map_or(LOOK_AGAIN, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = patience().map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
                 return Err(no_sync());
             }

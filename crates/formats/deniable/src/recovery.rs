@@ -14,7 +14,7 @@ use crate::plain::Echo;
 use crate::source::Source;
 use crate::summary::{LogEnd, Summary};
 use crate::trims;
-use lacuna_contracts::{Advice, BLOCK_SIZE, Error, Kind, Result, Setting};
+use lacuna_contracts::{Advice, BLOCK_SIZE, Error, Kind, Plain, Result, Setting};
 use lacuna_levels::{Entry, MapState, Tree, corrupt};
 use rustc_hash::FxHashMap;
 
@@ -225,7 +225,7 @@ fn last_synced(log: &Log) -> Result<Seq> {
 /// Whether everything in a stripe is what it was written with: hidden slots too, of whatever level.
 fn is_whole(log: &Log, seq: Seq, summary: &Summary) -> bool {
     let public = log.params().public_slots() * BLOCK_SIZE;
-    let mut slots = vec![0; log.params().stripe_len() - BLOCK_SIZE];
+    let mut slots = Plain::new(vec![0u8; log.params().stripe_len() - BLOCK_SIZE]);
     // A power cut tears a stripe, it does not make it unreadable.
     if log.reader().read(0, log.slot_offset(0, Place { seq, slot: Slot(0) }), &mut slots).is_err() {
         return true;

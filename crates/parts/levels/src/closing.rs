@@ -19,7 +19,7 @@ const LEAST: Duration = Duration::from_secs(1);
 /// How fast it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// As fast as the medium takes it: nothing is on its way to the disk any more.
+    /// As fast as the medium takes it: no new request comes to the disk any more.
     AtOnce,
     /// At even distances, 16 MiB in a second or, if it is less than that, all in one second: a file system that is being unmounted
     /// still writes.

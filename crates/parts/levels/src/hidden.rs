@@ -4,7 +4,7 @@
 //! or the paced clock caused passes by and is filled by the format; threads that wait for that are woken.
 
 use crate::OpenOptions;
-use crate::queue::Queue;
+use crate::queue::{Queue, WaitingBlock};
 use crate::tree::{PageSource, Tree};
 use crate::warm::warm;
 use lacuna_contracts::{Advice, BLOCK_SIZE, Error, FailStop, Kind, Result, Setting, StatusItem, defect};
@@ -74,6 +74,8 @@ pub struct HiddenState {
     pub level: HiddenLevel,
     /// The last stripe or batch that passed.
     pub filled: u64,
+    /// The last one that took anything from the queue.
+    taken: u64,
     /// Threads that wait for one to pass.
     watchers: usize,
     /// Threads that wait for room.
@@ -169,7 +171,7 @@ impl HiddenLevels {
         let shared = |(number, level): (u32, HiddenLevel)| Shared {
             gives_up: AtomicBool::new(false),
             lost: AtomicBool::new(false),
-            state: Mutex::new(HiddenState { level, filled: head, watchers: 0, writers: 0 }),
+            state: Mutex::new(HiddenState { level, filled: head, taken: head, watchers: 0, writers: 0 }),
             moved: Condvar::new(),
             room: Condvar::new(),
             most_waiting: memory >> number,
@@ -204,6 +206,9 @@ impl HiddenLevels {
     pub fn passed(&self, level: u8, state: &mut HiddenState, seq: u64) {
         let shared = self.shared(level);
         state.filled = seq;
+        if state.level.queue.note_taken() {
+            state.taken = seq;
+        }
         if state.watchers > 0 {
             shared.moved.notify_all();
         }
@@ -217,6 +222,11 @@ impl HiddenLevels {
         if gives_up {
             self.wake_all();
         }
+    }
+
+    /// How long something of a level, from 1 up, may wait as things are: not at all once it gives up.
+    pub fn patience(&self, wait: &Wait<'_>, level: u8) -> Option<Duration> {
+        if self.shared(level).gives_up() { Some(Duration::ZERO) } else { wait.patience }
     }
 
     /// The user of a level, from 1 up, was told that something of it is lost.
@@ -259,7 +269,8 @@ impl HiddenLevels {
         self.warm(wait.health, level, first, (data.len() / BLOCK_SIZE) as u64, source);
         let shared = self.shared(level);
         // Copied without the lock: the thread that fills stripes or batches waits for it.
-        let blocks: Vec<Box<[u8]>> = data.chunks_exact(BLOCK_SIZE).map(Box::from).collect();
+        let copy = |block: &[u8]| WaitingBlock::new(block.into());
+        let blocks: Vec<WaitingBlock> = data.chunks_exact(BLOCK_SIZE).map(copy).collect();
         let mut state = self.wait(wait, level, "cannot take a hidden write in", Awaited::Room, |state| {
             state.waiting() < shared.most_waiting
         })?;
@@ -307,15 +318,16 @@ impl HiddenLevels {
         Ok(())
     }
 
-    /// Waits until everything that a level acknowledged was taken by a stripe or batch, and returns the last that passed:
+    /// Waits until everything that a level acknowledged was taken by a stripe or batch, and returns the last that took anything:
     /// once that one is durable, so is what was acknowledged.
     pub fn wait_passed(&self, wait: &Wait<'_>, level: u8) -> Result<u64> {
         wait.health.check()?;
         let ticket = self.lock(wait.health, level).level.queue.ticket();
         let state = self.wait(wait, level, "cannot flush the hidden level", Awaited::Passing, |state| {
-            state.level.queue.has_passed(ticket)
+            // What a stripe or batch took that failed is nowhere: the failure is told instead.
+            !state.level.queue.is_half_taken() && state.level.queue.has_passed(ticket)
         })?;
-        Ok(state.filled)
+        Ok(state.taken)
     }
 
     /// Waits until `done`.
@@ -337,12 +349,11 @@ impl HiddenLevels {
             if state.filled != filled {
                 (since, filled) = (Instant::now(), state.filled);
             }
-            let gives_up = shared.gives_up.load(Ordering::Acquire).then_some(Duration::ZERO);
-            let patience = gives_up.or(wait.patience);
+            let patience = self.patience(wait, level);
             let left = patience.map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
                 // Of a file system that is being unmounted no write comes twice.
-                if gives_up.is_some() && matches!(awaited, Awaited::Room) {
+                if shared.gives_up() && matches!(awaited, Awaited::Room) {
                     self.lose(level);
                 }
                 return Err(no_cover(what, state.waiting()));
@@ -393,6 +404,10 @@ impl HiddenLevels {
 }
 
 impl Shared {
+    fn gives_up(&self) -> bool {
+        self.gives_up.load(Ordering::Acquire)
+    }
+
     /// Wakes one of the threads that wait for room, if there is any; that one wakes the next.
     fn wake_writer(&self, state: &HiddenState) {
         if state.writers > 0 && state.waiting() < self.most_waiting {

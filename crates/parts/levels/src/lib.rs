@@ -40,7 +40,7 @@ pub use format::{LevelFormat, Masters};
 pub use hidden::{HiddenLevel, HiddenLevels, HiddenState, Mode, Wait, no_sync};
 pub use keys::{SALT_LEN, TAG_LEN, Unverified, WriteKey, corrupt};
 pub use map_size::{FANOUT, MOST_BLOCKS, SLACK, largest_level, pages_of};
-pub use queue::Queue;
+pub use queue::{Queue, WaitingBlock};
 pub use randomness::Randomness;
 pub use read_again::{again, until_not_refused};
 pub use state::{MapState, STATE_LEN};

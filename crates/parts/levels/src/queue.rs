@@ -1,13 +1,17 @@
 //! What a hidden level was given and no stripe or batch has taken yet: blocks, in order, and the ranges that were discarded
 //! before them.
 
+use lacuna_contracts::Plain;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+
+/// A block that waits, wiped when it is dropped.
+pub type WaitingBlock = Plain<Box<[u8]>>;
 
 /// Blocks that wait for a stripe, oldest first, and ranges that were discarded before them.
 #[derive(Default)]
 pub struct Queue {
-    blocks: FxHashMap<u64, Box<[u8]>>,
+    blocks: FxHashMap<u64, WaitingBlock>,
     /// Turns, each with its number and its block.
     order: VecDeque<(u64, u64)>,
     trims: Vec<(u64, u64)>,
@@ -15,6 +19,8 @@ pub struct Queue {
     given: u64,
     trims_given: u64,
     trims_taken: u64,
+    /// Whether a turn or a range was taken since somebody asked last.
+    was_taken_from: bool,
 }
 
 /// How far a queue had come: what was given up to then.
@@ -42,11 +48,11 @@ impl Queue {
 
     /// The block that waits to be written at `addr`.
     pub fn get(&self, addr: u64) -> Option<&[u8]> {
-        self.blocks.get(&addr).map(|block| &**block)
+        self.blocks.get(&addr).map(|block| &block[..])
     }
 
     /// The same, to be changed.
-    pub fn get_mut(&mut self, addr: u64) -> Option<&mut Box<[u8]>> {
+    pub fn get_mut(&mut self, addr: u64) -> Option<&mut WaitingBlock> {
         self.blocks.get_mut(&addr)
     }
 
@@ -61,7 +67,7 @@ impl Queue {
     }
 
     /// Adds a block, whose turn comes last. One for this address must not wait already: it is changed in its place.
-    pub fn put(&mut self, addr: u64, block: Box<[u8]>) {
+    pub fn put(&mut self, addr: u64, block: WaitingBlock) {
         self.blocks.insert(addr, block);
         self.given += 1;
         self.order.push_back((self.given, addr));
@@ -73,8 +79,9 @@ impl Queue {
     }
 
     /// Takes out the block whose turn it is.
-    pub fn pop(&mut self) -> Option<Box<[u8]>> {
+    pub fn pop(&mut self) -> Option<WaitingBlock> {
         let (_, addr) = self.order.pop_front()?;
+        self.was_taken_from = true;
         self.blocks.remove(&addr)
     }
 
@@ -109,7 +116,18 @@ impl Queue {
     /// Takes out the oldest ranges.
     pub fn pop_trims(&mut self, count: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.trims_taken += count as u64;
+        self.was_taken_from |= count > 0;
         self.trims.drain(..count)
+    }
+
+    /// Whether a stripe or batch took something and has not passed. Who sees that under the lock sees one that failed.
+    pub(crate) fn is_half_taken(&self) -> bool {
+        self.was_taken_from
+    }
+
+    /// Whether anything was taken since the last call.
+    pub(crate) fn note_taken(&mut self) -> bool {
+        std::mem::take(&mut self.was_taken_from)
     }
 
     /// How far it has come.
@@ -128,8 +146,8 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn block() -> Box<[u8]> {
-        Box::new([1])
+    fn block() -> WaitingBlock {
+        Plain::new(Box::new([1]))
     }
 
     #[test]

@@ -171,6 +171,9 @@ fn pending_blocks_are_read_and_written_in_turn() {
     hidden.passed(1, &mut held, 5);
     drop(held);
     assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 5);
+    // One that takes nothing is not waited for.
+    hidden.passed(1, &mut hidden.lock(&health, 1), 6);
+    assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 5);
 }
 
 #[test]

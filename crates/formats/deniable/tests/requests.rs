@@ -1,0 +1,91 @@
+//! What reads of a hidden level ask of the medium, from which each of them comes: they leave nothing in a cache.
+
+mod fixture;
+
+use fixture::{create, fill, flush_hidden, open, params, stamp_of};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent, near_runs};
+use lacuna_sim::Rng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const BLOCKS: u64 = 60;
+
+/// A medium in memory that counts the requests of reads for hidden levels, as a file serves them.
+struct Counting {
+    memory: MemoryMedium,
+    requests: AtomicUsize,
+}
+
+impl Counting {
+    /// How many there were since this was called last.
+    fn take(&self) -> usize {
+        self.requests.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Medium for Counting {
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.memory.read(batch)
+    }
+
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.requests.fetch_add(near_runs(batch).count(), Ordering::Relaxed);
+        self.memory.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.memory.write(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.memory.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.memory.set_len(len)
+    }
+}
+
+/// A request for the slots of a stripe, and one for a block alone: what summaries say is in memory.
+#[test]
+fn a_hidden_level_is_read_by_stripes() {
+    let params = params();
+    let memory = MemoryMedium::new(params.end());
+    let counting = Arc::new(Counting { memory, requests: AtomicUsize::new(0) });
+    let medium: Arc<dyn Medium> = counting.clone();
+    create(&medium, &params, 2, 1).unwrap();
+    let disk = open(&medium, &params, 2, 2).unwrap();
+    let hidden = disk.levels()[1].clone();
+    let mut data = vec![0; BLOCKS as usize * BLOCK_SIZE];
+    for (at, block) in (0..).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
+        fill(at, 7, block);
+    }
+    hidden.write(BlockAddr(0), &data).unwrap();
+    flush_hidden(&disk, &hidden).unwrap();
+
+    let mut back = vec![0; data.len()];
+    // The first time summaries are read as well.
+    hidden.read(BlockAddr(0), &mut back).unwrap();
+    counting.take();
+    hidden.read(BlockAddr(0), &mut back).unwrap();
+    let requests = counting.take();
+    println!("{requests} requests for {BLOCKS} blocks");
+    assert!(back == data && requests > 0 && 2 * requests <= BLOCKS as usize, "{requests} requests");
+
+    let mut rng = Rng::new(5);
+    let mut block = vec![0; BLOCK_SIZE];
+    for _ in 0..100 {
+        let at = rng.below(BLOCKS);
+        hidden.read(BlockAddr(at), &mut block).unwrap();
+        assert_eq!((stamp_of(at, &block), counting.take()), (Some(7), 1), "block {at}");
+    }
+}
