@@ -6,7 +6,7 @@
 
 use crate::durability::LOOK_AGAIN;
 use crate::prepared::{Prepared, Preparer};
-use lacuna_contracts::{BlockAddr, Error, FailStop, Result};
+use lacuna_contracts::{BlockAddr, Error, FailStop, IdlePool, Plain, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +20,8 @@ pub(crate) struct Ahead {
     health: Arc<FailStop>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Memory of batches that were written, for those to come. What no batch uses is wiped.
+    spare: IdlePool<Plain<Vec<u8>>>,
 }
 
 /// What a prepared batch is going to ask the maps.
@@ -41,7 +43,6 @@ struct State {
     running: bool,
     /// Why the system refused to read the cells of the next batch, from that try on to the next that is asked for.
     refused: Option<Error>,
-    spare: Vec<Vec<u8>>,
 }
 
 impl State {
@@ -53,7 +54,9 @@ impl State {
 
 impl Ahead {
     pub(crate) fn new(preparer: Preparer, health: Arc<FailStop>) -> Ahead {
-        Ahead { preparer, health, state: Mutex::default(), changed: Condvar::new() }
+        let spare = IdlePool::default();
+        spare.watch();
+        Ahead { preparer, health, state: Mutex::default(), changed: Condvar::new(), spare }
     }
 
     /// From now on threads prepare batches and look ahead; or they end.
@@ -98,7 +101,7 @@ impl Ahead {
     }
 
     /// Waits until another batch is to be prepared, and gives memory for it; nothing at the end.
-    fn wait_for_room(&self) -> Option<Vec<u8>> {
+    fn wait_for_room(&self) -> Option<Plain<Vec<u8>>> {
         let mut state = self.state.lock();
         loop {
             if !state.running || !self.health.is_alive() {
@@ -108,7 +111,7 @@ impl Ahead {
                 return None;
             }
             if state.ready.len() < DEPTH {
-                return Some(state.spare.pop().unwrap_or_default());
+                return Some(self.memory());
             }
             self.changed.wait(&mut state);
         }
@@ -170,16 +173,17 @@ impl Ahead {
             }
             self.changed.wait(&mut state);
         }
-        let memory = state.spare.pop().unwrap_or_default();
         drop(state);
-        self.preparer.prepare(memory, Err)
+        self.preparer.prepare(self.memory(), Err)
+    }
+
+    /// Memory for a batch.
+    fn memory(&self) -> Plain<Vec<u8>> {
+        self.spare.take(|_| true).unwrap_or_default()
     }
 
     /// Gives memory back.
-    pub(crate) fn give_back(&self, old: Vec<u8>) {
-        let mut state = self.state.lock();
-        if state.spare.len() <= DEPTH {
-            state.spare.push(old);
-        }
+    pub(crate) fn give_back(&self, old: Plain<Vec<u8>>) {
+        self.spare.give(old, DEPTH + 1);
     }
 }

@@ -12,9 +12,9 @@ use crate::params::Params;
 use crate::place::{BatchSeq, Cell, Place, StashSlot};
 use crate::prepared::Prepared;
 use crate::progress::Claims;
-use lacuna_contracts::{BLOCK_SIZE, Result};
+use lacuna_contracts::{BLOCK_SIZE, Plain, Result};
 use lacuna_crypto::RandomSource;
-use lacuna_levels::{Entry, HiddenLevel, SALT_LEN};
+use lacuna_levels::{Entry, HiddenLevel, SALT_LEN, WaitingBlock};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ pub(crate) struct Batch<'a> {
     block: Box<[u8; BLOCK_SIZE]>,
     told: Vec<Told>,
     /// What level 0 leaves in the stash.
-    stashed: Vec<(Entry, Box<[u8]>)>,
+    stashed: Vec<(Entry, WaitingBlock)>,
 }
 
 /// What a level says in the head.
@@ -69,7 +69,7 @@ pub(crate) struct Sealed {
     pub(crate) public: PublicPart,
     pub(crate) head: Box<[u8; BLOCK_SIZE]>,
     /// Memory that its cells took.
-    pub(crate) memory: Vec<u8>,
+    pub(crate) memory: Plain<Vec<u8>>,
 }
 
 impl<'a> Batch<'a> {
@@ -117,7 +117,8 @@ impl<'a> Batch<'a> {
         self.take_pages(level, state, cells, due.saturating_sub(first).min(shares.more_pages))?;
         if level == 0 {
             let pending = state.queue.waiting().take(STASH_SLOTS);
-            self.stashed = pending.map(|(addr, block)| (Entry::Data(addr), block.into())).collect();
+            let copy = |(addr, block): (u64, &[u8])| (Entry::Data(addr), WaitingBlock::new(block.into()));
+            self.stashed = pending.map(copy).collect();
         }
         self.tell(level, state, trims);
         Ok(())
@@ -174,7 +175,7 @@ impl<'a> Batch<'a> {
     ) -> Result<()> {
         for _ in 0..most {
             let Some(slot) = self.free(level) else { return Ok(()) };
-            let mut page = vec![0; BLOCK_SIZE].into_boxed_slice();
+            let mut page = WaitingBlock::new(vec![0; BLOCK_SIZE].into_boxed_slice());
             let emitted = state.tree.emit(self.place(slot).word(), &cells.held(), &mut page)?;
             let Some(entry) = emitted else { return Ok(()) };
             self.put(level, slot, entry, page, cells);
@@ -202,7 +203,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Puts something into a cell. Its level is locked, so a reader that finds the place in the map finds the block in memory.
-    fn put(&mut self, level: u8, slot: usize, entry: Entry, block: Box<[u8]>, cells: &LevelCells) {
+    fn put(&mut self, level: u8, slot: usize, entry: Entry, block: WaitingBlock, cells: &LevelCells) {
         self.drawn.block(slot).copy_from_slice(&block);
         self.holds[slot] = Holds::Put(level, entry);
         cells.submit(self.place(slot), entry, block);

@@ -80,21 +80,28 @@ impl CellKey {
         Ok(())
     }
 
-    /// What a cell claims to hold of this level, and in which place it was put. Of a cell that is not of this level, random bytes.
-    pub(crate) fn claim(&self, cell: &[u8]) -> (Option<Entry>, Place) {
-        let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
+    /// What a cell claims to hold of this level, and in which place it was put, by its metadata. Of a cell that is not of this level,
+    /// random bytes.
+    pub(crate) fn claim(&self, metadata: &[u8]) -> (Option<Entry>, Place) {
+        let nonce = metadata[NONCE_AT - BLOCK_SIZE..COVER_AT - BLOCK_SIZE].try_into().expect("a nonce");
         let mut plain = self.pad(&nonce);
-        plain.iter_mut().zip(&cell[COVER_AT..TAG_AT]).for_each(|(pad, byte)| *pad ^= byte);
+        let cover = &metadata[COVER_AT - BLOCK_SIZE..TAG_AT - BLOCK_SIZE];
+        plain.iter_mut().zip(cover).for_each(|(pad, byte)| *pad ^= byte);
         let word = |at| Record(&plain).u64(at);
         (Entry::unpack(word(0)).filter(|entry| *entry != Entry::Empty), Place::of_word(word(8)))
     }
 
     /// Decrypts the block of a cell where it lies; it is zeroed if it does not verify.
-    pub(crate) fn open(&self, place: Place, entry: Entry, cell: &mut [u8]) -> Result<Opened> {
-        let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
-        let tag = cell[TAG_AT..FILLER_AT].try_into().expect("a tag");
-        let body = &mut cell[..BLOCK_SIZE];
-        let opened = self.blocks.open_in_place(&nonce, &associated(place, entry), body, &tag)?;
+    pub(crate) fn open(
+        &self,
+        place: Place,
+        entry: Entry,
+        block: &mut [u8],
+        metadata: &[u8],
+    ) -> Result<Opened> {
+        let nonce = metadata[NONCE_AT - BLOCK_SIZE..COVER_AT - BLOCK_SIZE].try_into().expect("a nonce");
+        let tag = metadata[TAG_AT - BLOCK_SIZE..FILLER_AT - BLOCK_SIZE].try_into().expect("a tag");
+        let opened = self.blocks.open_in_place(&nonce, &associated(place, entry), block, &tag)?;
         Ok(if opened.is_ok() { Opened::Verified } else { Opened::Unverified })
     }
 
@@ -124,14 +131,16 @@ mod tests {
         let at = |seq, cell| Place::new(BatchSeq(seq), Cell(cell));
         let (mut cell, entry) = ([0; CELL_LEN], Entry::Data(77));
         key.seal(at(9, 5), entry, &block, &filler, &mut cell).unwrap();
-        assert_eq!((key.claim(&cell), other.claim(&cell).0), ((Some(entry), at(9, 5)), None));
+        let (sealed, metadata) = cell.split_at_mut(BLOCK_SIZE);
+        assert_eq!((key.claim(metadata), other.claim(metadata).0), ((Some(entry), at(9, 5)), None));
         let stashed = Place::in_stash(BatchSeq(9), StashSlot(6));
         for (place, entry) in
             [(at(9, 6), entry), (at(8, 5), entry), (stashed, entry), (at(9, 5), Entry::Data(78))]
         {
-            assert_eq!(key.open(place, entry, &mut cell.clone()).unwrap(), Opened::Unverified);
+            let mut sealed = sealed.to_vec();
+            assert_eq!(key.open(place, entry, &mut sealed, metadata).unwrap(), Opened::Unverified);
         }
-        assert_eq!(key.open(at(9, 5), entry, &mut cell).unwrap(), Opened::Verified);
-        assert!(cell[..BLOCK_SIZE] == block);
+        assert_eq!(key.open(at(9, 5), entry, sealed, metadata).unwrap(), Opened::Verified);
+        assert!(sealed[..] == block);
     }
 }

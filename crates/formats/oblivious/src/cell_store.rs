@@ -3,7 +3,7 @@
 //! Invariant: a cell that `in_flight` names is read from the ring and never in place, so no cell is read while it is written.
 
 use crate::journal::COPIES;
-use crate::limits::{CELL_LEN, GROUP, META_LEN};
+use crate::limits::{BLOCK, CELL_LEN, GROUP, META_LEN};
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell};
 use lacuna_contracts::{BLOCK_SIZE, Kind, Result};
@@ -55,6 +55,24 @@ impl InFlight {
     }
 }
 
+/// Memory that a cell is read to.
+pub(crate) enum CellBuf<'a> {
+    /// In one piece.
+    Whole(&'a mut [u8]),
+    /// Its block, and its metadata.
+    Parts(&'a mut [u8], &'a mut [u8]),
+}
+
+impl CellBuf<'_> {
+    /// The memory of the block, and of the metadata.
+    fn parts(&mut self) -> (&mut [u8], &mut [u8]) {
+        match self {
+            CellBuf::Whole(cell) => cell.split_at_mut(BLOCK_SIZE),
+            CellBuf::Parts(block, metadata) => (block, metadata),
+        }
+    }
+}
+
 /// The cells of a disk.
 pub(crate) struct CellStore {
     medium: Arc<dyn Medium>,
@@ -79,35 +97,52 @@ impl CellStore {
     ///
     /// Deniability contract: the system's cache names the places that were read. What is read for a hidden level leaves none there.
     pub(crate) fn read(&self, level: u8, cells: &[Cell], out: &mut [u8]) -> Result<()> {
+        let mut bufs: Vec<CellBuf<'_>> = out.chunks_exact_mut(CELL_LEN).map(CellBuf::Whole).collect();
+        self.read_to(level, cells, &mut bufs)
+    }
+
+    /// The same, each cell to memory of its own.
+    pub(crate) fn read_to(&self, level: u8, cells: &[Cell], bufs: &mut [CellBuf<'_>]) -> Result<()> {
         for _ in 0..LOOKS {
             let (places, rounds) = self.whereabouts(cells);
-            self.read_from(level, cells, &places, out)?;
+            self.read_from(level, cells, &places, bufs)?;
             // A cell that came into the ring meanwhile may be half written in place, if that was begun meanwhile.
             if self.whereabouts(cells) == (places, rounds) {
                 return Ok(());
             }
         }
         let in_flight = self.in_flight.read();
-        self.read_from(level, cells, &in_flight.all(cells), out)
+        self.read_from(level, cells, &in_flight.all(cells), bufs)
     }
 
-    fn read_from(&self, level: u8, cells: &[Cell], places: &[Option<InRing>], out: &mut [u8]) -> Result<()> {
+    fn read_from(
+        &self,
+        level: u8,
+        cells: &[Cell],
+        places: &[Option<InRing>],
+        bufs: &mut [CellBuf<'_>],
+    ) -> Result<()> {
         // In place the blocks of a group lie side by side, and then its metadata.
         let mut batch: Vec<ReadExtent<'_>> = Vec::with_capacity(2 * cells.len());
         let mut metadata: Vec<ReadExtent<'_>> = Vec::new();
         let mut last = None;
-        let bufs = out.chunks_exact_mut(CELL_LEN);
         for ((cell, place), buf) in cells.iter().zip(places).zip(bufs) {
             if last.replace(cell.0 / GROUP) != Some(cell.0 / GROUP) {
                 batch.append(&mut metadata);
             }
             if let Some(at) = place {
                 let offset = self.params.ring_offset(at.seq, usize::from(at.slot));
-                batch.push(ReadExtent { offset, buf });
+                match buf {
+                    CellBuf::Whole(buf) => batch.push(ReadExtent { offset, buf }),
+                    CellBuf::Parts(block, meta) => {
+                        batch.push(ReadExtent { offset, buf: block });
+                        batch.push(ReadExtent { offset: offset + BLOCK, buf: meta });
+                    }
+                }
                 continue;
             }
             let offsets = self.params.cell_offsets(*cell);
-            let (block, meta) = buf.split_at_mut(BLOCK_SIZE);
+            let (block, meta) = buf.parts();
             batch.push(ReadExtent { offset: offsets[0], buf: block });
             metadata.push(ReadExtent { offset: offsets[1], buf: meta });
         }

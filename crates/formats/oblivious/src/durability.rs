@@ -149,13 +149,13 @@ impl Durability {
 
     /// Waits until `done`, or until a failure.
     pub(crate) fn wait(&self, done: impl Fn(&Progress) -> bool) -> Result<()> {
-        self.wait_unless(None, done, || Ok(())).map(drop)
+        self.wait_unless(|| None, done, || Ok(())).map(drop)
     }
 
     /// Waits until `done`, or until a failure or that of `checked`, or until no batch has come for so long: then it returns false.
     fn wait_unless(
         &self,
-        patience: Option<Duration>,
+        patience: impl Fn() -> Option<Duration>,
         done: impl Fn(&Progress) -> bool,
         checked: impl Fn() -> Result<()>,
     ) -> Result<bool> {
@@ -165,7 +165,7 @@ impl Durability {
             self.health.check()?;
             checked()?;
             let written = progress.written;
-            let left = patience.map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
+            let left = patience().map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
                 return Ok(false);
             }
@@ -177,9 +177,9 @@ impl Durability {
         Ok(true)
     }
 
-    /// Waits until others have made batch `seq` durable, or until no batch has come for so long: then it returns false. Errors: also why
-    /// the medium refuses the next batch.
-    pub(crate) fn wait_synced(&self, seq: BatchSeq, patience: Option<Duration>) -> Result<bool> {
+    /// Waits until others have made batch `seq` durable, or until no batch has come for as long as `patience` says: then it returns false.
+    /// Who shortens it meanwhile wakes those who wait. Errors: also why the medium refuses the next batch.
+    pub(crate) fn wait_synced(&self, seq: BatchSeq, patience: impl Fn() -> Option<Duration>) -> Result<bool> {
         let refusal = || self.held.lock().clone().map_or(Ok(()), Err);
         self.wait_unless(patience, |progress| progress.synced >= seq, refusal)
     }
@@ -203,6 +203,6 @@ impl Durability {
         }
         self.moved.notify_all();
         let refusal = || self.refused.lock().clone().map_or(Ok(()), Err);
-        self.wait_unless(None, |progress| progress.bears_out(claims), refusal).map(drop)
+        self.wait_unless(|| None, |progress| progress.bears_out(claims), refusal).map(drop)
     }
 }

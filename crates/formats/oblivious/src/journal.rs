@@ -56,13 +56,16 @@ impl Journal {
     }
 
     /// Reads a part of a copy of the journal, from that of batch `first` on, as it lies there. What the medium does not give is
-    /// zeros, unless that is all of it.
+    /// zeros, unless that is all of it: the other copy may have it, and if not, the batches before it lead to its place. Errors: that of
+    /// the medium if it gives nothing, and of a system that refuses to read.
     pub(crate) fn read_heads(&self, first: BatchSeq, copy: u64, buf: &mut [u8]) -> Result<()> {
         let Err(e) = self.medium.read_at(self.params.head_offset(first, copy), buf) else { return Ok(()) };
         let mut given = false;
         for (seq, block) in (first.0..).map(BatchSeq).zip(buf.chunks_exact_mut(BLOCK_SIZE)) {
-            match self.medium.read_at(self.params.head_offset(seq, copy), block) {
+            match again(|| self.medium.read_at(self.params.head_offset(seq, copy), block)) {
                 Ok(()) => given = true,
+                // It cannot be read for the moment, and is not lost.
+                Err(e) if e.kind().is_refusal() => return Err(e),
                 Err(_) => block.fill(0),
             }
         }
@@ -70,11 +73,16 @@ impl Journal {
     }
 
     /// Whether the ring has the record of a batch. One that the medium does not give whole counts as there: what cannot be
-    /// read of it is lost, which is less than all that was flushed with it.
-    pub(crate) fn has_record(&self, head: &Head) -> bool {
+    /// read of it is lost, which is less than all that was flushed with it. Errors: that of a system that refuses to read.
+    pub(crate) fn has_record(&self, head: &Head) -> Result<bool> {
         let mut record = vec![0; self.params.record_len() as usize];
         let offset = self.params.record_offset(head.public.seq);
-        again(|| self.medium.read_at(offset, &mut record)).is_err() || head.has_record(&record)
+        match again(|| self.medium.read_at(offset, &mut record)) {
+            Ok(()) => Ok(head.has_record(&record)),
+            // A power cut tears a record, and whether it did cannot be told for the moment.
+            Err(e) if e.kind().is_refusal() => Err(e),
+            Err(_) => Ok(true),
+        }
     }
 
     /// Reads a slot of the stash of batch `seq`.

@@ -7,19 +7,19 @@
 //! (deniability contract).
 
 use crate::cell::Opened;
-use crate::cell_store::CellStore;
+use crate::cell_store::{CellBuf, CellStore};
 use crate::keys::Keys;
-use crate::limits::CELL_LEN;
+use crate::limits::{CELL_LEN, META_LEN};
 use crate::params::Params;
 use crate::place::{Cell, Place};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
-use lacuna_levels::{Entry, PageSource, again, corrupt};
+use lacuna_levels::{Entry, PageSource, WaitingBlock, again, corrupt};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// Blocks and pages in memory, by their places.
-type InFlight = FxHashMap<Place, (Entry, Box<[u8]>)>;
+type InFlight = FxHashMap<Place, (Entry, WaitingBlock)>;
 
 /// The cells of one open level.
 pub(crate) struct LevelCells {
@@ -42,7 +42,7 @@ impl LevelCells {
     }
 
     /// Keeps what the batch in flight puts into a cell. Called under the lock under which the map says so.
-    pub(crate) fn submit(&self, place: Place, entry: Entry, block: Box<[u8]>) {
+    pub(crate) fn submit(&self, place: Place, entry: Entry, block: WaitingBlock) {
         self.in_flight.write().insert(place, (entry, block));
     }
 
@@ -61,12 +61,16 @@ impl LevelCells {
                 rest.push((self.cell_of(place, entry)?, place, entry, block));
             }
         }
+        // Those of one group side by side: one request reads them.
+        rest.sort_unstable_by_key(|(cell, ..)| *cell);
         let cells: Vec<Cell> = rest.iter().map(|(cell, ..)| *cell).collect();
-        let mut read = vec![0; cells.len() * CELL_LEN];
-        self.cells.read(self.level, &cells, &mut read)?;
-        for ((_, place, entry, block), found) in rest.into_iter().zip(read.chunks_exact_mut(CELL_LEN)) {
-            self.open(place, entry, found)?;
-            block.copy_from_slice(&found[..BLOCK_SIZE]);
+        let mut metadata = vec![[0u8; META_LEN]; cells.len()];
+        let each = rest.iter_mut().zip(&mut metadata);
+        let mut bufs: Vec<CellBuf<'_>> =
+            each.map(|((.., block), metadata)| CellBuf::Parts(block.as_mut_slice(), metadata)).collect();
+        self.cells.read_to(self.level, &cells, &mut bufs)?;
+        for ((_, place, entry, block), metadata) in rest.into_iter().zip(&metadata) {
+            self.open_parts(place, entry, block, metadata)?;
         }
         Ok(())
     }
@@ -86,9 +90,15 @@ impl LevelCells {
 
     /// Decrypts a cell, or a slot of the stash, that was read where it lies.
     pub(crate) fn open(&self, place: Place, entry: Entry, buf: &mut [u8]) -> Result<()> {
+        let (block, metadata) = buf.split_at_mut(BLOCK_SIZE);
+        self.open_parts(place, entry, block, metadata)
+    }
+
+    /// The same of a cell that was read in two parts.
+    fn open_parts(&self, place: Place, entry: Entry, block: &mut [u8], metadata: &[u8]) -> Result<()> {
         let key = &self.keys.level(self.level).cells;
-        let opened =
-            key.claim(buf) == (Some(entry), place) && key.open(place, entry, buf)? == Opened::Verified;
+        let opened = key.claim(metadata) == (Some(entry), place)
+            && key.open(place, entry, block, metadata)? == Opened::Verified;
         if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
     }
 

@@ -10,7 +10,7 @@ use crate::durability::Durability;
 use crate::level_cells::LevelCells;
 use crate::place::BatchSeq;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, FailStop, Kind, OnPanic, Result, StatusItem, defect};
-use lacuna_levels::{HiddenLevel, HiddenLevels, Mode, Tree, Wait, no_sync, warm};
+use lacuna_levels::{HiddenLevel, HiddenLevels, Mode, Tree, Wait, WaitingBlock, no_sync, warm};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -139,7 +139,7 @@ impl OpenLevels {
             for (addr, block) in (first.0..).zip(data.chunks_exact(BLOCK_SIZE)) {
                 match level0.queue.get_mut(addr) {
                     Some(pending) => pending.copy_from_slice(block),
-                    None => level0.queue.put(addr, block.into()),
+                    None => level0.queue.put(addr, WaitingBlock::new(block.into())),
                 }
             }
         });
@@ -173,13 +173,16 @@ impl OpenLevels {
     pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
         let wait = self.wait();
         let taken = BatchSeq(self.hidden.wait_passed(&wait, level)?);
-        let durable = self.durability.wait_synced(taken, wait.patience)?;
+        let durable = self.durability.wait_synced(taken, || self.hidden.patience(&wait, level))?;
         if durable { Ok(()) } else { Err(no_sync()) }
     }
 
     /// Whether nothing of a hidden level waits for cover from now on.
     pub(crate) fn give_up(&self, level: u8, gives_up: bool) {
         self.hidden.give_up(level, gives_up);
+        if gives_up {
+            self.durability.wake_all();
+        }
     }
 
     /// The user of a hidden level was told that something of it is lost.

@@ -13,7 +13,7 @@ use crate::limits::{CELL_LEN, GROUP};
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell, Place};
 use crate::regions::REGIONS;
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Result};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Plain, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_levels::{Entry, SALT_LEN};
 use std::sync::Arc;
@@ -43,7 +43,11 @@ impl Preparer {
     /// waits until they are to be read again, or gives the error back: the batch is then given up with what was drawn for it.
     ///
     /// Deniability contract: cells of all levels are read alike, so whether a batch is held tells nothing of them.
-    pub(crate) fn prepare(&self, mut old: Vec<u8>, hold: impl Fn(Error) -> Result<()>) -> Result<Prepared> {
+    pub(crate) fn prepare(
+        &self,
+        mut old: Plain<Vec<u8>>,
+        hold: impl Fn(Error) -> Result<()>,
+    ) -> Result<Prepared> {
         let mut salt = [0; SALT_LEN];
         self.random.fill(&mut salt);
         let mut cells = Vec::with_capacity(self.params.batch_cells());
@@ -84,7 +88,7 @@ pub(crate) struct Prepared {
     /// Batches up to this one had been written when the cells were read.
     pub(crate) as_of: BatchSeq,
     /// The cells as they were; where something was found, the block is decrypted.
-    pub(crate) old: Vec<u8>,
+    pub(crate) old: Plain<Vec<u8>>,
     /// What the level of its region has, or had, in a cell, and the place under which it put it there.
     pub(crate) found: Vec<Option<(Entry, Place)>>,
 }
@@ -95,10 +99,11 @@ impl Prepared {
         let level = (0..REGIONS as u8).find(|level| self.params.slots(*level).contains(&slot));
         let key = self.keys.of_region(level);
         let cell = &mut self.old[slot * CELL_LEN..(slot + 1) * CELL_LEN];
-        let (entry, place) = key.claim(cell);
+        let (block, metadata) = cell.split_at_mut(BLOCK_SIZE);
+        let (entry, place) = key.claim(metadata);
         let claimed = entry.filter(|_| place.cell() == Some(self.cells[slot]));
         let (key, entry) = claimed.map_or((self.keys.throwaway(), Entry::Empty), |entry| (key, entry));
-        let verified = key.open(place, entry, cell)? == Opened::Verified;
+        let verified = key.open(place, entry, block, metadata)? == Opened::Verified;
         self.found[slot] = claimed.filter(|_| verified).map(|entry| (entry, place));
         Ok(())
     }

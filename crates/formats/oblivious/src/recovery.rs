@@ -12,8 +12,8 @@ use crate::level_cells::LevelCells;
 use crate::limits::CELL_LEN;
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell, Place};
-use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result, Secret};
-use lacuna_levels::{Entry, FANOUT, HiddenLevel, LOST, Tree, corrupt};
+use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Plain, Result, Secret};
+use lacuna_levels::{Entry, FANOUT, HiddenLevel, LOST, Tree, WaitingBlock, corrupt};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -22,7 +22,7 @@ use std::ops::RangeInclusive;
 const AT_ONCE: u64 = 256;
 
 /// What a slot of the stash holds; no block where it does not verify.
-type Stashed = (Entry, Option<Box<[u8]>>);
+type Stashed = (Entry, Option<WaitingBlock>);
 
 /// Where the batches of a disk end.
 pub(crate) struct End {
@@ -61,8 +61,12 @@ impl Recovery<'_> {
                 None => self.journal.head(self.level0(), seq.next(), follows)?,
             };
             match next {
-                Some(next) if self.journal.has_record(&next) => end = Some(next),
-                _ => break,
+                Some(next) if self.journal.has_record(&next)? => end = Some(next),
+                Some(next) => {
+                    self.need_record(next.public.seq)?;
+                    break;
+                }
+                None => break,
             }
         }
         let end = end.ok_or_else(|| {
@@ -81,6 +85,17 @@ impl Recovery<'_> {
         }
         in_flight.reverse();
         Ok(End { head: end, in_flight })
+    }
+
+    /// The ring does not have the record of a batch. Either a power cut took it, and the batches end here; or the ring has come round since,
+    /// and heads that the medium does not give lie between: then to end here would be to open an older state.
+    fn need_record(&self, seq: BatchSeq) -> Result<()> {
+        let over = BatchSeq(seq.0.saturating_add(u64::from(self.params.ring)));
+        match self.journal.head(self.level0(), over, |_| true)? {
+            None => Ok(()),
+            Some(_) => Err(corrupt("cannot open the disk")
+                .found(format!("a head of batch {}, and none that leads to it", over.0))),
+        }
     }
 
     /// The last batch that any head calls durable, and the heads from there on. Reads the whole journal, and of its second copy the
@@ -213,12 +228,11 @@ impl Recovery<'_> {
         let seq = last.public.seq;
         let mut found = Vec::new();
         for (slot, entry) in last.stash(&key) {
-            let mut buf = vec![0; CELL_LEN];
+            let mut buf = Plain::new(vec![0u8; CELL_LEN]);
             let read = cells.has_given(self.journal.read_stash(seq, slot, &mut buf))?;
             let opened = read && cells.has_given(cells.open(Place::in_stash(seq, slot), entry, &mut buf))?;
-            buf.truncate(BLOCK_SIZE);
             if state.tree.names(entry) {
-                found.push((entry, opened.then(|| buf.into())));
+                found.push((entry, opened.then(|| WaitingBlock::new(Box::from(&buf[..BLOCK_SIZE])))));
             }
         }
         Ok(found)

@@ -9,7 +9,7 @@ use lacuna_contracts::{Disk, Kind};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Levels, Oblivious, OpenOptions, Params, Randomness};
-use lacuna_sim::Rng;
+use lacuna_sim::{Fault, FaultMedium, OpKind, Rng};
 use lacuna_testkit::levels;
 use lacuna_testkit::levels::{Fresh, fresh, seeded};
 use std::ops::Range;
@@ -113,6 +113,29 @@ fn bits_flip_anywhere() {
     }
     assert!(hit > 30, "{hit} of 150 were noticed");
     assert_eq!(refused, 0, "a head has two copies");
+}
+
+/// As long as the newest heads cannot be read in either copy, nobody can tell where the batches end: the disk does not open in the state
+/// of an earlier one, for whose followers the ring has come round.
+#[test]
+fn heads_that_cannot_be_read_are_not_taken_for_heads_that_never_were() {
+    let params = params();
+    let left = written(&params, 1, true);
+    let (regions, ring, journal) = (Regions::of(&params), u64::from(params.ring), u64::from(params.journal));
+    assert!(left.last_batch > 3 * ring);
+    for error in [Kind::Io, Kind::Memory] {
+        let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(left.bytes.clone()))));
+        for seq in left.last_batch + 1 - 2 * ring..=left.last_batch {
+            for copy in [0, 1] {
+                let head = regions.head((seq % journal) as usize, copy);
+                let range = head.start as u64..head.end as u64;
+                faulty.add(Fault::FailRange { op: OpKind::Read, range, error });
+            }
+        }
+        let medium: Arc<dyn Medium> = faulty;
+        let refused = open_with(&medium, &params, 2, options(1, 2)).err().expect("an older state opens");
+        assert!([error, Kind::Corrupt].contains(&refused.kind()), "{refused}");
+    }
 }
 
 #[test]

@@ -133,6 +133,12 @@ fn a_medium_that_fails_stops_everything_and_hangs_nothing() {
     }
 }
 
+/// A level that is being closed waits for nothing that nobody causes any more.
+#[test]
+fn a_flush_that_waits_for_a_sync_is_given_up() {
+    threaded(&params(Hiding::Opportunistic, 0)).gives_up_a_flush_that_waits_for_a_sync();
+}
+
 #[test]
 fn nobody_syncs_again_after_a_sync_that_failed() {
     for nth in 1..8 {

@@ -1,0 +1,132 @@
+//! What reads of a hidden level ask of the medium, from which each of them comes: they leave nothing in a cache.
+
+mod fixture;
+
+use fixture::{create, fill, flush_hidden, open, stamp_of};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent, near_runs};
+use lacuna_oblivious::{Levels, Params, Plan};
+use lacuna_sim::Rng;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+/// A MiB.
+const BLOCKS: u64 = 256;
+/// Bytes of eight cells in place: their blocks, and the page of their metadata.
+const GROUP_LEN: u64 = 9 * 4096;
+
+/// What was read for hidden levels.
+#[derive(Default)]
+struct Asked {
+    extents: usize,
+    /// As a file serves them.
+    requests: usize,
+    /// Groups of cells in place, by where they begin, and the places of extents in the ring.
+    groups: BTreeSet<u64>,
+}
+
+/// A medium in memory that counts that.
+struct Counting {
+    memory: MemoryMedium,
+    cells_start: u64,
+    asked: Mutex<Asked>,
+}
+
+impl Counting {
+    fn new(params: &Params) -> Counting {
+        let cells_start = params.end() - params.cells / 8 * GROUP_LEN;
+        Counting { memory: MemoryMedium::new(params.end()), cells_start, asked: Mutex::default() }
+    }
+
+    /// What was asked since this was called last.
+    fn take(&self) -> Asked {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    fn group(&self, offset: u64) -> u64 {
+        let within = offset.checked_sub(self.cells_start);
+        within.map_or(offset, |at| offset - at % GROUP_LEN)
+    }
+}
+
+impl Medium for Counting {
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.memory.read(batch)
+    }
+
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let mut asked = self.asked.lock().unwrap();
+        asked.extents += batch.len();
+        asked.requests += near_runs(batch).count();
+        asked.groups.extend(batch.iter().map(|extent| self.group(extent.offset)));
+        drop(asked);
+        self.memory.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.memory.write(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.memory.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.memory.set_len(len)
+    }
+}
+
+/// A request for each group of cells, however blocks lie in them, and one for a block alone.
+#[test]
+fn a_hidden_level_is_read_by_groups_of_cells() {
+    let params = Params::plan(80 << 20, Plan::DEFAULT).unwrap();
+    let counting = Arc::new(Counting::new(&params));
+    let medium: Arc<dyn Medium> = counting.clone();
+    create(&medium, &params, 2, 1).unwrap();
+    let disk = open(&medium, &params, 2, 2).unwrap();
+    let hidden = disk.levels()[1].clone();
+    let mut block = vec![0; BLOCK_SIZE];
+    // Every other block, and later those between: neighbours lie in cells of different groups.
+    let order: Vec<u64> = (0..BLOCKS).step_by(2).chain((1..BLOCKS).step_by(2)).collect();
+    for some in order.chunks(32) {
+        for at in some {
+            fill(*at, 7, &mut block);
+            hidden.write(BlockAddr(*at), &block).unwrap();
+        }
+        flush_hidden(&disk, &hidden).unwrap();
+    }
+    disk.close().unwrap();
+    drop((hidden, disk));
+
+    let disk = open(&medium, &params, 2, 3).unwrap();
+    let hidden = disk.levels()[1].clone();
+    let mut data = vec![0; BLOCKS as usize * BLOCK_SIZE];
+    // The first time the map is read as well.
+    hidden.read(BlockAddr(0), &mut data).unwrap();
+    data.fill(0);
+    counting.take();
+    hidden.read(BlockAddr(0), &mut data).unwrap();
+    for (at, block) in (0..).zip(data.chunks_exact(BLOCK_SIZE)) {
+        assert_eq!(stamp_of(at, block), Some(7), "block {at}");
+    }
+    let Asked { extents, requests, groups } = counting.take();
+    let shown = format!("{requests} requests for {extents} extents in {} groups", groups.len());
+    println!("{shown}");
+    assert_eq!(extents, 2 * BLOCKS as usize, "a block and its metadata: {shown}");
+    assert!(requests <= groups.len() && 3 * requests <= extents, "{shown}");
+
+    let mut rng = Rng::new(5);
+    for _ in 0..100 {
+        let at = rng.below(BLOCKS);
+        hidden.read(BlockAddr(at), &mut block).unwrap();
+        assert_eq!((stamp_of(at, &block), counting.take().requests), (Some(7), 1), "block {at}");
+    }
+}
