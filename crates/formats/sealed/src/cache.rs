@@ -5,10 +5,10 @@
 //! when a later committed version replaces it, or when its segment moved.
 //!
 //! Contents are handed out by reference, so that nobody encrypts or copies them under a lock; a buffer serves again when
-//! nobody refers to it any more.
+//! nobody refers to it any more. One that nothing uses is wiped within a second: what was committed or given up is in no memory then.
 
 use crate::address::SegmentNo;
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, IdlePool, Plain};
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
@@ -19,9 +19,9 @@ const SHARDS: usize = 32;
 /// What a hole costs the budget.
 const HOLE_COST: u64 = 64;
 /// Buffers kept for reuse per shard.
-const POOL: usize = 64;
+const SPARE: usize = 64;
 
-type Buffer = Arc<[u8; BLOCK_SIZE]>;
+type Buffer = Arc<Plain<[u8; BLOCK_SIZE]>>;
 
 /// What a block holds.
 #[derive(Clone)]
@@ -64,18 +64,31 @@ struct Versions {
 struct Shard {
     entries: FxHashMap<BlockAddr, Versions>,
     dirty: Vec<BlockAddr>,
-    pool: Vec<Buffer>,
+    spare: IdlePool<Buffer>,
     puts: u64,
 }
 
 /// The cache of a disk.
-#[derive(Default)]
 pub(crate) struct Cache {
     shards: [Mutex<Shard>; SHARDS],
     entries: AtomicUsize,
     dirty_bytes: AtomicU64,
     /// Entries per segment, so that most segments are known to have none at one look.
     segments: [Mutex<FxHashMap<SegmentNo, u32>>; SHARDS],
+}
+
+impl Default for Cache {
+    /// An empty one, whose spare buffers are wiped when nothing uses them.
+    fn default() -> Self {
+        let shards: [Mutex<Shard>; SHARDS] = Default::default();
+        shards.iter().for_each(|shard| shard.lock().spare.watch());
+        Cache {
+            shards,
+            entries: AtomicUsize::default(),
+            dirty_bytes: AtomicU64::default(),
+            segments: Default::default(),
+        }
+    }
 }
 
 impl Cache {
@@ -92,8 +105,8 @@ impl Cache {
     /// Puts the newest version of a block.
     pub(crate) fn put(&self, block: BlockAddr, data: &[u8]) {
         let mut shard = self.shard(block);
-        let mut buffer = shard.pool.pop().unwrap_or_else(|| Arc::new([0; BLOCK_SIZE]));
-        // Nobody else refers to a buffer of the pool, so this copies nothing but `data`.
+        let mut buffer = shard.spare.take(|_| true).unwrap_or_else(|| Arc::new(Plain::new([0; BLOCK_SIZE])));
+        // Nobody else refers to a spare buffer, so this copies nothing but `data`.
         Arc::make_mut(&mut buffer).copy_from_slice(data);
         self.put_content(&mut shard, block, Content::Data(buffer));
     }
@@ -240,10 +253,9 @@ impl Cache {
         if let Some(content) = freed {
             self.dirty_bytes.fetch_sub(cost(&content), Ordering::AcqRel);
             if let Content::Data(mut buffer) = content
-                && shard.pool.len() < POOL
                 && Arc::get_mut(&mut buffer).is_some()
             {
-                shard.pool.push(buffer);
+                shard.spare.give(buffer, SPARE);
             }
         }
     }
@@ -268,5 +280,31 @@ fn cost(content: &Content) -> u64 {
     match content {
         Content::Data(_) => BLOCK_SIZE as u64,
         Content::Hole => HOLE_COST,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn no_buffer_of_a_block_that_was_committed_or_given_up_stays() {
+        let cache = Cache::default();
+        let blocks = || (0..SPARE as u64 + 8).map(|at| BlockAddr(at * SHARDS as u64));
+        let spare = || cache.shards.iter().map(|shard| shard.lock().spare.len()).sum::<usize>();
+        for _ in 0..3 {
+            blocks().for_each(|block| cache.put(block, &[7; BLOCK_SIZE]));
+            for block in blocks() {
+                let (_, version) = cache.newest(block).expect("it was just put");
+                cache.commit(block, Some(version), Committed::Hole);
+                cache.forget_committed(block);
+            }
+            // Of one shard no more than its share is kept, and of all shards nothing once they are idle.
+            assert!(spare() <= SPARE && cache.dirty_bytes() == 0);
+            while spare() > 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
     }
 }

@@ -89,7 +89,8 @@ impl Committer {
         &self.full_commits
     }
 
-    /// Commits within `scope`. A failure ends all writing; after a refusal the next commit does it again, on a full medium.
+    /// Commits within `scope`. A failure ends all writing; after a refusal, or a read that failed, the next commit does it again, on a
+    /// full medium.
     pub(crate) fn commit(&mut self, scope: Scope) -> Result<()> {
         self.health.check()?;
         // After a refusal all of it is done again.
@@ -167,7 +168,7 @@ impl Committer {
         self.put_off(result)
     }
 
-    /// What the medium refuses to take from the journal stays there.
+    /// What the medium refuses to take from the journal, or cannot read for that, stays there.
     fn put_off(&mut self, destaged: Result<()>) -> Result<()> {
         match destaged {
             Err(e) if self.medium_full.enter(&e) => Ok(()),
@@ -206,7 +207,7 @@ impl Committer {
         }
         match self.commit(Scope::All) {
             // The second one finds room in the journal, if there is some.
-            Err(e) if e.kind().is_refusal() && self.medium_full.is_so() => self.commit(Scope::All)?,
+            Err(e) if e.changed_nothing() && self.medium_full.is_so() => self.commit(Scope::All)?,
             done => done?,
         }
         // What finds no space in its slot is durable in the journal.

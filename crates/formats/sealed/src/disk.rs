@@ -221,14 +221,14 @@ impl Sealed {
         let Err(e) = done else { return Ok(()) };
         if self.medium_full.enter(&e)
             && let Err(flushed) = self.flusher.flush()
-            && !flushed.kind().is_refusal()
+            && !flushed.changed_nothing()
         {
             return Err(flushed);
         }
         Err(e)
     }
 
-    /// Whether the medium was found full, or refused a write, and not everything is where it belongs since.
+    /// Whether the medium was found full, or a call failed that changed nothing, and not everything is where it belongs since.
     pub fn is_medium_full(&self) -> bool {
         self.medium_full.is_so()
     }

@@ -45,8 +45,8 @@
 //! 4. A ciphertext is made once per write under fresh randomness, which is hedged with the content, and may then be copied as it is; no cipher
 //!    binds the place on the medium, all bind the block address.
 //! 5. After an error on the write path nothing more is written and nothing is retired. A write that the medium refuses, because it is
-//!    full above all, is no such error: the request or the flush fails, and the disk goes on in its journal, where room is kept for
-//!    it (`medium_full.rs`).
+//!    full above all, is no such error, nor is a read that fails: the request or the flush fails, and the disk goes on in its journal,
+//!    where room is kept for it (`medium_full.rs`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

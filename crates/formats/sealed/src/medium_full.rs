@@ -3,7 +3,8 @@
 //!
 //! A disk enters this state when a write to the medium is refused (it is full, a quota or the largest length of a file is reached, or the
 //! system refuses the call): a write of a stream, which fails that request; one that a commit needs, which fails that flush and no other;
-//! or one that destages, of which no caller needs to hear. In this state:
+//! or one that destages, of which no caller needs to hear. A read that fails in a commit, or where blocks are destaged, is like a refusal:
+//! it has changed nothing, and what needs it stays in the journal. In this state:
 //! - what has space in its slot goes there, what has none stays in the journal, and the journal is not retired;
 //! - nothing streams, and every write is in the journal before it is acknowledged, so that one that finds the journal full as
 //!   well is refused, before anything of it is kept, and nothing acknowledged is lost;
@@ -20,7 +21,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Refused writes after which the rest is not tried before the next time.
+/// Calls that were refused, or reads that failed, after which the rest is not tried before the next time.
 const PATIENCE: u32 = 1000;
 
 /// Whether the medium is full, and what is done then.
@@ -47,9 +48,10 @@ impl MediumFull {
         self.from_the_start.load(Ordering::Acquire)
     }
 
-    /// After a refusal: whether the disk goes on in this state. Everything is tried once more before the next time that it may help.
-    pub(crate) fn enter(&self, refused: &Error) -> bool {
-        if !refused.kind().is_refusal() {
+    /// After a failure: whether the disk goes on in this state, because nothing was changed. Everything is tried once more before the
+    /// next time that it may help.
+    pub(crate) fn enter(&self, failed: &Error) -> bool {
+        if !failed.changed_nothing() {
             return false;
         }
         self.discarded.store(true, Ordering::Release);
@@ -120,9 +122,17 @@ fn destage_runs(
 ) -> Result<()> {
     let mut patience = PATIENCE;
     for_runs(cache, blocks, |run| {
-        let stays = patience == 0 || refused(destager.destage_run(log, run))?;
+        let done = if patience == 0 { None } else { Some(destager.destage_run(log, run)) };
+        let (stays, cost) = match done {
+            None => (true, 0),
+            Some(Ok(())) => (false, 0),
+            Some(Err(e)) if e.kind().is_refusal() => (true, 1),
+            // A read that fails may take seconds; a refusal takes nothing.
+            Some(Err(e)) if e.changed_nothing() => (true, PATIENCE / 8),
+            Some(Err(e)) => return Err(e),
+        };
         if stays {
-            patience = patience.saturating_sub(1);
+            patience = patience.saturating_sub(cost);
             log.put_back(run.iter().map(|(block, _)| *block));
         }
         Ok(())
@@ -131,20 +141,20 @@ fn destage_runs(
 
 /// The refusal of a write for which not even the journal has room.
 pub(crate) fn no_room(log: &Log) -> Error {
-    Error::new(Kind::NoSpace, "the medium is full, and so is the journal, which takes what has no space")
+    Error::new(Kind::NoSpace, "the journal is full, which takes what the medium has no space for or fails to take")
         .found(format!("{} bytes in the journal that cannot go where they belong", log.used()))
-        .expected("space on the medium")
+        .expected("space on the medium, and reads of it that pass")
         .remedy(
-            "free space on the file system that holds the medium, then close the disk and open it again; what was \
-             acknowledged is safe",
+            "free space on the file system that holds the medium, or mend the medium if it cannot be read, then close the disk and \
+             open it again; what was acknowledged is safe",
         )
 }
 
-/// Whether something was refused, for want of space above all; every other failure stays one.
+/// Whether a call failed that changed nothing, for want of space above all; every other failure stays one.
 fn refused(result: Result<()>) -> Result<bool> {
     match result {
         Ok(()) => Ok(false),
-        Err(e) if e.kind().is_refusal() => Ok(true),
+        Err(e) if e.changed_nothing() => Ok(true),
         Err(e) => Err(e),
     }
 }

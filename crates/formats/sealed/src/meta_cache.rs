@@ -9,7 +9,7 @@
 //!   that want this page wait; so a page is never read from the medium while a later one is on its way there.
 //! - Metadata is written by one thread at a time, the one that commits; readers never make a page dirty or evict a dirty one.
 
-use lacuna_contracts::{BoundedCache, Budget, Result};
+use lacuna_contracts::{BoundedCache, Budget, Error, Result};
 use lacuna_medium::Medium;
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxBuildHasher;
@@ -102,7 +102,7 @@ impl MetaCache {
                 .with_page(at, false, |page| out.copy_from_slice(&page.bytes[within..within + out.len()]))?;
             match read {
                 Some(()) => Ok(()),
-                None => self.medium.read_at(at.0 + within as u64, out),
+                None => self.medium.read_at(at.0 + within as u64, out).map_err(Error::of_read),
             }
         })
     }
@@ -206,7 +206,7 @@ impl MetaCache {
         drop(pages);
         let mut in_hand = InHand { shard, at, back: None };
         let mut page = spare.unwrap_or_else(|| Page { bytes: Box::new([0; PAGE]), dirty: false });
-        self.medium.read_at(at.0, &mut page.bytes[..])?;
+        self.medium.read_at(at.0, &mut page.bytes[..]).map_err(Error::of_read)?;
         let result = f(&mut page);
         in_hand.back = Some(page);
         Ok(Some(result))

@@ -7,7 +7,7 @@
 use crate::address::{SlotAddr, SlotNo};
 use crate::geometry::{CHUNK_META, Geometry, NO_META, Params};
 use crate::meta_cache::MetaCache;
-use lacuna_contracts::{BLOCK_SIZE, Budget, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_contracts::{BLOCK_SIZE, Budget, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::is_zero;
 use lacuna_medium::Medium;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Store {
 
     /// Reads ciphertext alone, for a copy-on-write segment, whose metadata is in memory.
     pub(crate) fn read_data(&self, at: SlotAddr, data: &mut [u8]) -> Result<()> {
-        self.medium.read_at(self.data_at(at), data)
+        self.medium.read_at(self.data_at(at), data).map_err(Error::of_read)
     }
 
     fn read_meta(&self, at: SlotAddr, meta: &mut [u8]) -> Result<()> {

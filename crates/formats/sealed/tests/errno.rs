@@ -1,9 +1,10 @@
-//! Each error of the system at each call of the medium, between the opening of a disk and its close. A call that is refused fails one
-//! request, or nothing that a caller could notice, and everything goes on. After an error of the medium, or of a sync, the disk takes no
-//! more writes, and what was flushed is there when it is opened again, also if the power goes.
+//! Each error of the system at each call of the medium, between the opening of a disk and its close. A call that is refused, or a read that
+//! fails, fails one request, or nothing that a caller could notice, and everything goes on. After another error, or one of a sync, the disk
+//! takes no more writes. What was flushed is there when it is opened again, also if the power goes when the request has failed, or at the
+//! end. What the caller is told is the error of the call.
 //!
-//! Two errors are tried at each call with each cipher, but of the calls that open a disk, most of which look for later batches, at each eighth;
-//! with `LACUNA_SWEEP` all are tried at each.
+//! A fifth of all pairs of a call and an error is tried with each cipher, but of the calls that open a disk, most of which look for later
+//! batches, a thirty-fifth; with `LACUNA_SWEEP` all.
 
 mod fixture;
 #[path = "faults/model.rs"]
@@ -11,9 +12,9 @@ mod fixture;
 mod model;
 
 use fixture::*;
-use lacuna_contracts::{Disk, SEGMENT_BLOCKS};
+use lacuna_contracts::{Disk, Error, Kind, SEGMENT_BLOCKS};
 use lacuna_sealed::Params;
-use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, OpKind, Rng, SWEPT, refuses};
+use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, OpKind, Rng, refuses, swept, tells};
 use model::*;
 use std::sync::Arc;
 
@@ -38,8 +39,8 @@ const WORK: [Op; 18] = [
     Op::Write(6, 1),
     Op::Discard(SEGMENT_BLOCKS * 3, 2),
 ];
-/// Calls of the script at most.
-const MOST_CALLS: u64 = 400;
+/// Of the calls that open a disk, and of the others: one of so many pairs is tried.
+const SHARES: (u64, u64) = (35, 5);
 
 type Faulty = FaultMedium<CrashMedium>;
 
@@ -61,29 +62,28 @@ fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u
     medium.add(Fault::Errno { nth, errno });
     let said = std::io::Error::from_raw_os_error(errno);
     let what = |hit| format!("{}, call {nth}, {hit:?}: {said}", params.cipher.name());
-    let mut failed: Vec<String> = Vec::new();
+    let mut failed: Vec<Error> = Vec::new();
     let disk = open_with(medium.clone(), params, options(3)).or_else(|e| {
-        failed.push(e.to_string());
+        failed.push(e);
         open_with(medium.clone(), params, options(4))
     });
     let disk = disk.unwrap_or_else(|e| panic!("{}, opened again: {e}", what(medium.last_fired())));
     let opening = medium.operations();
-    let mut stopped = false;
+    let (mut stopped, mut left) = (false, vec![]);
     for (op, stamp) in WORK.into_iter().chain([Op::Flush]).zip(100..) {
         let Err(e) = perform(&disk, op, stamp, &mut model) else { continue };
-        failed.push(e.to_string());
+        failed.push(e);
+        left.push((medium.inner().after_cut(&mut Rng::new(nth)), model.clone()));
         // What failed is asked for once more.
         if let Err(e) = perform(&disk, op, stamp, &mut model) {
             let hit = medium.last_fired();
-            assert!(may_stop(hit, errno), "{}: one call was refused, and then everything: {e}", what(hit));
+            assert!(may_stop(hit, errno), "{}: one call failed, and then everything: {e}", what(hit));
             stopped = true;
             break;
         }
     }
     let hit = medium.last_fired();
-    if !may_stop(hit, errno) {
-        assert!(failed.len() <= 1, "{}: more than one request failed: {failed:?}", what(hit));
-    }
+    judge(&failed, stopped, hit, errno, &what(hit));
     // The reads of this test are no calls of the script.
     let before = medium.operations();
     medium.heal();
@@ -100,12 +100,15 @@ fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u
         Err(e) => {
             let hit = medium.last_fired();
             assert!(stopped || may_stop(hit, errno), "{}: closing failed: {e}", what(hit));
+            assert!(tells(&e, errno, hit.is_some_and(OpKind::syncs)), "{}: closing says {e}", what(hit));
             stopped = true;
         }
     }
     drop(disk);
     let (hit, calls) = (medium.last_fired(), medium.operations() - looked);
-    reopen(medium.inner(), params, &model, &what(hit));
+    left.push((medium.inner().after_cut(&mut Rng::new(nth)), model.clone()));
+    left.push((medium.inner().image(), model));
+    left.into_iter().for_each(|(image, model)| reopen(image, params, &model, &what(hit)));
     let end = match (stopped, failed.is_empty()) {
         (true, _) => End::Stopped,
         (false, true) => End::Unnoticed,
@@ -114,19 +117,29 @@ fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u
     (end, opening, calls)
 }
 
-fn may_stop(hit: Option<OpKind>, errno: i32) -> bool {
-    !refuses(errno) || matches!(hit, Some(OpKind::Sync | OpKind::WriteDurable))
+/// What the requests that failed say of the call that did.
+fn judge(failed: &[Error], stopped: bool, hit: Option<OpKind>, errno: i32, what: &str) {
+    if !may_stop(hit, errno) {
+        assert!(failed.len() <= 1, "{what}: more than one request failed: {failed:?}");
+    }
+    if let Some(e) = failed.first() {
+        // A disk that stopped where nobody waited refuses the next request.
+        let told = tells(e, errno, hit.is_some_and(OpKind::syncs)) || (stopped && e.kind() == Kind::FailStop);
+        assert!(told, "{what}: the caller learns {:?}: {e}", e.kind());
+    }
 }
 
-/// The disk is opened as it is, and as a power cut leaves it.
-fn reopen(medium: &Arc<CrashMedium>, params: &Params, model: &Model, what: &str) {
-    let cut = medium.after_cut(&mut Rng::new(medium.ops()));
-    for image in [medium.image(), cut] {
-        let disk = open_with(Arc::new(CrashMedium::from_image(image)), params, options(5));
-        let disk = disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
-        model.assert_allows(&disk, what);
-        disk.close().unwrap();
-    }
+/// Whether the disk may take no more writes after this call: not for one that was refused, and not for a read.
+fn may_stop(hit: Option<OpKind>, errno: i32) -> bool {
+    hit.is_some_and(|hit| hit.syncs() || (hit != OpKind::Read && !refuses(errno)))
+}
+
+/// A medium as it is, or as a power cut leaves it, is opened.
+fn reopen(image: Image, params: &Params, model: &Model, what: &str) {
+    let disk = open_with(Arc::new(CrashMedium::from_image(image)), params, options(5));
+    let disk = disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
+    model.assert_allows(&disk, what);
+    disk.close().unwrap();
 }
 
 #[test]
@@ -137,14 +150,12 @@ fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flus
         let params = Params { journal_len: 1 << 20, ..params(cipher, BLOCKS) };
         let start = used_disk(&params);
         let (_, opening, calls) = run(&params, &start, 0, 0);
-        assert!((40..=MOST_CALLS).contains(&calls), "{calls} calls");
+        assert!((40..1000).contains(&calls), "{calls} calls");
+        let of_opening = swept(opening, (!all).then_some(SHARES.0));
+        let of_work = swept(calls, (!all).then_some(SHARES.1)).filter(|(nth, _)| *nth > opening);
         let mut ends = [0u64; 3];
-        for nth in (1..=calls).filter(|nth| all || *nth > opening || nth % 8 == 0) {
-            for (at, errno) in (0..).zip(SWEPT) {
-                if all || matches!((nth + at) % 9, 0 | 4) {
-                    ends[run(&params, &start, nth, errno).0 as usize] += 1;
-                }
-            }
+        for (nth, errno) in of_opening.chain(of_work) {
+            ends[run(&params, &start, nth, errno).0 as usize] += 1;
         }
         let [unnoticed, failed, stopped] = ends;
         let name = cipher.name();

@@ -67,3 +67,34 @@ fn metadata_survives_failed_reads_in_a_tiny_cache() {
     disk.close().unwrap();
     model.assert_allows(&open(&inner, &params, 3), "after reopening");
 }
+
+/// Metadata that cannot be read keeps a block in the journal, and no other from its slot; nothing stops.
+#[test]
+fn what_a_bad_sector_keeps_from_its_slot_stays_in_the_journal() {
+    let params = params(Cipher::Gcm, BLOCKS);
+    let (image, mut model) = used_disk(&params);
+    let inner = Arc::new(CrashMedium::from_image(image));
+    open_with(inner.clone(), &params, options(3)).unwrap().close().unwrap();
+    let bad = meta_at(&*inner, &params, 2);
+    let medium = Arc::new(FaultMedium::new(inner));
+    let range = bad.start as u64..bad.end as u64;
+    medium.add(Fault::FailRange { op: OpKind::Read, range, error: Kind::Io });
+    let disk = open_with(medium.clone(), &params, options(4)).unwrap();
+    perform(&disk, Op::Write(1, 3), 500, &mut model).unwrap();
+    perform(&disk, Op::Write(SEGMENT_BLOCKS + 1, 2), 501, &mut model).unwrap();
+    perform(&disk, Op::Flush, 0, &mut model).unwrap();
+    disk.close().unwrap();
+    assert!(medium.fired() > 0, "the metadata was not wanted");
+    let disk = open_with(medium.clone(), &params, options(5)).unwrap();
+    assert!(disk.is_medium_full());
+    for block in [1, 3, SEGMENT_BLOCKS + 1] {
+        assert!(model.may_be(block, stamp_of(block, &read(&disk, block).unwrap()).unwrap()), "block {block}");
+    }
+    perform(&disk, Op::Write(2, 1), 502, &mut model).unwrap();
+    perform(&disk, Op::Flush, 0, &mut model).unwrap();
+    medium.heal();
+    disk.close().unwrap();
+    let disk = open_with(medium, &params, options(6)).unwrap();
+    assert!(!disk.is_medium_full());
+    model.assert_allows(&disk, "after reopening");
+}
