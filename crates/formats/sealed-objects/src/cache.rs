@@ -10,7 +10,7 @@
 
 use crate::absent::Absent;
 use crate::segment::Segment;
-use lacuna_contracts::{BLOCK_SIZE, Error};
+use lacuna_contracts::{BLOCK_SIZE, Error, Plain};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::btree_map::Entry as SlotEntry;
 use std::collections::{BTreeMap, HashMap};
@@ -27,12 +27,20 @@ const PLACE_COST: u64 = 512;
 /// What a block holds.
 #[derive(Clone)]
 pub(crate) enum Content {
-    /// Plain data, one block.
-    Data(Arc<[u8]>),
+    /// Plain data, one block, wiped when nothing refers to it any more.
+    Data(Arc<Plain<[u8; BLOCK_SIZE]>>),
     Hole,
 }
 
 impl Content {
+    /// A copy of a block.
+    pub(crate) fn data(block: &[u8; BLOCK_SIZE]) -> Content {
+        let mut data = Arc::new(Plain::new([0; BLOCK_SIZE]));
+        // Nobody else refers to it yet, so this copies nothing but `block`.
+        Arc::make_mut(&mut data).copy_from_slice(block);
+        Content::Data(data)
+    }
+
     pub(crate) fn cost(&self) -> u64 {
         match self {
             Content::Data(_) => BLOCK_SIZE as u64 + PLACE_COST,

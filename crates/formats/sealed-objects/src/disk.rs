@@ -10,7 +10,7 @@ use crate::layouts::placement;
 use crate::reader::Reader;
 use crate::rollback::Rollback;
 use crate::seal::SealPlace;
-use crate::snapshot_table::SnapshotNumber;
+use crate::snapshot_table::{SnapshotNumber, SnapshotRecord};
 use crate::snapshots::{NewSnapshot, Snapshots};
 use crate::transactor::Transactor;
 use crate::version_book::VersionBook;
@@ -59,6 +59,24 @@ pub struct ObjectDisk {
     writer: Option<Writer>,
 }
 
+/// What is opened: the disk as it is now, or as it was at a snapshot.
+struct View {
+    stores: Stores,
+    params: ObjectParams,
+    /// The snapshot, if one is opened.
+    snapshot: Option<SnapshotRecord>,
+}
+
+impl View {
+    /// At the snapshot of this name, if one is meant. Errors: [`Kind::NotFound`] if there is none, and whatever the store reports.
+    fn of(stores: Stores, params: &ObjectParams, snapshots: &Snapshots, name: Option<&str>) -> Result<View> {
+        let Some(name) = name else { return Ok(View { stores, params: *params, snapshot: None }) };
+        let record = snapshots.find(name)?;
+        let params = params.with_blocks(record.blocks)?;
+        Ok(View { stores: snapshots.views(&record)?, params, snapshot: Some(record) })
+    }
+}
+
 impl ObjectDisk {
     /// Lays a new disk on empty stores. The header is the caller's. Errors: [`Kind::Usage`] for a layout that the
     /// store cannot hold, and whatever the store reports.
@@ -82,7 +100,7 @@ impl ObjectDisk {
     /// snapshot, [`Kind::Corrupt`] if table or version table do not verify, or if the store has lost the snapshot, and
     /// whatever the store reports.
     pub fn open(
-        mut stores: Stores,
+        stores: Stores,
         params: &ObjectParams,
         master: &Secret<32>,
         uuid: &[u8; 16],
@@ -91,14 +109,9 @@ impl ObjectDisk {
         params.check_store(&*stores.data)?;
         let read_only = options.read_only || options.snapshot.is_some();
         let snapshots = Arc::new(Snapshots::open(&stores, master, uuid, read_only)?);
-        let (mut params, mut view) = (*params, None);
-        if let Some(name) = &options.snapshot {
-            let record = snapshots.find(name)?;
-            params = params.with_blocks(record.blocks)?;
-            stores = snapshots.views(&record)?;
-            view = Some(record);
-        }
-        let number = view.as_ref().map(|record| SnapshotNumber(record.number));
+        let View { stores, params, snapshot } =
+            View::of(stores, params, &snapshots, options.snapshot.as_deref())?;
+        let number = snapshot.as_ref().map(|record| SnapshotNumber(record.number));
         let newest = snapshots.newest().clone();
         let cipher = Arc::new(BlockCipher::for_objects(params.cipher, master, uuid)?);
         // What a snapshot holds was written before it was made.
@@ -116,7 +129,7 @@ impl ObjectDisk {
                 newest,
             };
             let table = VersionTable::open(options, master, uuid)?;
-            view.as_ref().map_or(Ok(()), |record| table.check_time(record))?;
+            snapshot.as_ref().map_or(Ok(()), |record| table.check_time(record))?;
             version_table = Some(Arc::new(table));
         }
         if let Some(record) = snapshots.rolling_back().filter(|_| number.is_none()) {

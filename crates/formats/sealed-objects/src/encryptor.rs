@@ -45,7 +45,7 @@ impl Encryptor {
             let fill = match &block.content {
                 Content::Data(data) => {
                     let out = slots.next().expect("a slot for each block with data");
-                    self.seal_block(segment.block(*index).0, data, out, entry);
+                    self.seal_block(segment.block(*index).0, &data[..], out, entry);
                     Fill::Data
                 }
                 Content::Hole => Fill::Hole,

@@ -397,7 +397,7 @@ impl Reader {
         out[within(range, &(at..range.end), BLOCK_SIZE)].fill(0);
         for (index, content) in &plan.seen.here {
             if let Content::Data(data) = content {
-                out[within(range, &(*index..index + 1), BLOCK_SIZE)].copy_from_slice(data);
+                out[within(range, &(*index..index + 1), BLOCK_SIZE)].copy_from_slice(&data[..]);
             }
         }
         Ok(())

@@ -6,10 +6,11 @@
 //!    never makes an altered object good; if one is bad nothing happens. Those of the present objects are compared
 //!    too, so that the version table knows every counter given so far, and it is written.
 //! 2. The snapshot is marked as being rolled back to, durably.
-//! 3. Every object that is there, or was, is made what it was. With `gcm` it then gets a new seal with a counter
-//!    above every one it had, so that no version of the time after the snapshot can be put back later; an object
-//!    that was absent gets nothing but the seal. If an object of the snapshot turns out bad now, it gets none, and
-//!    its counter in the version table rises: it is unreadable, and `check` names it.
+//! 3. Every object that is there, or was, is made what it was: those that the store lists, and with `gcm` all that the version
+//!    table counts, since a list may leave one out. With `gcm` it then gets a new seal with a counter above every one it had, so
+//!    that no version of the time after the snapshot can be put back later; an object that was absent gets nothing but the seal. If
+//!    an object of the snapshot turns out bad now, it gets none, and its counter in the version table rises: it is unreadable, and
+//!    `check` names it.
 //! 4. The mark is removed.
 //!
 //! A power cut before 2 changes nothing. After 2 the mark stands, and the next opening for writing does 3 from the
@@ -54,6 +55,10 @@ impl<'a> Rollback<'a> {
         let past = snapshots.views(&to)?;
         let mut objects = stores.data.list()?;
         objects.extend(past.data.list()?);
+        // A list that leaves out an object would leave it as it is now. What the snapshot has was written before it was made, so the
+        // version table of now counts it.
+        let counted = version_table.map_or(Ok(vec![]), VersionTable::counted)?;
+        objects.extend(counted.into_iter().map(|segment| segment.0));
         let version_tables = match version_table {
             Some(now) => Some((now, now.at_snapshot(past, &to)?)),
             None => None,

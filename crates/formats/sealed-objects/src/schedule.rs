@@ -146,7 +146,7 @@ impl Schedule {
         self.room.notify_all();
     }
 
-    /// What the store answered for lack of room, if it has none.
+    /// What the store answered when it last took nothing, for lack of room or because it could not be read.
     pub(crate) fn full(&self) -> Option<Error> {
         self.state.lock().full.as_ref().map(|(e, _)| e.clone())
     }

@@ -47,7 +47,9 @@ impl Seals {
         let answers = self.data.query(&mut queries);
         drop(queries);
         let fetched = |(found, seal): (Result<Found>, &[u8; SEAL_LEN])| {
-            found.map(|found| Fetched { version: found.version, seal: self.place.found(&found, seal) })
+            let fetched =
+                |found: Found| Fetched { version: found.version, seal: self.place.found(&found, seal) };
+            found.map(fetched).map_err(Error::of_read)
         };
         answers.into_iter().zip(&seals).map(fetched).collect()
     }

@@ -14,7 +14,7 @@ use crate::placement::{Answered, Placement, Source};
 use crate::segment::Segment;
 use crate::version_table::VersionTable;
 use crate::version_ticket::Ticket;
-use lacuna_contracts::{BLOCK_SIZE, Kind, Result};
+use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_medium::{ObjectStore, Query, Step, Transaction};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,8 +70,8 @@ impl Transactor {
     /// Performs a transaction that was begun; `direct` is the data of one past the cache. Says whether the object is known
     /// to be absent afterwards.
     ///
-    /// Errors: a refusal ([`Kind::is_refusal`]), for want of room above all: nothing happened. With every other error the transaction
-    /// may have happened or not.
+    /// Errors: one that changed nothing ([`Error::changed_nothing`]), for want of room above all: nothing happened. With every other error
+    /// the transaction may have happened or not.
     pub(crate) fn write(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<bool> {
         let absent = begun.absent;
         let performed = match &begun.work {
@@ -143,9 +143,7 @@ impl Transactor {
         let mut tails = ticket.tails();
         let fetched = match self.fetch_unready(change, &tails) {
             // What cannot be read need not be, as long as chains may grow.
-            Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) && !self.placement.must_fetch(&tails) => {
-                vec![]
-            }
+            Err(e) if unreadable(&e) && !self.placement.must_fetch(&tails) => vec![],
             fetched => fetched?,
         };
         let mut steps: Vec<Step<'_>> = ticket.guard_step().into_iter().collect();
@@ -165,7 +163,8 @@ impl Transactor {
         let range = u64::from(missing.trailing_zeros()) * CHUNK_BLOCKS
             ..(u64::from(missing.ilog2()) + 1) * CHUNK_BLOCKS;
         let Source::Keys(keys) = self.placement.source(&range, missing) else { return Ok(vec![]) };
-        let found = self.data.query_one(Query { object: segment.0, extents: vec![], keys })?;
+        let query = Query { object: segment.0, extents: vec![], keys };
+        let found = self.data.query_one(query).map_err(Error::of_read)?;
         let mut entries = vec![0; (range.end - range.start) as usize * self.encryptor.meta()];
         let answer = Answered { segment, range: &range, missing, pairs: &found.pairs, tails };
         self.placement.take(&answer, &mut entries)
@@ -214,4 +213,9 @@ impl Transactor {
     fn apply(&self, segment: Segment, steps: Vec<Step<'_>>) -> Result<u64> {
         self.data.apply_one(Transaction { object: segment.0, steps })
     }
+}
+
+/// Whether this says that something could not be read, or does not verify.
+fn unreadable(e: &Error) -> bool {
+    e.kind() == Kind::Corrupt || e.changed_nothing()
 }

@@ -168,7 +168,7 @@ impl VersionBook {
         let found = self
             .store
             .query_one(Query { object: place.object, extents, keys: Keys::None })
-            .map_err(|e| e.context("reading the version table"))?;
+            .map_err(|e| e.of_read().context("reading the version table"))?;
         Ok((bytes, found.version))
     }
 
@@ -188,6 +188,18 @@ impl VersionBook {
             return Err(bad_page(place, "is out of date", found, format!("generation {generation}")));
         }
         Ok(read)
+    }
+
+    /// The pages of counters that were ever written, in order.
+    pub(crate) fn written(&self) -> Vec<PageNumber> {
+        let of_part = |(index, part): (u64, &Part)| {
+            let head = part.head.lock();
+            let generations = head.page.entries[..OBJECT_PAGES as usize].iter();
+            let written =
+                (index * OBJECT_PAGES..).zip(generations).filter(|(_, generation)| **generation > 0);
+            written.map(|(page, _)| PageNumber(page)).collect::<Vec<_>>()
+        };
+        (0..).zip(&self.parts).flat_map(of_part).collect()
     }
 
     /// How many objects there are to write.

@@ -216,6 +216,11 @@ impl VersionPages {
         }
     }
 
+    /// The pages that were ever written, in order. What no other page counts was never written to.
+    pub(crate) fn written(&self) -> Vec<PageNumber> {
+        self.book.written()
+    }
+
     /// Notes the counter of a durable transaction. A lower one changes nothing.
     pub(crate) fn raise(&self, segment: Segment, counter: Counter) -> Result<()> {
         self.with(PageNumber::of(segment), |cached| {

@@ -276,6 +276,33 @@ impl VersionTable {
         }
     }
 
+    /// The objects that were ever written to, whether or not the store lists them. Those are left out whose page does not verify: nothing
+    /// of them is believed.
+    pub(crate) fn counted(&self) -> Result<Vec<Segment>> {
+        let mut counted = vec![];
+        for page in self.objects.pages.written() {
+            let range = page.segments();
+            // After a crash an open page may be behind its objects: those that were first written since count as well.
+            match self.objects.entry(Segment(range.start)) {
+                // An object whose seal is not that of the page is told where it is read.
+                Ok(entry) if !entry.exact => {
+                    self.settle(range.clone())?;
+                }
+                Err(e) if e.kind() != Kind::Corrupt => return Err(e),
+                _ => {}
+            }
+            for segment in (range.start..range.end.min(self.segments)).map(Segment) {
+                match self.objects.entry(segment) {
+                    Ok(entry) if entry.counter > Counter(0) => counted.push(segment),
+                    Ok(_) => {}
+                    Err(e) if e.kind() == Kind::Corrupt => break,
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(counted)
+    }
+
     /// Whether there is no object, and never was one.
     pub(crate) fn is_new(&self, segment: Segment) -> Result<bool> {
         Ok(self.look(segment)?.seen == Seen::ABSENT)

@@ -107,11 +107,10 @@ impl<'a> Ticket<'a> {
     pub(crate) fn ended(mut self, answer: Result<u64>) -> Result<u64> {
         self.outcome = match &answer {
             Ok(version) => Outcome::Acknowledged(Seen::of(Some(*version))),
-            Err(e) => match e.kind() {
-                Kind::Changed | Kind::Exists => Outcome::Declined(Seen::UNKNOWN),
-                kind if kind.is_refusal() => Outcome::Declined(self.standing.seen),
-                _ => Outcome::Unknown,
-            },
+            Err(e) if matches!(e.kind(), Kind::Changed | Kind::Exists) => Outcome::Declined(Seen::UNKNOWN),
+            // It was refused, or what it needs could not be read.
+            Err(e) if e.changed_nothing() => Outcome::Declined(self.standing.seen),
+            Err(_) => Outcome::Unknown,
         };
         answer
     }

@@ -2,8 +2,8 @@
 //! and the waiting threads how it ended.
 //!
 //! Invariants:
-//! - A transaction that was refused ([`lacuna_contracts::Kind::is_refusal`]), for want of room above all, did not happen: everything is as it
-//!   was, and is tried again.
+//! - A transaction that was refused, for want of room above all, or for which something could not be read
+//!   ([`lacuna_contracts::Error::changed_nothing`]), did not happen: everything is as it was, and is tried again.
 //! - After any other failure nothing more is written. The transaction stays in flight for good, so that nothing that is
 //!   remembered of its object is believed; and what the cache holds is refused to readers, since no reopening will show it.
 
@@ -39,7 +39,7 @@ impl WriteBack {
     }
 
     /// Writes what the cache holds of a segment, or a batch of it. Nothing happens if another thread is at it.
-    /// Errors other than a refusal end all writing.
+    /// Errors end all writing, but for those that changed nothing.
     pub(crate) fn write_segment(&self, segment: Segment) -> Result<()> {
         self.health.check()?;
         let Some(begun) = self.cache.begin(segment, self.batch_blocks) else {
@@ -72,7 +72,7 @@ impl WriteBack {
     fn perform(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<()> {
         let (list, refused) = match self.transactor.write(segment, begun, direct) {
             Ok(absent) => (self.cache.end(segment, &begun.work, absent), None),
-            Err(e) if e.kind().is_refusal() => (self.cache.put_back(segment, begun), Some(e)),
+            Err(e) if e.changed_nothing() => (self.cache.put_back(segment, begun), Some(e)),
             Err(e) => return Err(self.fail(e)),
         };
         self.schedule.note_room(refused.as_ref());
@@ -108,9 +108,10 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Enters fail-stop for good, unless the store refused something and everything is as it was, and gives the error back.
+    /// Enters fail-stop for good, unless everything is as it was because the store refused something or did not let it be read, and gives
+    /// the error back.
     pub(crate) fn fail_unless_refused(&self, e: Error) -> Error {
-        if e.kind().is_refusal() { e } else { self.fail(e) }
+        if e.changed_nothing() { e } else { self.fail(e) }
     }
 
     /// Enters fail-stop for good and gives the error back.

@@ -77,8 +77,7 @@ impl Writer {
 
     fn write_cached(&self, segment: Segment, index: u64, data: &[u8]) -> Result<()> {
         for (nth, part) in data.chunks(PART * BLOCK_SIZE).enumerate() {
-            let contents: Vec<_> =
-                part.chunks_exact(BLOCK_SIZE).map(|block| Content::Data(Arc::from(block))).collect();
+            let contents: Vec<_> = part.as_chunks::<BLOCK_SIZE>().0.iter().map(Content::data).collect();
             self.make_room(contents.iter().map(Content::cost).sum())?;
             self.put(segment, index + (nth * PART) as u64, contents);
         }
@@ -125,7 +124,7 @@ impl Writer {
     /// Room in the cache for holes, which a full store must not be short of: they give it room.
     fn make_room_for_holes(&self, count: u64) -> Result<()> {
         match self.make_room(count * HOLE_COST) {
-            Err(e) if e.kind().is_refusal() => {
+            Err(e) if e.changed_nothing() => {
                 self.cache.take_room(count * HOLE_COST);
                 Ok(())
             }
@@ -140,7 +139,7 @@ impl Writer {
             return Ok(());
         }
         match self.back.write_segment(segment) {
-            Err(e) if e.kind().is_refusal() => Ok(()),
+            Err(e) if e.changed_nothing() => Ok(()),
             written => written,
         }
     }

@@ -1,17 +1,18 @@
 //! Each error of the system at each call of the two stores of a disk, between its opening and its close. A call that is refused did not
-//! happen: it fails one request, and everything goes on. A transaction that fails otherwise may have happened or not, and both are tried:
-//! the disk takes no more writes then, and what was flushed is there when it is opened again.
+//! happen, and one that reads changes nothing: it fails one request, and everything goes on. A transaction that fails otherwise may have
+//! happened or not, and both are tried: the disk takes no more writes then. What was flushed is there when it is opened again, also if the
+//! client dies when the request has failed, or before it closes the disk. What the caller is told is the error of the call.
 //!
 //! `LACUNA_SWEEP` asks for every error at every call.
 
 mod stage;
 
-use lacuna_contracts::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
+use lacuna_contracts::{BlockAddr, Disk, Error, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, SnapshotId, Transaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, Stores};
 use lacuna_sim::versions::Model;
-use lacuna_sim::{NthCall, SWEPT, refuses};
+use lacuna_sim::{Digest, NthCall, refuses, swept, tells};
 use parking_lot::Mutex;
 use stage::{Sort, UUID, master, options, plan, write};
 use std::ops::Range;
@@ -21,8 +22,6 @@ use std::sync::Arc;
 const BLOCKS: u64 = SEGMENT_BLOCKS + 60;
 /// Blocks that the script touches.
 const TOUCHED: [Range<u64>; 3] = [0..60, 300..560, SEGMENT_BLOCKS..BLOCKS];
-/// Calls among which each is made to fail.
-const MOST_CALLS: u64 = 400;
 /// One in this many pairs of a call and an error is tried, unless all are asked for.
 const SHARE: u64 = 37;
 
@@ -83,6 +82,12 @@ enum Call {
     SetSnapshots,
     RollBack,
     AtSnapshot,
+}
+
+impl Call {
+    fn reads(self) -> bool {
+        matches!(self, Call::Query | Call::List | Call::AtSnapshot)
+    }
 }
 
 /// A store of which one call fails.
@@ -184,6 +189,12 @@ impl Start {
     fn open(&self, seed: u64) -> ObjectDisk {
         ObjectDisk::open(self.stores(), &self.params, &master(), &UUID, options(seed)).unwrap()
     }
+
+    /// The stores as they are now, in which the disk has these versions.
+    fn left(&self, model: &Model) -> Start {
+        let (data, book) = (self.data.copied(), self.book.copied());
+        Start { params: self.params, data, book, model: model.clone() }
+    }
 }
 
 /// What became of a run.
@@ -220,62 +231,99 @@ fn assert_allowed(disk: &ObjectDisk, model: &Model, what: &str) {
     }
 }
 
-/// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the one that failed.
-fn play(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<Call>) {
-    let (params, mut model) = (start.params, start.model.clone());
+/// Whether the disk may take no more writes after this call: not for one that was refused, and not for one that reads.
+fn may_stop(hit: Option<Call>, errno: i32) -> bool {
+    hit.is_some_and(|hit| !hit.reads() && !refuses(errno))
+}
+
+/// The error of one call.
+#[derive(Clone, Copy)]
+struct Failure {
+    nth: u64,
+    errno: i32,
+    /// A transaction that fails, and is not refused, has happened.
+    happens: bool,
+}
+
+/// Opens a disk of which one call fails.
+fn open_failing(
+    run: &Start,
+    calls: &Arc<Mutex<NthCall<Call>>>,
+    happens: bool,
+    seed: u64,
+) -> Result<ObjectDisk> {
+    let failing = |objects: &MemoryObjects| -> Arc<dyn ObjectStore> {
+        Arc::new(Failing { inner: objects.reopened(), calls: calls.clone(), happens })
+    };
+    let stores = Stores { data: failing(&run.data), book: failing(&run.book) };
+    ObjectDisk::open(stores, &run.params, &master(), &UUID, options(seed))
+}
+
+/// Plays the script with an error. Gives what became of it, the calls, and the one that failed.
+fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
+    let Failure { nth, errno, happens } = failure;
+    let (run, mut model) = (start.left(&start.model), start.model.clone());
     let calls = Arc::new(Mutex::new(NthCall::default()));
     calls.lock().fail(nth, errno);
-    let run = Start { params, data: start.data.copied(), book: start.book.copied(), model: model.clone() };
     let said = std::io::Error::from_raw_os_error(errno);
-    let what =
-        || format!("{:?} {:?}, call {nth}, {:?}: {said}", params.cipher, params.layout, calls.lock().hit());
-    let may_stop = !refuses(errno);
-    let open = |seed: u64| {
-        let failing = |objects: &MemoryObjects| -> Arc<dyn ObjectStore> {
-            let (inner, calls) = (objects.reopened(), calls.clone());
-            Arc::new(Failing { inner, calls, happens: nth.is_multiple_of(2) })
-        };
-        let stores = Stores { data: failing(&run.data), book: failing(&run.book) };
-        ObjectDisk::open(stores, &params, &master(), &UUID, options(seed))
-    };
-    let mut failed: Vec<String> = Vec::new();
-    let opened = open(21).or_else(|e| {
-        failed.push(e.to_string());
-        open(22)
+    let (cipher, layout) = (run.params.cipher, run.params.layout);
+    let hit = || calls.lock().hit();
+    let what = || format!("{cipher:?} {layout:?}, call {nth}, {:?}: {said}, happened: {happens}", hit());
+    let mut failed: Vec<Error> = Vec::new();
+    let opened = open_failing(&run, &calls, happens, 21).or_else(|e| {
+        failed.push(e);
+        open_failing(&run, &calls, happens, 22)
     });
     let disk = opened.unwrap_or_else(|e| panic!("{}, opened again: {e}", what()));
-    let mut stopped = false;
+    let (mut stopped, mut left) = (false, vec![]);
     for (op, stamp) in WORK.into_iter().zip(1000..) {
         let Err(e) = perform(&disk, op, stamp, &mut model) else { continue };
-        failed.push(e.to_string());
+        failed.push(e);
+        left.push(run.left(&model));
         // What failed is asked for once more.
         if let Err(e) = perform(&disk, op, stamp, &mut model) {
-            assert!(may_stop, "{}: one call was refused, and then everything: {e}", what());
+            assert!(may_stop(hit(), errno), "{}: one call failed, and then everything: {e}", what());
             stopped = true;
             break;
         }
     }
+    left.push(run.left(&model));
     match disk.close() {
         Ok(()) => {
-            assert!(!stopped || may_stop, "{}: closed as if nothing had been", what());
+            assert!(!stopped || may_stop(hit(), errno), "{}: closed as if nothing had been", what());
             model.flushed();
         }
         Err(e) => {
-            failed.push(e.to_string());
-            stopped |= may_stop;
+            failed.push(e);
+            stopped |= may_stop(hit(), errno);
         }
     }
     assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
+    let told = failed.first().is_none_or(|e| tells(e, errno, false));
+    assert!(told, "{}: the caller learns {:?}", what(), failed[0]);
     drop(disk);
-    let hit = calls.lock().hit();
     let count = calls.lock().calls();
-    assert_allowed(&run.open(31), &model, &what());
+    left.push(run.left(&model));
+    for left in left {
+        let disk = left.open(31);
+        assert_allowed(&disk, &left.model, &what());
+        disk.close().unwrap_or_else(|e| panic!("{}, closed again: {e}", what()));
+    }
     let end = match (stopped, failed.is_empty()) {
         (true, _) => End::Stopped,
         (false, true) => End::Unnoticed,
         (false, false) => End::Failed,
     };
-    (end, count, hit)
+    (end, count, hit())
+}
+
+/// Whether a transaction that fails has happened, as a sweep tries it. One that was refused has not.
+fn outcomes(all: bool, nth: u64, errno: i32) -> Vec<bool> {
+    match (refuses(errno), all) {
+        (true, _) => vec![false],
+        (false, true) => vec![false, true],
+        (false, false) => vec![nth.is_multiple_of(2)],
+    }
 }
 
 #[test]
@@ -283,26 +331,23 @@ fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flus
     let all = std::env::var_os("LACUNA_SWEEP").is_some();
     for sort in SORTS {
         let start = Start::new(plan(sort, BLOCKS));
-        let (end, calls, hit) = play(&start, 0, 0);
+        let (end, calls, hit) = play(&start, Failure { nth: 0, errno: 0, happens: false });
         assert_eq!((end, hit), (End::Unnoticed, None), "{sort:?}: nothing was to fail");
-        assert!((40..=MOST_CALLS).contains(&calls), "{sort:?}: {calls} calls");
-        let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, 0u64);
-        for nth in 1..=calls {
-            for (at, errno) in (0..).zip(SWEPT) {
-                if !all && !(nth * SWEPT.len() as u64 + at).is_multiple_of(SHARE) {
-                    continue;
-                }
-                let (end, _, hit) = play(&start, nth, errno);
+        assert!((40..1000).contains(&calls), "{sort:?}: {calls} calls");
+        let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, Digest::new());
+        for (nth, errno) in swept(calls, (!all).then_some(SHARE)) {
+            for happens in outcomes(all, nth, errno) {
+                let (end, _, hit) = play(&start, Failure { nth, errno, happens });
                 assert!(hit.is_some(), "{sort:?}: call {nth} never came");
                 ends[end as usize] += 1;
                 runs += 1;
-                let word = nth << 16 | (errno as u64) << 8 | end as u64;
-                digest = (digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                [nth, errno as u64, end as u64].into_iter().for_each(|word| digest.word(word));
             }
         }
         let [unnoticed, failed, stopped] = ends;
         println!(
-            "{sort:?}: {calls} calls, {runs} runs: {unnoticed} unnoticed, {failed} failed, {stopped} stopped, digest {digest:016x}"
+            "{sort:?}: {calls} calls, {runs} runs: {unnoticed} unnoticed, {failed} failed, {stopped} stopped, digest {:016x}",
+            digest.0
         );
         assert!(failed > 0 && stopped > 0, "{sort:?}: {ends:?}");
     }

@@ -7,7 +7,7 @@ use fixture::*;
 use lacuna_contracts::Result;
 use lacuna_contracts::{BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, Transaction};
+use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, SnapshotId, Transaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, SnapshotState, Stores, list_snapshots};
 use std::sync::{Arc, Mutex};
 
@@ -382,6 +382,56 @@ fn a_rollback_makes_nothing_good_that_it_did_not_compare() {
             let report = scene.open().check(|_| Ok(()), |_| ()).unwrap();
             assert_eq!(report.bad, 1024, "{layout:?}, gone: {gone}");
         }
+    }
+}
+
+/// A store that lists nothing.
+struct Unlisted(Arc<dyn ObjectStore>);
+
+impl ObjectStore for Unlisted {
+    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+        self.0.apply(batch)
+    }
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        self.0.query(batch)
+    }
+    fn object_limit(&self) -> u64 {
+        self.0.object_limit()
+    }
+    fn has_keys(&self) -> bool {
+        self.0.has_keys()
+    }
+    fn list(&self) -> Result<Vec<u64>> {
+        Ok(vec![])
+    }
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.0.create_snapshot()
+    }
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.0.remove_snapshot(id)
+    }
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.0.set_snapshots(ids)
+    }
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        self.0.roll_back(object, id)
+    }
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        Ok(Arc::new(Unlisted(self.0.at_snapshot(id)?)))
+    }
+}
+
+/// With a cipher that authenticates no list is believed: what the version table counts is rolled back.
+#[test]
+fn an_object_that_is_not_listed_is_rolled_back() {
+    for layout in ObjectLayout::ALL {
+        let scene = scene(Cipher::Gcm, layout);
+        let data = Arc::new(Unlisted(Arc::new(scene.data.reopened())));
+        let disk = scene.open_with(Stores { data, book: Arc::new(scene.book.reopened()) }, |_| ()).unwrap();
+        disk.rollback("first").unwrap();
+        disk.close().unwrap();
+        drop(disk);
+        assert_state(&scene.open(), 0);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What two snapshots of a disk in a pool tell a reader of the pool, and what can be made of them (Harnik et al.,
-//! sections 1 and 2): which parts of a block changed, and whether old and new can be spliced.
+//! sections 1 and 2): which parts of a block changed, and whether old and new can be spliced, also where a splice shows at some
+//! queries alone.
 
 mod fixture;
 
@@ -21,6 +22,7 @@ const AROUND: Range<u64> = 0..12;
 /// A disk whose block held each of some versions when a snapshot was made, and what the adversary saw of it there.
 struct History {
     scene: Scene,
+    versions: Vec<Vec<u8>>,
     /// Ciphertext and metadata of the block at each snapshot.
     seen: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -35,7 +37,7 @@ fn history(cipher: Cipher, layout: ObjectLayout, versions: &[Vec<u8>]) -> Histor
         disk.close().unwrap();
     }
     let seen = list_snapshots(&*scene.book).unwrap().into_iter().map(|s| see(&scene, s.data_id)).collect();
-    History { scene, seen }
+    History { scene, versions: versions.to_vec(), seen }
 }
 
 /// Ciphertext and metadata of the block, as the store gives them to anybody.
@@ -112,7 +114,22 @@ impl History {
                 Err(error) => assert!(scene.params.binds_entries(), "block {block}: {error}"),
             }
         }
+        self.read_over_lies(&scene);
         read(&disk, BLOCK)
+    }
+
+    /// Reads the disk from a store that answers some queries as if nothing had been changed in it. With a cipher that authenticates a
+    /// block is one that was there; with the others it is no other block's.
+    fn read_over_lies(&self, changed: &Scene) {
+        let Ok(disk) = changed.open_over_lies(&self.scene, false) else { return };
+        for block in AROUND {
+            let Ok(data) = read(&disk, block) else { continue };
+            let made = data == content(block, 1000 + block) || data == content(block, 0);
+            let own = made || (block == BLOCK && self.versions.contains(&data));
+            let is_others = |other: u64| other != block && data == content(other, 1000 + other);
+            let authenticated = changed.params.cipher.authenticates();
+            assert!(own || !authenticated && !AROUND.clone().any(is_others), "block {block}");
+        }
     }
 
     /// The second version with every other unit of the first.
