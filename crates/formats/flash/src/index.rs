@@ -179,6 +179,12 @@ impl Index {
         }
     }
 
+    /// Has the pages of these blocks stay in the cache until they are written, so that to change where the blocks lie reads nothing.
+    pub(crate) fn keep(&self, blocks: impl Iterator<Item = u32>) -> Result<()> {
+        let pages: BTreeSet<u32> = blocks.map(|block| page_of(block).0).collect();
+        pages.into_iter().try_for_each(|page| self.touch(page))
+    }
+
     /// The root, for a checkpoint. No page is dirty.
     pub(crate) fn root(&self) -> Vec<u64> {
         self.state.lock().root.iter().map(|place| Place::pack(*place)).collect()

@@ -404,7 +404,7 @@ impl Keys {
         let pages = self.block_pages();
         let leb = self.layout.leb_of_keys(KeyBlock(number / pages));
         let bytes = memory.expose_mut();
-        self.flash.read(leb, number % pages * self.layout.page, bytes)?;
+        self.flash.read(leb, number % pages * self.layout.page, bytes).map_err(Error::of_read)?;
         // No page of keys is like this. Flash gives a page like this that it cannot read or that is erased, and keys that
         // are made of it must never take the place of the real ones.
         if bytes.iter().all(|byte| *byte == bytes[0]) {

@@ -272,7 +272,7 @@ impl Log {
         if end > u64::from(self.layout.leb_len) {
             return Err(damaged(format!("unit {}", at.0)));
         }
-        self.flash.read(Leb(leb), unit * self.layout.unit, out)
+        self.flash.read(Leb(leb), unit * self.layout.unit, out).map_err(Error::of_read)
     }
 
     /// All groups of a block from its first unit on, with the units where their headers lie, as far as there are any.

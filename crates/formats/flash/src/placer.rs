@@ -4,8 +4,9 @@
 //! 1. The index names a node only when it is in the log; the key of what it replaces is deleted only then.
 //! 2. A key is assigned from a fresh block, and a block is fresh only when the log says that it was renewed.
 //! 3. The log has room: the callers see to it.
-//! 4. A call that the flash refuses ([`lacuna_contracts::Kind::is_refusal`]) leaves everything as it was, and its error stays a refusal: the writer
-//!    goes on. What fails once the log has a group is none, for index and keys do not fit the log then.
+//! 4. A call that the flash refuses, and a read that fails, leaves everything as it was, and its error says so
+//!    ([`lacuna_contracts::Error::changed_nothing`]): the writer goes on. What fails once the log has a group says otherwise, for index and
+//!    keys do not fit the log then; so all that is read is read before ([`Index::keep`]).
 
 use crate::assignment::Lifetime;
 use crate::buffer::Plain;
@@ -85,6 +86,7 @@ impl Placer {
         self.keys.take_back(keys.drain(room.min(keys.len())..));
         let blocks = &blocks[..keys.len()];
         let replaced = self.index.places(blocks.iter().map(|(block, _)| *block))?;
+        self.index.keep(blocks.iter().map(|(block, _)| *block))?;
         let fetched = self.keys.fetch(keys)?;
         let (mut bytes, header) = self.log.group_memory(blocks.len());
         let nodes = bytes[header..].chunks_exact_mut(BLOCK_SIZE);
@@ -110,6 +112,7 @@ impl Placer {
         }
         let entries =
             live.iter().map(|node| NodeEntry { replaced: Some(node.place), ..node.entry }).collect();
+        self.index.keep(live.iter().filter_map(|node| node.entry.target.block()))?;
         let group = self.log.append(Content::Nodes(entries), bytes)?;
         let to = |(ordinal, node): (u8, &Live)| {
             Some((node.entry.target.block()?, Place { group, ordinal, key: node.place.key }))
@@ -153,6 +156,7 @@ impl Placer {
     /// Makes blocks holes, durably.
     pub(crate) fn discard(&self, discarded: &[Discarded]) -> Result<()> {
         for part in discarded.chunks(most_records(self.layout.unit)) {
+            self.index.keep(part.iter().map(|entry| entry.block))?;
             self.record(Content::Discard(part.to_vec()))?;
             let old = part.iter().map(|entry| self.index.set(entry.block, None));
             self.delete(&old.collect::<Result<Vec<_>>>().map_err(Error::of_sync)?)?;

@@ -115,7 +115,8 @@ impl Purger {
                 self.keys.drained();
                 return Ok(purged);
             }
-            // The flash tells of these copies once for each opening: what is refused here is not made good by another purge.
+            // The flash tells of these copies once for each opening: what is refused here, or cannot be read, is not made good by another
+            // purge.
             purged.rewritten += self.replace_tainted(&copies, caller).map_err(Error::of_sync)?;
         }
         Err(self.incomplete("blocks of keys that go bad with their contents, one after the other"))

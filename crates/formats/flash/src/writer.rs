@@ -89,14 +89,14 @@ impl Writer {
         }
     }
 
-    /// Takes the turn. What fails, or panics, under it ends all writing, unless the flash refused a call and everything is as it was
-    /// before that.
+    /// Takes the turn. What fails, or panics, under it ends all writing, unless the flash refused a call, or a read failed, and everything is
+    /// as it was before that.
     fn with_turn<R>(&self, f: impl FnOnce(&mut Turn) -> Result<R>) -> Result<R> {
         let mut turn: MutexGuard<'_, Turn> = self.turn.lock();
         self.health.check()?;
         let _guard = OnPanic::new(|| drop(self.health.fail(defect())));
         let began = self.account.now();
-        let done = f(&mut turn).map_err(|e| if is_refusal(&e) { e } else { self.health.fail(e) });
+        let done = f(&mut turn).map_err(|e| if changed_nothing(&e) { e } else { self.health.fail(e) });
         self.account.settle(began, || self.recoverable() == 0);
         done
     }
@@ -181,8 +181,8 @@ impl Writer {
 
     /// Ends the epoch: when this returns, nothing that was deleted before the call can be read from the flash by anybody.
     ///
-    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause; no more is written then, unless the flash refused a call: another purge
-    /// may be complete.
+    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause; no more is written then, unless the flash refused a call or a read failed:
+    /// another purge may be complete.
     pub(crate) fn purge(&self) -> Result<Purged> {
         self.with_turn(|turn| self.purge_in(turn)).map_err(|e| self.incomplete(e))
     }
@@ -257,7 +257,7 @@ impl Writer {
     }
 
     /// Finishes a purge that was cut, at an opening. A failure ends all writing, and every later call that writes says so: the disk is
-    /// still there for reading. After a refusal the purge is still wanted, and the next one finishes it.
+    /// still there for reading. After a refusal, or a read that failed, the purge is still wanted, and the next one finishes it.
     pub(crate) fn finish_purge(&self) -> Purged {
         self.purge().unwrap_or_default()
     }
@@ -338,11 +338,11 @@ impl Writer {
     }
 }
 
-/// Whether the flash refused a call, be it one of a purge.
-fn is_refusal(e: &Error) -> bool {
+/// Whether the flash refused a call, or a read failed, be it in a purge.
+fn changed_nothing(e: &Error) -> bool {
     let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<Error>());
-    let of_purge = e.kind() == Kind::PurgeIncomplete && cause.is_some_and(is_refusal);
-    e.kind().is_refusal() || of_purge
+    let of_purge = e.kind() == Kind::PurgeIncomplete && cause.is_some_and(changed_nothing);
+    e.changed_nothing() || of_purge
 }
 
 /// What a purge asks for while its caller has the turn.

@@ -1,23 +1,23 @@
-//! Each error of the system at each call of the flash, between the opening of a disk and its close. A call that is refused fails one
-//! request, a purge among them, and everything goes on. After an error of the flash, or of a sync, the disk takes no more writes. What
-//! was flushed is there when it is opened again, and no key encrypts what it should not.
+//! Each error of the system at each call of the flash, between the opening of a disk and its close. A call that is refused, or one that reads
+//! and fails, fails one request, a purge among them, and everything goes on. After another error of the flash, or of a sync, the disk takes
+//! no more writes. What was flushed is there when it is opened again, also if the power goes before it is closed, and no key encrypts what
+//! it should not. What the caller is told is the error of the call.
 //!
-//! `LACUNA_SWEEP` asks for every error at every call.
+//! What the chip itself reads, to do what it was told, is no call of the flash, and a part of that other call. `LACUNA_SWEEP` asks for
+//! every error at every call.
 
 mod fixture;
 
 use fixture::{Bed, master, random};
-use lacuna_contracts::{BlockAddr, Disk, Result};
+use lacuna_contracts::{BlockAddr, Disk, Error, Result};
 use lacuna_flash::{FlashDisk, OpenOptions};
 use lacuna_nand::{Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased};
 use lacuna_sim::versions::{Model, run};
-use lacuna_sim::{NthCall, SWEPT, refuses};
+use lacuna_sim::{Digest, NthCall, refuses, swept, tells};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Calls among which each is made to fail.
-const MOST_CALLS: u64 = 400;
 /// Calls after which the script comes to its end.
 const ENOUGH: u64 = 240;
 /// One in this many pairs of a call and an error is tried, unless all are asked for.
@@ -60,6 +60,12 @@ enum Call {
     IsMapped,
     Drain,
     Sync,
+}
+
+impl Call {
+    fn reads(self) -> bool {
+        matches!(self, Call::Read | Call::IsMapped)
+    }
 }
 
 /// Flash of which one call fails, and does nothing.
@@ -173,6 +179,11 @@ fn reopen(mut bed: Bed, model: &Model, what: &str) {
     assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
 }
 
+/// Whether the disk may take no more writes after this call: not for one that was refused, and not for one that reads.
+fn may_stop(hit: Option<Call>, errno: i32) -> bool {
+    hit.is_some_and(|hit| hit == Call::Sync || !(hit.reads() || refuses(errno)))
+}
+
 /// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the one that failed.
 fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<Call>) {
     let (bed, mut model) = (bed.copied(), model.clone());
@@ -182,14 +193,14 @@ fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<
     flash.calls.lock().fail(nth, errno);
     let said = std::io::Error::from_raw_os_error(errno);
     let what = || format!("call {nth}, {:?}: {said}", flash.hit());
-    let may_stop = || !refuses(errno) || flash.hit() == Some(Call::Sync);
+    let may_stop = || may_stop(flash.hit(), errno);
     let open = |seed: u64| {
         let options = OpenOptions { random: random(seed), ..bed.options() };
         FlashDisk::open(flash.clone(), &bed.params, &master(), &options)
     };
-    let mut failed: Vec<String> = Vec::new();
+    let mut failed: Vec<Error> = Vec::new();
     let opened = open(41).or_else(|e| {
-        failed.push(e.to_string());
+        failed.push(e);
         open(42)
     });
     let disk = opened.unwrap_or_else(|e| panic!("{}, opened again: {e}", what()));
@@ -198,10 +209,10 @@ fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<
     let mut stopped = false;
     for (op, stamp) in script.zip(1000..) {
         let Err(e) = perform(&disk, op, stamp, &mut model) else { continue };
-        failed.push(e.to_string());
+        failed.push(e);
         // What failed is asked for once more.
         if let Err(e) = perform(&disk, op, stamp, &mut model) {
-            assert!(may_stop(), "{}: one call was refused, and then everything: {e}", what());
+            assert!(may_stop(), "{}: one call failed, and then everything: {e}", what());
             stopped = true;
             break;
         }
@@ -217,11 +228,13 @@ fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<
             model.flushed();
         }
         Err(e) => {
-            failed.push(e.to_string());
+            failed.push(e);
             stopped |= may_stop();
         }
     }
     assert!(stopped || failed.len() <= 1, "{}: more than one request failed: {failed:?}", what());
+    let told = failed.first().is_none_or(|e| tells(e, errno, flash.hit() == Some(Call::Sync)));
+    assert!(told, "{}: the caller learns {:?}", what(), failed[0]);
     let (hit, calls) = (flash.hit(), flash.calls());
     drop(disk);
     reopen(bed.copied(), &model, &what());
@@ -240,23 +253,18 @@ fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flus
     let (end, calls, hit) = play(&start, 0, 0);
     assert_eq!((end, hit), (End::Unnoticed, None), "nothing was to fail");
     assert!(calls >= 40, "{calls} calls");
-    let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, 0u64);
-    for nth in 1..=calls.min(MOST_CALLS) {
-        for (at, errno) in (0..).zip(SWEPT) {
-            if !all && !(nth * SWEPT.len() as u64 + at).is_multiple_of(SHARE) {
-                continue;
-            }
-            let (end, _, hit) = play(&start, nth, errno);
-            assert!(hit.is_some(), "call {nth} never came");
-            ends[end as usize] += 1;
-            runs += 1;
-            let word = nth << 16 | (errno as u64) << 8 | end as u64;
-            digest = (digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        }
+    let (mut ends, mut runs, mut digest) = ([0u64; 3], 0, Digest::new());
+    for (nth, errno) in swept(calls, (!all).then_some(SHARE)) {
+        let (end, _, hit) = play(&start, nth, errno);
+        assert!(hit.is_some(), "call {nth} never came");
+        ends[end as usize] += 1;
+        runs += 1;
+        [nth, errno as u64, end as u64].into_iter().for_each(|word| digest.word(word));
     }
     let [unnoticed, failed, stopped] = ends;
     println!(
-        "flash: {calls} calls, {runs} runs: {unnoticed} unnoticed, {failed} failed, {stopped} stopped, digest {digest:016x}"
+        "flash: {calls} calls, {runs} runs: {unnoticed} unnoticed, {failed} failed, {stopped} stopped, digest {:016x}",
+        digest.0
     );
     assert!(failed > 0 && stopped > 0, "{ends:?}");
 }

@@ -71,7 +71,7 @@ fn whatever_reads_nothing_is_lost_and_nothing_comes_back() {
     let blocks = disk.blocks();
     disk.write(BlockAddr(0), &run(0, blocks, 1)).unwrap();
     disk.close().unwrap();
-    let (mut collecting, mut purging) = (0, 0);
+    let (mut failed, mut collecting, mut purging, mut stopped) = (0, 0, 0, 0);
     for nth in (1..).step_by(3) {
         let mut bed = full.copied();
         let mut model = Model::new(format!("read {nth}"), blocks);
@@ -83,9 +83,11 @@ fn whatever_reads_nothing_is_lost_and_nothing_comes_back() {
         let fired = bed.faults.fired() > 0;
         bed.faults.heal();
         if let Err(e) = &done {
+            failed += 1;
             collecting += u64::from(e.to_string().contains("garbage collection"));
             purging += u64::from(e.kind() == Kind::PurgeIncomplete);
-            assert!(disk.close().is_err());
+            // What the chip reads to do what it was told is a part of that.
+            stopped += u64::from(disk.close().is_err());
         }
         drop(disk);
         let disk = bed.open();
@@ -99,8 +101,27 @@ fn whatever_reads_nothing_is_lost_and_nothing_comes_back() {
             break;
         }
     }
-    println!("{collecting} failed in garbage collection, {purging} in a purge");
-    assert!(collecting > 0 && purging > 0);
+    println!(
+        "{failed} failed, {collecting} in garbage collection, {purging} in a purge; {stopped} ended all writing"
+    );
+    assert!(collecting > 0 && purging > 0 && stopped < failed);
+}
+
+#[test]
+fn a_purge_that_could_not_read_is_complete_when_it_is_asked_for_again() {
+    let mut bed = Bed::small(4);
+    let disk = bed.open();
+    for stamp in 1..3 {
+        disk.write(BlockAddr(0), &run(0, 9, stamp)).unwrap();
+        disk.flush().unwrap();
+    }
+    bed.faults.add(Fault::FailFrom { op: OpKind::Read, nth: 1, error: Kind::Io });
+    assert_eq!(disk.purge().unwrap_err().kind(), Kind::PurgeIncomplete);
+    assert!(disk.recoverable() >= 9 && disk.forgetting().purges == 0);
+    bed.faults.heal();
+    disk.purge().unwrap();
+    assert_eq!(disk.recoverable(), 0);
+    disk.close().unwrap();
 }
 
 #[test]
