@@ -22,7 +22,8 @@ pub(crate) enum State {
 ///
 /// A method that changes it writes US only where all changes before are complete. So it can go on being used after an error of kind
 /// [`Kind::NoSpace`]: of `write`, the first blocks are then the new ones; of `punch` and `resize`, some blocks are holes.
-/// Removing pages needs no space. After an error of another kind than that and [`Kind::Corrupt`] it is of no use.
+/// Removing pages needs no space. After an error of another kind than that and [`Kind::Corrupt`] it is of no use, unless `write` says
+/// that nothing was changed ([`Error::changed_nothing`]): then the first blocks are the new ones as well.
 pub(crate) trait Body: Send + Sync {
     fn set_budget(&mut self, budget: Budget);
 
@@ -88,6 +89,12 @@ pub(crate) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R
     let result = work(&mut buffer[..len]);
     BUFFER.set(buffer);
     result
+}
+
+/// The error of a step that may have left a file half changed: where it is one of a read, it ends the use of the file like any other that
+/// is no refusal.
+pub(crate) fn half_done(e: Error) -> Error {
+    if e.kind().is_refusal() { e } else { e.of_sync() }
 }
 
 /// Refuses runs that are no whole blocks, or end after the last block there can be.

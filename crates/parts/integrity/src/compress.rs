@@ -4,6 +4,7 @@
 //! A packed block is: bytes of the block that were compressed (u16) | bytes they became (u16) | the compressed bytes |
 //! the rest of the block as it is | zeros up to the end of the room. Numbers are little-endian.
 
+use lacuna_contracts::wipe;
 use std::cell::RefCell;
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
@@ -17,7 +18,7 @@ const PREFIXES: [usize; 2] = [512, 2048];
 /// The largest block that is packed: its length fits the header.
 const LARGEST_PACKED: usize = 32 * 1024;
 
-/// What compressing needs again and again: the compressor's table and room for its output.
+/// What compressing needs again and again: the compressor's table and room for its output, which is wiped after each use.
 struct Scratch {
     table: CompressTable,
     output: Vec<u8>,
@@ -40,25 +41,41 @@ pub fn compress(block: &[u8], out: &mut [u8], save: usize) -> Option<usize> {
 }
 
 fn compress_prefix(block: &[u8], prefix: usize, out: &mut [u8], save: usize) -> Option<usize> {
-    let (head, rest) = block.split_at(prefix);
     SCRATCH.with_borrow_mut(|Scratch { table, output }| {
-        let most = get_maximum_output_size(head.len());
+        let most = get_maximum_output_size(prefix);
         if output.len() < most {
             output.resize(most, 0);
         }
-        let compressed = compress_into_with_table(head, output, table).ok()?;
-        if compressed + save > prefix {
-            return None;
-        }
-        let used = PACKED_HEADER + compressed + rest.len();
-        let (packed, padding) = out.split_at_mut_checked(used)?;
-        packed[..2].copy_from_slice(&(prefix as u16).to_le_bytes());
-        packed[2..PACKED_HEADER].copy_from_slice(&(compressed as u16).to_le_bytes());
-        packed[PACKED_HEADER..][..compressed].copy_from_slice(&output[..compressed]);
-        packed[PACKED_HEADER + compressed..].copy_from_slice(rest);
-        padding.fill(0);
-        Some(used)
+        let output = &mut output[..most];
+        let used = pack(block, prefix, output, table, out, save);
+        // Compressed or not, these are pieces of the block.
+        wipe(output);
+        used
     })
+}
+
+/// Compresses the prefix of a block into `output`, and packs it with the rest into `out`.
+fn pack(
+    block: &[u8],
+    prefix: usize,
+    output: &mut [u8],
+    table: &mut CompressTable,
+    out: &mut [u8],
+    save: usize,
+) -> Option<usize> {
+    let (head, rest) = block.split_at(prefix);
+    let compressed = compress_into_with_table(head, output, table).ok()?;
+    if compressed + save > prefix {
+        return None;
+    }
+    let used = PACKED_HEADER + compressed + rest.len();
+    let (packed, padding) = out.split_at_mut_checked(used)?;
+    packed[..2].copy_from_slice(&(prefix as u16).to_le_bytes());
+    packed[2..PACKED_HEADER].copy_from_slice(&(compressed as u16).to_le_bytes());
+    packed[PACKED_HEADER..][..compressed].copy_from_slice(&output[..compressed]);
+    packed[PACKED_HEADER + compressed..].copy_from_slice(rest);
+    padding.fill(0);
+    Some(used)
 }
 
 /// Unpacks what [`compress`] made of a block of `block.len()` bytes. `None`, and anything in `block`, if `packed` is not such
@@ -75,4 +92,21 @@ pub fn decompress(packed: &[u8], block: &mut [u8]) -> Option<()> {
     }
     rest.copy_from_slice(raw);
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_sim::Rng;
+
+    #[test]
+    fn nothing_of_a_block_stays_in_the_memory_of_the_thread() {
+        let mut out = [0; 4096];
+        let text: Vec<u8> = b"the same words again ".iter().copied().cycle().take(4096).collect();
+        assert!(compress(&text, &mut out, 20).is_some());
+        assert!(compress(&Rng::new(1).bytes(4096), &mut out, 20).is_none());
+        SCRATCH.with_borrow(|Scratch { output, .. }| {
+            assert!(!output.is_empty() && output.iter().all(|byte| *byte == 0));
+        });
+    }
 }

@@ -10,7 +10,7 @@ use crate::file::{ProtectedFile, Rewriting, Under};
 use crate::scheme::{Choice, Scheme};
 use crate::schemes::new_body;
 use crate::untrusted::Untrusted;
-use lacuna_contracts::{Kind, Result};
+use lacuna_contracts::{Kind, Plain, Result};
 
 /// Blocks that one call of [`ProtectedFile::convert_if_better`] converts.
 const STEP: u64 = 1024;
@@ -99,7 +99,7 @@ impl ProtectedFile {
 
     /// Converts up to [`STEP`] more blocks. What does not verify fails from then on as it did before.
     fn settle(&mut self, us: &dyn Untrusted) -> Result<()> {
-        let mut buffer = vec![0; RUN as usize * self.block_size];
+        let mut buffer = Plain::new(vec![0u8; RUN as usize * self.block_size]);
         let mut left = STEP;
         while left > 0 {
             let Some(mut under) = self.under.take() else { return Ok(()) };
@@ -203,7 +203,7 @@ impl ProtectedFile {
 
     /// Writes up to [`STEP`] more blocks anew, in one pass, so that they share one counter. Blocks that fail stay as they are.
     fn rewrite(&mut self, us: &dyn Untrusted) -> Result<()> {
-        let mut buffer = vec![0; RUN as usize * self.block_size];
+        let mut buffer = Plain::new(vec![0u8; RUN as usize * self.block_size]);
         let mut left = STEP;
         while left > 0 && self.rewriting.next < self.blocks() {
             let block = self.rewriting.next;

@@ -1,6 +1,6 @@
 //! `ProtectedFile`: one file of any scheme, as `vault` uses it.
 
-use crate::body::{Body, DISPERSED, MOST_BLOCKS, State, at, check_end, check_run, zero_from};
+use crate::body::{Body, DISPERSED, MOST_BLOCKS, State, at, check_end, check_run, half_done, zero_from};
 use crate::counter::{Counter, Pass, Session};
 use crate::failed::Checked;
 use crate::keys::FileKeys;
@@ -34,7 +34,8 @@ pub struct Usage {
 ///
 /// A file that was changed and dropped without a commit must not be opened again in the same session: TS would not know the passes
 /// that were used. After an error of a method that changes it, the file goes on if the kind is [`Kind::Corrupt`], [`Kind::Usage`] or
-/// a refusal ([`Kind::is_refusal`]). Any other error ends its use: it then refuses everything, and is to be opened again in another session.
+/// a refusal ([`Kind::is_refusal`]), or if a read failed before [`ProtectedFile::update`] had changed anything
+/// ([`Error::changed_nothing`]). Any other error ends its use: it then refuses everything, and is to be opened again in another session.
 pub struct ProtectedFile {
     pub(crate) keys: Arc<FileKeys>,
     pub(crate) block_size: usize,
@@ -208,12 +209,13 @@ impl ProtectedFile {
 
     /// Writes a run of whole blocks. Writes past the end append, with holes between.
     /// Errors: [`Kind::Corrupt`] where US does not verify: the blocks are then the old ones, the new ones or fail.
-    /// [`Kind::NoSpace`] if US is full: some blocks are then the new ones, from the first on, and the file goes on.
+    /// [`Kind::NoSpace`] if US is full: some blocks are then the new ones, from the first on, and the file goes on. So it does where US
+    /// cannot be read, as long as that is noticed before the blocks at hand are changed.
     pub fn update(&mut self, us: &dyn Untrusted, first: u64, plain: &[u8]) -> Result<()> {
         if check_run(self.block_size, first, plain.len())? == 0 {
             return Ok(());
         }
-        self.change(|file| {
+        self.try_change(|file| {
             if file.choice == Choice::Auto {
                 file.nature.wrote(plain, file.block_size);
             }
@@ -360,12 +362,18 @@ impl ProtectedFile {
     }
 
     /// Does what changes the file. After an error that may have left it half changed, it refuses everything. US is written only
-    /// where all that was changed before is complete, so what is refused for want of space leaves a file that can be used.
+    /// where all that was changed before is complete, so what is refused for want of space leaves a file that can be used. Where a read
+    /// of US fails, something may have been changed before.
     pub(crate) fn change<R>(&mut self, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        self.try_change(|file| what(file).map_err(half_done))
+    }
+
+    /// The same, of what says itself whether anything was changed before a read failed.
+    fn try_change<R>(&mut self, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         self.whole()?;
         self.dirty = true;
         let result = what(self).inspect_err(|e| {
-            let passes = e.kind().is_refusal() || matches!(e.kind(), Kind::Corrupt | Kind::Usage);
+            let passes = e.changed_nothing() || matches!(e.kind(), Kind::Corrupt | Kind::Usage);
             self.broken = !passes;
         });
         self.bound();

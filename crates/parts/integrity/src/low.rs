@@ -9,7 +9,7 @@ use crate::compress::{PACKED_HEADER, compress, decompress};
 use crate::counter::{Counter, Session};
 use crate::entropy::is_random_looking;
 use crate::keys::{FileKeys, Tag, tag_counter, wide_tweak};
-use lacuna_contracts::Result;
+use lacuna_contracts::{Plain, Result};
 use lacuna_crypto::GcmKey;
 use std::sync::Arc;
 
@@ -144,7 +144,7 @@ impl Low for CompLow {
         to: &mut [u8],
     ) -> Result<bool> {
         let (text, tag) = to.split_last_chunk_mut::<16>().expect("a block is longer than a tag");
-        let mut packed = [0; MOST_BLOCK_SIZE];
+        let mut packed = Plain::new([0u8; MOST_BLOCK_SIZE]);
         let packed = &mut packed[..text.len()];
         if compress(from, packed, SAVED).is_none() {
             return Ok(false);
@@ -156,7 +156,7 @@ impl Low for CompLow {
 
     fn open(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> Result<bool> {
         let (text, tag) = bytes.split_last_chunk::<16>().expect("a block is longer than a tag");
-        let mut packed = [0; MOST_BLOCK_SIZE];
+        let mut packed = Plain::new([0u8; MOST_BLOCK_SIZE]);
         let packed = &mut packed[..text.len()];
         let (index, counter) = bound(block, counter);
         let (siv, data) = (ciphers.keys.siv(), inner_data(index));

@@ -3,7 +3,7 @@
 //! The paper hashes index and content; here the tag is a keyed hash that binds the write counter as well. A leaf of zeros is a hole.
 
 use crate::ablation::{Check, enforced};
-use crate::body::{BATCH, Body, State, at, batch_blocks, with_buffer};
+use crate::body::{BATCH, Body, State, at, batch_blocks, half_done, with_buffer};
 use crate::counter::{Counter, Pass};
 use crate::failed::Checked;
 use crate::keys::{FileKeys, Tag};
@@ -142,6 +142,7 @@ impl Body for Mt {
             self.relieve(us)?;
             // Before anything changes: a tree that does not verify leaves the file as it is.
             self.prepare(us, start, count as u64, &run)?;
+            self.counters.prepare(us, start, count as u64)?;
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
                     let counter = pass.write(start, count as u64)?;
@@ -151,8 +152,9 @@ impl Body for Mt {
                     }
                 }
             })?;
-            self.tree.set(us, start, &tags[..count])?;
-            self.counters.set(us, start, count as u64, counter)?;
+            // The blocks are the new ones by now.
+            self.tree.set(us, start, &tags[..count]).map_err(half_done)?;
+            self.counters.set(us, start, count as u64, counter).map_err(half_done)?;
         }
         Ok(())
     }

@@ -78,6 +78,11 @@ impl MtCounters {
         Ok(())
     }
 
+    /// Reads what [`MtCounters::set`] of these blocks needs, so that it reads nothing if it comes next.
+    pub(crate) fn prepare(&self, us: &dyn Untrusted, first: u64, count: u64) -> Result<()> {
+        if self.frozen { self.get(us, first, &mut vec![Counter::HOLE; count as usize]) } else { Ok(()) }
+    }
+
     pub(crate) fn set(&mut self, us: &dyn Untrusted, first: u64, count: u64, counter: Counter) -> Result<()> {
         if self.frozen && first == 0 && count >= self.base.blocks() {
             for page in 0..self.base.blocks().div_ceil(PAGE_BLOCKS) {

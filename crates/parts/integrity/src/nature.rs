@@ -10,7 +10,7 @@ use crate::compress::compress;
 use crate::entropy::is_random_looking;
 use crate::low::{MOST_BLOCK_SIZE, SAVED};
 use crate::scheme::Scheme;
-use lacuna_contracts::Record;
+use lacuna_contracts::{Plain, Record};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One block in so many that are written is looked at: compressing it takes as long as encrypting eight.
@@ -92,7 +92,7 @@ impl Nature {
             self.random /= 2;
             self.incompressible /= 2;
         }
-        let mut packed = [0; MOST_BLOCK_SIZE];
+        let mut packed = Plain::new([0u8; MOST_BLOCK_SIZE]);
         let packed = &mut packed[..block.len() - size_of::<crate::keys::Tag>()];
         self.samples += 1;
         self.random += u16::from(is_random_looking(block));

@@ -7,7 +7,7 @@
 
 use crate::ablation::{Check, enforced};
 use crate::auth_counters::{AuthCounters, CounterState, MOST_INTERVALS, ROOM};
-use crate::body::{BATCH, Body, MOST_BLOCKS, State, at, batch_blocks, with_buffer};
+use crate::body::{BATCH, Body, MOST_BLOCKS, State, at, batch_blocks, half_done, with_buffer};
 use crate::counter::{Counter, Pass};
 use crate::failed::Checked;
 use crate::keys::{FileKeys, Tag};
@@ -110,6 +110,16 @@ impl<L: Low> Selective<L> {
             }
         }
         Ok(true)
+    }
+
+    /// Reads what every write of these blocks needs, before any is written. Which pages of RTree and RArr it needs the new tags decide.
+    fn prepare(&self, us: &dyn Untrusted, first: u64, count: usize) -> Result<()> {
+        self.counters.get(us)?;
+        if self.tree.leaves() == 0 {
+            return Ok(());
+        }
+        let mut positions = [[0; 8]; BATCH];
+        self.position.get(us, first, &mut positions[..count])
     }
 
     /// Brings RTree and RArr in line with blocks from `first` on that were written: tags of those that need a leaf.
@@ -297,6 +307,7 @@ impl<L: Low> Body for Selective<L> {
         for (start, part) in (first..).step_by(batch).zip(plain.chunks(batch * self.block_size)) {
             let count = part.len() / self.block_size;
             self.relieve(us)?;
+            self.prepare(us, start, count)?;
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
                     let counter = L::counter(pass.write(start, count as u64)?);
@@ -306,8 +317,9 @@ impl<L: Low> Body for Selective<L> {
                     }
                 }
             })?;
-            self.place(us, start, &tags[..count])?;
-            self.counters.set(us, start, count as u64, counter)?;
+            // The blocks are the new ones by now.
+            self.place(us, start, &tags[..count]).map_err(half_done)?;
+            self.counters.set(us, start, count as u64, counter).map_err(half_done)?;
         }
         Ok(())
     }

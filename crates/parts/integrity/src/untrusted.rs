@@ -32,7 +32,8 @@ impl Part {
 pub trait Untrusted: Send + Sync {
     /// Reads whole encrypted blocks. Past the end of what was written: zeros.
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()>;
-    /// Writes whole encrypted blocks. A refusal ([`lacuna_contracts::Kind::is_refusal`]) has changed none of them.
+    /// Writes whole encrypted blocks. An error that says so ([`lacuna_contracts::Error::changed_nothing`]), as a refusal does, has changed
+    /// none of them.
     fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()>;
     /// Reads a page, at most [`PART_PAGE`] bytes. `None` if it was never written or was removed.
     fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>>;

@@ -1,0 +1,122 @@
+//! Untrusted storage that cannot be read once: the change that needed the read fails, and the file goes on if nothing was changed before.
+
+mod fixture;
+
+use fixture::{CHOICES, MemoryUs, Model, Stored, content, keys};
+use lacuna_contracts::{Budget, Error, Kind, Result};
+use lacuna_integrity::{Choice, Part, ProtectedFile, Scheme, Session, Trusted, Untrusted};
+use lacuna_sim::Rng;
+use parking_lot::Mutex;
+
+/// Blocks of the file.
+const BLOCKS: u64 = 600;
+/// What is written, in several batches, with a part of a page of tags and of counters at both ends.
+const FIRST: u64 = 90;
+const COUNT: usize = 400;
+
+/// Storage of which one read of a page fails.
+struct Flaky {
+    us: MemoryUs,
+    /// Reads that pass before it.
+    passes: Mutex<Option<u64>>,
+}
+
+impl Flaky {
+    fn new(stored: Stored, passes: Option<u64>) -> Self {
+        let us = MemoryUs::new(128);
+        *us.stored.lock() = stored;
+        Flaky { us, passes: Mutex::new(passes) }
+    }
+}
+
+impl Untrusted for Flaky {
+    fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.us.read_blocks(first, out)
+    }
+
+    fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()> {
+        self.us.write_blocks(first, sealed)
+    }
+
+    fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
+        let passes = self.passes.lock().take();
+        if passes == Some(0) {
+            return Err(Error::new(Kind::Io, "a bad sector").of_read());
+        }
+        *self.passes.lock() = passes.map(|passes| passes - 1);
+        self.us.read_part(part, page)
+    }
+
+    fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()> {
+        self.us.write_part(part, page, bytes)
+    }
+}
+
+/// A file whose blocks were written one by one and in no order, so that its counters are dispersed, and which was closed.
+fn used(choice: Choice, rng: &mut Rng) -> (Stored, Trusted, Model) {
+    let us = Flaky::new(Stored::default(), None);
+    let mut file = ProtectedFile::init_with_block_size(keys(1), choice, Session(1), 128);
+    let mut model = Model::default();
+    for n in 0..BLOCKS {
+        // It has no divisor in common with the number of blocks.
+        let (block, plain) = (n * 7 % BLOCKS, content(rng, 128, 1));
+        file.update(&us, block, &plain).unwrap();
+        model.update(block, &plain, 128);
+    }
+    let trusted = file.commit(&us).unwrap();
+    let stored = us.us.stored.lock().clone();
+    (stored, trusted, model)
+}
+
+/// All blocks are the old ones, or of those that were written the first the new ones.
+fn compare(file: &ProtectedFile, us: &Flaky, model: &Model, plain: &[u8], what: &str) {
+    let mut new = true;
+    for block in 0..BLOCKS {
+        let mut found = vec![0; 128];
+        file.check(us, block, &mut found).unwrap_or_else(|_| panic!("{what}: block {block} fails"));
+        let wrote = block.checked_sub(FIRST).and_then(|at| plain.chunks_exact(128).nth(at as usize));
+        if let Some(wrote) = wrote {
+            new &= found == wrote;
+        }
+        let is_new = wrote.is_some() && new;
+        assert!(is_new || found == model.block(block, 128), "{what}: block {block}");
+    }
+}
+
+/// Every read of an update fails in turn. Gives how often the file went on, and how often its use ended.
+fn fail_each_read(choice: Choice) -> (u64, u64) {
+    let mut rng = Rng::new(3);
+    let (stored, trusted, model) = used(choice, &mut rng);
+    let plain = content(&mut rng, 128, COUNT);
+    let (mut went_on, mut ended) = (0, 0);
+    for nth in 0.. {
+        let what = format!("{choice:?}, read {nth}");
+        let us = Flaky::new(stored.clone(), Some(nth));
+        let mut file = ProtectedFile::open(keys(1), &trusted, Session(2), Budget::bytes(0)).unwrap();
+        let updated = file.update(&us, FIRST, &plain);
+        let Err(e) = updated else {
+            assert!(us.passes.lock().is_some(), "{what}: it failed and nobody noticed");
+            return (went_on, ended);
+        };
+        assert_eq!(e.kind(), Kind::Io, "{what}: {e}");
+        if e.changed_nothing() {
+            compare(&file, &us, &model, &plain, &what);
+            file.update(&us, FIRST, &plain).unwrap_or_else(|e| panic!("{what}, again: {e}"));
+            went_on += 1;
+        } else {
+            assert_eq!(file.update(&us, FIRST, &plain).unwrap_err().kind(), Kind::FailStop, "{what}");
+            ended += 1;
+        }
+    }
+    unreachable!("an update reads a number of pages")
+}
+
+#[test]
+fn a_read_that_fails_before_blocks_are_written_fails_the_update_alone() {
+    for choice in CHOICES {
+        let (went_on, ended) = fail_each_read(choice);
+        println!("{choice:?}: after {went_on} reads the file went on, after {ended} its use ended");
+        let is_mt = matches!(choice, Choice::Auto | Choice::Fixed(Scheme::Mt));
+        assert!(!is_mt || (went_on > 4 && ended == 0), "{choice:?}: {went_on} went on, {ended} ended");
+    }
+}
