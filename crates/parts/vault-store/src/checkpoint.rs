@@ -1,6 +1,7 @@
 //! The checkpointer: the pages of one journal file go to their places while the other file takes what comes, and the superblock says so.
 
 use crate::commit_log::{CommitLog, Frozen, Request};
+use crate::doubled::Further;
 use crate::ids::PAGE;
 use crate::journal::{NAMES, Need};
 use crate::object::{Entry, Layer};
@@ -59,7 +60,7 @@ impl Checkpointer {
         }
         match self.finish(&mut frozen) {
             // The commit is durable; the checkpoint is tried again before the next.
-            Err(e) if !e.kind().is_refusal() => Err(e),
+            Err(e) if !e.changed_nothing() => Err(e),
             _ => Ok(()),
         }
     }
@@ -116,7 +117,7 @@ impl Checkpointer {
         self.superblock.lock().make_lost(&*self.parts.folder)
     }
 
-    /// Writes the newest superblock to both files, if one of them does not hold it.
+    /// Writes the newest superblock to those of its files that do not hold it.
     pub(crate) fn complete_superblock(&self) -> Result<()> {
         self.superblock.lock().complete(&self.parts.keys, &*self.random)
     }
@@ -183,12 +184,15 @@ impl Checkpointer {
         let (commit, facts, root) = (&begun.commit, &begun.facts, begun.root.as_deref());
         // As soon as the second files are written to, the root before is whole in neither: the new one must not hang on its record alone.
         self.superblock.lock().begin(keys, &*self.random, commit, facts, root, 1 - begun.left)?;
-        self.bring_seconds(&begun.objects)?;
+        for which in Further::ALL {
+            self.bring_further(&begun.objects, which)?;
+        }
         self.complete_superblock()
     }
 
-    /// Brings the pages of doubled objects to their second files, after they are durable in the first, and makes them durable there.
-    fn bring_seconds(&self, frozen: &[u64]) -> Result<()> {
+    /// Brings the pages of doubled objects to one of their further files, after they are durable in the one before, and makes them durable
+    /// there.
+    fn bring_further(&self, frozen: &[u64], which: Further) -> Result<()> {
         let objects = &self.parts.objects;
         let mut files = Vec::new();
         for &id in frozen.iter().filter(|id| objects.doubled.has(**id)) {
@@ -198,7 +202,7 @@ impl Checkpointer {
                 object.frozen.clone().filter(|_| !object.gone)
             };
             let Some(layer) = layer else { continue };
-            let file = objects.second_or_make(id)?;
+            let file = objects.further_or_make(id, which)?;
             self.bring_object(id, &layer, &*file)?;
             files.push(file);
         }
@@ -285,10 +289,10 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Gives space of journal files back in which nothing is needed any more, if both superblocks say so: then the loss of one loses
+    /// Gives space of journal files back in which nothing is needed any more, if all superblocks say so: then the loss of some loses
     /// nothing. File systems that write nothing over itself may need space for it: without it nothing is given back.
     fn give_back(&self, cut: impl FnOnce() -> Result<()>) -> Result<()> {
-        if !self.superblock.lock().is_in_both() {
+        if !self.superblock.lock().is_in_all() {
             return Ok(());
         }
         match cut() {

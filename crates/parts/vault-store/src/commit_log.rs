@@ -85,6 +85,7 @@ struct Noted {
     sealed: Option<(Vec<u8>, [u8; 32])>,
     /// Objects that must be durable before the record is.
     placed: Vec<u64>,
+    /// Objects that changed, and those that were appended to before: nothing need be known of them once it is durable, if they are idle.
     touched: Vec<u64>,
     removed: Vec<u64>,
 }
@@ -239,7 +240,7 @@ impl CommitLog {
         let Some(mut pending) = history.pending.take() else { return Ok(None) };
         self.owes_root.store(pending.switched.is_some(), Ordering::Release);
         let last = match self.publish(history, &mut pending.noted) {
-            Err(e) if e.kind().is_refusal() => {
+            Err(e) if e.changed_nothing() => {
                 history.pending = Some(pending);
                 return Err(health.refused(e));
             }
@@ -251,7 +252,7 @@ impl CommitLog {
         self.reclaimer.add(&noted.removed);
         match self.release(&noted) {
             // Files of removed objects are left: they go with the next commit.
-            Err(e) if e.kind().is_refusal() => {}
+            Err(e) if e.changed_nothing() => {}
             done => done.map_err(|e| health.broken(e))?,
         }
         let Noted { facts, .. } = noted;
@@ -293,7 +294,7 @@ impl CommitLog {
         let asks = health.is_tight() || asked.root.is_some();
         let place = journal.take_record(record::pages_of(plain.len()), asks)?;
         // Nothing fails from here on.
-        let Changed { touched, removed } = std::mem::take(&mut *changed);
+        let Changed { mut touched, removed } = std::mem::take(&mut *changed);
         for id in &touched {
             let Some(object) = objects.get(*id) else { continue };
             let mut object = object.write();
@@ -302,7 +303,7 @@ impl CommitLog {
             let known = interval.is_new(*id) || object.appendable.is_some();
             object.said(listed.then_some(if known { 0 } else { number }));
         }
-        self.forget_appendable(history, &facts);
+        touched.extend(self.forget_appendable(history, &facts));
         interval.end(number, facts.next_object);
         let switched = asked.root.map(|root| {
             let frozen = interval.begin_checkpoint();
@@ -349,15 +350,14 @@ impl CommitLog {
         (appendable, placed)
     }
 
-    /// Objects of the last list that are not in this one go to the journal again.
-    fn forget_appendable(&self, history: &History, facts: &Facts) {
-        for (id, _) in &history.facts.appendable {
-            if let Some(object) = self.parts.objects.get(*id)
-                && !is_listed(facts, *id)
-            {
-                object.write().appendable = None;
-            }
+    /// Objects of the last list that are not in this one go to the journal again. Gives them.
+    fn forget_appendable(&self, history: &History, facts: &Facts) -> Vec<u64> {
+        let last = history.facts.appendable.iter().map(|(id, _)| *id);
+        let dropped: Vec<u64> = last.filter(|id| !is_listed(facts, *id)).collect();
+        for object in dropped.iter().filter_map(|id| self.parts.objects.get(*id)) {
+            object.write().appendable = None;
         }
+        dropped
     }
 
     /// What is true after the commit that is noted.

@@ -1,10 +1,11 @@
 //! Reading the copies of a page of a doubled object, one by one.
 
+use crate::doubled::Further;
 use crate::ids::PAGE;
 use crate::object::Source;
 use crate::page_range::range;
 use crate::parts::Parts;
-use lacuna_contracts::Result;
+use lacuna_contracts::{Error, Result};
 
 /// A place in which a page of a doubled object may lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,11 +17,15 @@ pub enum PageCopy {
     /// In the first file, where reads find it in the journal or cut: a checkpoint that was cut short may have brought it there, or another
     /// root may have it.
     Behind,
+    /// In the third file.
+    Third,
 }
 
 impl PageCopy {
-    /// All of them, the likeliest first.
-    pub const ALL: [PageCopy; 3] = [PageCopy::Current, PageCopy::Second, PageCopy::Behind];
+    /// Those that every reader takes, the likeliest first.
+    pub const USUAL: [PageCopy; 3] = [PageCopy::Current, PageCopy::Second, PageCopy::Behind];
+    /// All of them: for those who bring out what there is.
+    pub const ALL: [PageCopy; 4] = [PageCopy::Current, PageCopy::Second, PageCopy::Behind, PageCopy::Third];
 }
 
 /// See [`crate::Store::read_copy`].
@@ -42,29 +47,48 @@ pub(crate) fn read_copy(
             parts.objects.read(object, page, out)?;
         }
         (PageCopy::Current, Source::Zeros) => out.fill(0),
-        (PageCopy::Second, _) => match parts.objects.doubled.file(object)? {
-            Some(file) => file.read_at(page * PAGE as u64, out)?,
-            None => return Ok(false),
-        },
+        (PageCopy::Second, _) => return read_further(parts, object, Further::Second, page, out),
+        (PageCopy::Third, _) => return read_further(parts, object, Further::Third, page, out),
         (PageCopy::Behind, Source::Own) => return Ok(false),
     }
     Ok(true)
 }
 
+fn read_further(parts: &Parts, object: u64, which: Further, page: u64, out: &mut [u8]) -> Result<bool> {
+    let Some(file) = parts.objects.doubled.file(object, which)? else { return Ok(false) };
+    file.read_at(page * PAGE as u64, out).map_err(Error::of_read)?;
+    Ok(true)
+}
+
 /// See [`crate::Store::is_in_both_files`].
 pub(crate) fn is_in_both_files(parts: &Parts, object: u64, page: u64) -> bool {
+    are_alike(parts, object, page, &[PageCopy::Second])
+}
+
+/// See [`crate::Store::is_in_all_files`].
+pub(crate) fn is_in_all_files(parts: &Parts, object: u64, page: u64) -> bool {
+    are_alike(parts, object, page, &[PageCopy::Second, PageCopy::Third])
+}
+
+/// Whether these copies of a page are as the first file has it, or a checkpoint is still to bring it there.
+fn are_alike(parts: &Parts, object: u64, page: u64, copies: &[PageCopy]) -> bool {
     let known = parts.objects.get(object);
-    let settled = known.is_none_or(|known| known.read().source(page) == Source::Own);
-    let (mut first, mut second) = ([0; PAGE], [0; PAGE]);
+    if known.is_some_and(|known| known.read().source(page) != Source::Own) {
+        return true;
+    }
+    let mut first = [0; PAGE];
     // A file that is not there and one that ends before read alike: as zeros.
-    let is_read = |copy, out: &mut [u8]| read_copy(parts, object, page, copy, out).is_ok();
-    !settled
-        || is_read(PageCopy::Current, &mut first) && is_read(PageCopy::Second, &mut second) && first == second
+    let is_alike = |copy: &PageCopy, first: &[u8; PAGE]| {
+        let mut other = [0; PAGE];
+        read_copy(parts, object, page, *copy, &mut other).is_ok() && *first == other
+    };
+    read_copy(parts, object, page, PageCopy::Current, &mut first).is_ok()
+        && copies.iter().all(|copy| is_alike(copy, &first))
 }
 
 /// See [`crate::Store::pages`].
 pub(crate) fn pages(parts: &Parts, object: u64) -> Result<u64> {
-    let files = [parts.objects.file(object)?, parts.objects.doubled.file(object)?];
+    let files = [parts.objects.file(object)?, parts.objects.doubled.file(object, Further::Second)?];
     let known = parts.objects.get(object).map_or(0, |known| known.read().journaled_end());
     let mut lens = files.into_iter().flatten().map(|file| file.len());
     lens.try_fold(known, |most, len| Ok(most.max(len?.div_ceil(PAGE as u64))))

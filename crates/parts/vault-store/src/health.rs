@@ -37,10 +37,12 @@ impl Health {
     }
 
     /// Takes note of a failure on the write path, which ends all writing. A call that the host refuses, for want of space above all, does
-    /// not, because nothing that is committed was touched.
+    /// not, nor does a read that fails, because nothing that is committed was touched.
     pub(crate) fn refused(&self, e: Error) -> Error {
         if e.kind().is_refusal() {
             self.tight.store(true, Ordering::Relaxed);
+        }
+        if e.changed_nothing() {
             return e;
         }
         self.alive.fail(e)

@@ -106,7 +106,9 @@ impl Interval {
 
     /// See [`crate::Store::needs_commit`].
     pub(crate) fn needs_commit(&self) -> bool {
-        let (next, from) = (self.next.load(Ordering::Acquire), self.new_from.load(Ordering::Acquire));
+        // In this order: a commit may be noted between the two, and puts `new_from` where the next number was a moment ago.
+        let from = self.new_from.load(Ordering::Acquire);
+        let next = self.next.load(Ordering::Acquire);
         let limit = self.limit.load(Ordering::Acquire);
         next - from > limit.saturating_sub(from) / 2
     }
@@ -158,5 +160,28 @@ impl Interval {
     pub(crate) fn made_durable(&self, commit: u64, limit: u64) {
         self.limit.store(limit, Ordering::Release);
         self.durable.store(commit, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing keeps commits from being noted while one asks.
+    #[test]
+    fn whether_a_commit_is_due_can_be_asked_while_another_is_noted() {
+        let facts = Facts { next_object: 1, object_limit: u64::MAX, ..Facts::default() };
+        let interval = Interval::new(0, &facts, 1, 0, BTreeSet::new());
+        std::thread::scope(|scope| {
+            let commits = scope.spawn(|| {
+                for number in 1..200_000 {
+                    interval.new_object().unwrap();
+                    interval.end(number, interval.given().0);
+                }
+            });
+            while !commits.is_finished() {
+                assert!(!interval.needs_commit());
+            }
+        });
     }
 }

@@ -242,6 +242,11 @@ impl Journal {
         self.cursor.lock().prepared.iter().any(|pages| *pages > 2 * self.little())
     }
 
+    /// Bytes that a file holds at most, unless it was lifted.
+    pub(crate) fn most(&self) -> u64 {
+        self.size.most
+    }
+
     /// Bytes that are prepared at once.
     pub(crate) fn prepared_at_once(&self) -> u64 {
         self.size.prepared() * PAGE as u64
@@ -320,6 +325,14 @@ impl Journal {
         let place = Place { area: cursor.active, page: cursor.tail as u32 };
         cursor.tail = end;
         Ok(place)
+    }
+
+    /// Gives pages back that were taken, since what they were for was refused; unless other pages were taken behind them.
+    pub(crate) fn give_back(&self, place: Place, pages: u64) {
+        let mut cursor = self.cursor.lock();
+        if cursor.active == place.area && cursor.tail == u64::from(place.page) + pages {
+            cursor.tail = place.page.into();
+        }
     }
 
     fn full(&self, cursor: &Cursor) -> Error {
@@ -405,7 +418,7 @@ impl Journal {
     /// Reads from a place on; what was never written is zeros.
     pub(crate) fn read(&self, place: Place, out: &mut [u8]) -> Result<()> {
         if let Some(file) = self.files[usize::from(place.area)].get() {
-            return file.read_at(place.offset(), out);
+            return file.read_at(place.offset(), out).map_err(Error::of_read);
         }
         out.fill(0);
         Ok(())
@@ -435,7 +448,7 @@ impl Journal {
         left
     }
 
-    /// Gives back what a file has more than it needs: nothing in it is used any more.
+    /// Gives back what a file has more than it needs: nothing in it is used any more. What was taken of it since the caller looked stays.
     pub(crate) fn shrink(&self, area: u8, need: Need) -> Result<()> {
         let keep = match need {
             Need::Usual => self.usual(),
@@ -443,10 +456,32 @@ impl Journal {
             Need::Closed => KEPT,
         };
         let mut cursor = self.cursor.lock();
+        let keep = if area == cursor.active { keep.max(cursor.tail) } else { keep };
         if cursor.prepared[usize::from(area)] > keep {
             self.file(area)?.set_len(keep * PAGE as u64)?;
             cursor.prepared[usize::from(area)] = keep;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_sim::CrashFolder;
+
+    /// A caller that found the journal empty may come after another one that took pages.
+    #[test]
+    fn pages_that_were_taken_are_not_given_back() {
+        let journal = Journal::create(&CrashFolder::new(), JournalSize::default()).unwrap();
+        let pages = vec![7; 2 * KEPT as usize * PAGE];
+        let place = journal.take(2 * KEPT).unwrap();
+        journal.write(place, &pages).unwrap();
+        journal.shrink(0, Need::Closed).unwrap();
+        journal.shrink(1, Need::Closed).unwrap();
+        let mut found = vec![0; pages.len()];
+        journal.read(place, &mut found).unwrap();
+        assert!(found == pages);
+        assert_eq!([0, 1].map(|area| journal.pages_in(area)), [2 * KEPT, KEPT]);
     }
 }

@@ -30,8 +30,8 @@ pub struct StoreKeys {
     parts: Secret<32>,
 }
 
-/// What is added to the number of an object for the name of its second file.
-const SECOND: u128 = 1 << 64;
+/// What is added to the number of an object for the name of its second file, and twice that for its third.
+const FURTHER: u128 = 1 << 64;
 
 impl StoreKeys {
     /// Derives them from the vault's master key.
@@ -52,9 +52,9 @@ impl StoreKeys {
         self.name_of(u128::from(object))
     }
 
-    /// The name of the second file of a doubled object.
-    pub(crate) fn second_name(&self, object: u64) -> String {
-        self.name_of(SECOND + u128::from(object))
+    /// The name of a further file of a doubled object: 1 for the second, 2 for the third.
+    pub(crate) fn further_name(&self, object: u64, nth: u8) -> String {
+        self.name_of(u128::from(nth) * FURTHER + u128::from(object))
     }
 
     fn name_of(&self, number: u128) -> String {

@@ -58,6 +58,6 @@ pub use copies::PageCopy;
 pub use ids::{CommitInfo, ObjectId, PAGE};
 pub use journal::JournalSize;
 pub use keys::StoreKeys;
-pub use options::{Consent, Now, StoreBase, StoreOptions};
+pub use options::{Consent, Now, PastDamage, StoreBase, StoreOptions};
 pub use recovered::{Before, Recovered, Superblocks};
 pub use store::{FILES, Store};

@@ -1,6 +1,6 @@
 //! The table of objects: what is known of those that were changed since the last checkpoint, and the files of all.
 
-use crate::doubled::Doubled;
+use crate::doubled::{Doubled, Further};
 use crate::ids::PAGE;
 use crate::keys::StoreKeys;
 use crate::object::Object;
@@ -22,7 +22,7 @@ pub(crate) struct ObjectTable {
     keys: Arc<StoreKeys>,
     changed: RwLock<HashMap<u64, Shared>>,
     files: Mutex<BoundedCache<u64, Arc<dyn FolderFile>>>,
-    /// Objects that have a second file.
+    /// Objects that have further files.
     pub(crate) doubled: Doubled,
     /// Subfolders whose names changed and are not durable yet, those of files of changed objects aside ([`Object::name_unsynced`]).
     names: Mutex<BTreeSet<String>>,
@@ -93,7 +93,7 @@ impl ObjectTable {
         match opened {
             Ok(file) => Ok(Some(self.keep(object, file))),
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
-            Err(e) => Err(e),
+            Err(e) => Err(e.of_read()),
         }
     }
 
@@ -126,19 +126,18 @@ impl ObjectTable {
     /// Reads pages from the file of an object; what it does not have is zeros.
     pub(crate) fn read(&self, object: u64, first: u64, out: &mut [u8]) -> Result<()> {
         if let Some(file) = self.file(object)? {
-            return file.read_at(first * PAGE as u64, out);
+            return file.read_at(first * PAGE as u64, out).map_err(Error::of_read);
         }
         out.fill(0);
         Ok(())
     }
 
-    /// The second file of a doubled object; one is made if there is none.
-    pub(crate) fn second_or_make(&self, object: u64) -> Result<Arc<dyn FolderFile>> {
-        if let Some(file) = self.doubled.file(object)? {
+    /// A further file of a doubled object; one is made if there is none.
+    pub(crate) fn further_or_make(&self, object: u64, which: Further) -> Result<Arc<dyn FolderFile>> {
+        if let Some(file) = self.doubled.file(object, which)? {
             return Ok(file);
         }
-        self.note_name(&self.doubled.name(object));
-        self.doubled.make_file(object)
+        self.change_name(&self.doubled.name(object, which), || self.doubled.make_file(object, which))
     }
 
     /// A new file for an object that has none.
@@ -164,24 +163,29 @@ impl ObjectTable {
         file
     }
 
-    /// Removes the files of an object: its own, and the second one of a doubled object.
+    /// Removes the files of an object: its own, and the further ones of a doubled object.
     pub(crate) fn remove_files(&self, object: u64) -> Result<()> {
         let name = self.name(object);
-        self.note_name(&name);
         self.files.lock().remove(object);
-        self.folder.remove(&name)?;
+        self.change_name(&name, || self.folder.remove(&name))?;
         if self.doubled.has(object) {
-            self.note_name(&self.doubled.name(object));
-            self.doubled.remove_file(object)?;
+            for which in Further::ALL {
+                let name = self.doubled.name(object, which);
+                self.change_name(&name, || self.doubled.remove_file(object, which))?;
+            }
         }
         Ok(())
     }
 
-    fn note_name(&self, name: &str) {
+    /// Changes a name, and notes it then, whatever the outcome. Noted before, it would be taken off the list by a checkpoint that syncs names
+    /// meanwhile, and the change be durable by no later one.
+    fn change_name<T>(&self, name: &str, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let done = change();
         self.names.lock().insert(subfolder(name).to_owned());
+        done
     }
 
-    /// Makes names durable that changed: those of files that were removed, and of second files that were made.
+    /// Makes names durable that changed: those of files that were removed, and of further files that were made.
     pub(crate) fn sync_names(&self) -> Result<()> {
         let names = std::mem::take(&mut *self.names.lock());
         let synced = if names.len() > SYNCS {
@@ -225,4 +229,77 @@ pub(crate) fn may_have_file(object: &Object, new: bool) -> bool {
 /// The subfolder in which a name stands.
 pub(crate) fn subfolder(name: &str) -> &str {
     name.split_once('/').map_or("", |(folder, _)| folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_contracts::Secret;
+    use lacuna_medium::Space;
+    use lacuna_sim::{CrashFolder, Rng};
+    use std::sync::{OnceLock, Weak};
+
+    /// A folder in which a checkpoint makes names durable while a file is being removed.
+    #[derive(Default)]
+    struct Removing {
+        folder: CrashFolder,
+        table: OnceLock<Weak<ObjectTable>>,
+    }
+
+    impl Folder for Removing {
+        fn open(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
+            self.folder.open(name)
+        }
+
+        fn create(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
+            self.folder.create(name)
+        }
+
+        fn remove(&self, name: &str) -> Result<()> {
+            if let Some(table) = self.table.get().and_then(Weak::upgrade) {
+                table.sync_names()?;
+            }
+            self.folder.remove(name)
+        }
+
+        fn rename(&self, from: &str, to: &str) -> Result<()> {
+            self.folder.rename(from, to)
+        }
+
+        fn list(&self, subfolder: &str) -> Result<Vec<String>> {
+            self.folder.list(subfolder)
+        }
+
+        fn sync_names(&self, subfolder: &str) -> Result<()> {
+            self.folder.sync_names(subfolder)
+        }
+
+        fn sync_all(&self) -> Result<()> {
+            self.folder.sync_all()
+        }
+
+        fn space(&self) -> Result<Space> {
+            self.folder.space()
+        }
+
+        fn read_only(&self) -> bool {
+            self.folder.read_only()
+        }
+    }
+
+    #[test]
+    fn a_removal_beside_a_sync_of_names_is_durable_after_the_next_one() {
+        let removing = Arc::new(Removing::default());
+        let keys = StoreKeys::derive(&Secret::copy_from(&[1; 32]), &[2; 16]);
+        let table = Arc::new(ObjectTable::new(removing.clone(), Arc::new(keys)));
+        assert!(removing.table.set(Arc::downgrade(&table)).is_ok());
+        table.file_or_make(1, &mut Object::default(), true).unwrap();
+        removing.folder.sync_all().unwrap();
+        table.remove_files(1).unwrap();
+        table.sync_names().unwrap();
+        for seed in 0..50 {
+            let left = removing.folder.after_cut(&mut Rng::new(seed));
+            assert!(!left.files.contains_key(&table.name(1)), "seed {seed}");
+        }
+    }
 }

@@ -64,7 +64,20 @@ pub struct StoreOptions {
     pub background: bool,
     /// How large the journal may become.
     pub journal: JournalSize,
-    /// Goes on past records that are damaged, if all behind them are there up to the one that the anchor remembers, and a checkpoint began
-    /// with one of these. Pages that the damaged ones list may be older then, so this is for reading alone, and for a reader who verifies.
-    pub past_gap: bool,
+    /// What is passed over that does not verify.
+    pub past: PastDamage,
+}
+
+/// What a look at a damaged store passes over, each with all before it. Other than [`PastDamage::Nothing`] it is for reading alone, and for
+/// a reader who verifies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PastDamage {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Both superblocks: the third counts then.
+    Superblocks,
+    /// Records of the journal, if all behind them are there up to the one that the anchor remembers, and a checkpoint began with one of
+    /// these. Pages that the damaged ones list may be older then.
+    Records,
 }

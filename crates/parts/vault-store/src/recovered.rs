@@ -42,6 +42,8 @@ pub enum Superblocks {
     /// One does not verify, and no checkpoint was writing it, or it is known to have been written whole. Only a crash at the very end of a
     /// checkpoint, while the second one was written, leaves that as well.
     Damaged,
+    /// Neither verifies, and the third has the state: see [`crate::PastDamage::Superblocks`].
+    Lost,
 }
 
 /// The root before that of a checkpoint which was not finished: as long as the first files are not durable, all that it names is in the

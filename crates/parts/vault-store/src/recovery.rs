@@ -9,11 +9,11 @@ use crate::ids::{CommitInfo, PAGE};
 use crate::journal::Journal;
 use crate::keys::StoreKeys;
 use crate::object_table::{SYNCS, subfolder};
-use crate::options::{Consent, StoreBase, StoreOptions};
+use crate::options::{Consent, PastDamage, StoreBase, StoreOptions};
 use crate::record;
 use crate::recovered::{Recovered, Superblocks};
 use crate::replay::Replay;
-use crate::superblock::SuperFiles;
+use crate::superblock::{SuperFiles, ThirdFile};
 use lacuna_contracts::{Action, Advice, Error, Kind, Result};
 use lacuna_medium::FolderFile;
 use std::collections::BTreeSet;
@@ -37,11 +37,17 @@ pub(crate) fn look(
     let keys = Arc::new(keys);
     let known = base.anchor.load()?;
     let journal = Journal::open(&*base.folder, options.journal, writable)?;
-    let (superblock, newest) = SuperFiles::open(&*base.folder, &keys, writable)?;
+    let third = match options.past {
+        _ if writable => ThirdFile::Kept,
+        PastDamage::Nothing => ThirdFile::Unread,
+        PastDamage::Superblocks | PastDamage::Records => ThirdFile::Counts,
+    };
+    let (superblock, newest) = SuperFiles::open(&*base.folder, &keys, writable, third)?;
     let mut replay = Replay::read_from_either(&keys, &journal, newest.found, newest.older, |commit| {
         is_durable(known.as_ref(), commit)
     })?;
-    if let Some(known) = known.as_ref().filter(|_| options.past_gap && options.read_only) {
+    let past_records = options.past == PastDamage::Records && options.read_only;
+    if let Some(known) = known.as_ref().filter(|_| past_records) {
         replay.cross_gap(&keys, &journal, known)?;
     }
     let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
@@ -75,6 +81,7 @@ pub(crate) fn look(
         records: replay.records,
         superblocks: match newest.fault {
             None => Superblocks::Whole,
+            Some(_) if newest.is_by_third => Superblocks::Lost,
             Some(_) if replay.was_finished || replay.unfinished.is_none() => Superblocks::Damaged,
             Some(_) => Superblocks::Torn,
         },
@@ -142,7 +149,7 @@ pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
     }
     remember(store, untaken.standing)?;
     let unless_refused =
-        |done: Result<()>| done.or_else(|e| if e.kind().is_refusal() { Ok(()) } else { Err(e) });
+        |done: Result<()>| done.or_else(|e| if e.changed_nothing() { Ok(()) } else { Err(e) });
     if !checkpoints.is_begun() {
         // Otherwise the checkpoint writes both. Where the host refuses that, the next checkpoint does it.
         unless_refused(checkpoints.complete_superblock())?;

@@ -5,6 +5,7 @@ use crate::assembly::Assembly;
 use crate::commit_log::Request;
 use crate::content::{Commit, Facts};
 use crate::copies::{self, PageCopy};
+use crate::doubled::Further;
 use crate::ids::{CommitInfo, ObjectId, PAGE};
 use crate::journal::{self, Journal};
 use crate::keys::StoreKeys;
@@ -21,8 +22,8 @@ use parking_lot::Mutex;
 use std::cell::Cell;
 
 /// The files of a store beside those of objects, which are in subfolders of two hexadecimal digits.
-pub const FILES: [&str; 4] =
-    [superblock::NAMES[0], superblock::NAMES[1], journal::NAMES[0], journal::NAMES[1]];
+pub const FILES: [&str; 5] =
+    [superblock::NAMES[0], superblock::NAMES[1], journal::NAMES[0], journal::NAMES[1], superblock::THIRD];
 
 /// Free space in bytes below which what removed files still take matters.
 const LITTLE: u64 = 64 << 20;
@@ -97,7 +98,7 @@ impl Store {
                 if let Err(e) = reclaimer.reclaim() {
                     parts.health.refused(e);
                 }
-                // What the host refuses is tried again by the next checkpoint; anything else is fail-stop already.
+                // What changed nothing is tried again by the next checkpoint, which tells of it; anything else is fail-stop already.
                 let _failure = checkpoints.finish_begun();
             }));
         }
@@ -151,7 +152,8 @@ impl Store {
     /// may be empty: a later opening gives it back. With a root, at most [`crate::ROOT_MAX`] bytes, which holds all batches so far and this
     /// one, a checkpoint begins; until that is done an opening that asks gives the root before and these batches ([`crate::Before`]).
     ///
-    /// Errors: a refusal of the host ([`Kind::is_refusal`]): the store goes on, and what was to be committed is with the next commit.
+    /// Errors: one that changed nothing, such as a refusal of the host ([`lacuna_contracts::Error::changed_nothing`]): the store goes on, and
+    /// what was to be committed is with the next commit.
     /// Anything else is fail-stop, a sync that failed above all.
     pub fn commit(&self, puts: &[u8], root: Option<&[u8]>) -> Result<()> {
         self.commit_then(puts, root, &mut || ())
@@ -290,6 +292,11 @@ impl Store {
         self.with_space(|| prepare().map_err(|e| health.refused(e)))
     }
 
+    /// Bytes that a file of the journal holds at most, what a checkpoint writes to it aside.
+    pub fn journal_most(&self) -> u64 {
+        self.parts().journal.most()
+    }
+
     /// What the journal takes at once, in bytes.
     pub fn journal_step(&self) -> u64 {
         self.parts().journal.prepared_at_once()
@@ -299,9 +306,10 @@ impl Store {
     /// files. At most.
     pub fn owed(&self) -> (u64, u64) {
         let Parts { objects, interval, journal, .. } = self.parts();
-        let ((pages, left), (twice, seconds)) = (journal.owed(), objects.doubled_in_journal());
-        let pages = pages + twice;
-        let files = interval.journaled() + left + seconds;
+        let ((pages, left), (doubled, objects)) = (journal.owed(), objects.doubled_in_journal());
+        // Each goes to three files, of which one is counted already.
+        let pages = pages + 2 * doubled;
+        let files = interval.journaled() + left + 2 * objects;
         // Each file may be the first of its subfolder, and make it longer.
         let names = (files + 8).min(320) * PAGE as u64;
         (pages * PAGE as u64 + names + 2 * journal.prepared_at_once(), files)
@@ -321,7 +329,7 @@ impl Store {
         }
         match self.reclaim() {
             // What is left of them takes space.
-            Err(e) if !e.kind().is_refusal() => Err(e),
+            Err(e) if !e.changed_nothing() => Err(e),
             _ => folder.space(),
         }
     }
@@ -346,6 +354,11 @@ impl Store {
         copies::is_in_both_files(self.parts(), object.0, page)
     }
 
+    /// The same of its three files.
+    pub fn is_in_all_files(&self, object: ObjectId, page: u64) -> bool {
+        copies::is_in_all_files(self.parts(), object.0, page)
+    }
+
     /// Pages of a doubled object that the longer of its files and the journal have.
     pub fn pages(&self, object: ObjectId) -> Result<u64> {
         copies::pages(self.parts(), object.0)
@@ -358,7 +371,7 @@ impl Store {
 
     /// Name of a doubled object's second file in the folder.
     pub fn second_name(&self, object: ObjectId) -> String {
-        self.parts().objects.doubled.name(object.0)
+        self.parts().objects.doubled.name(object.0, Further::Second)
     }
 
     /// The tag by which a page of an object of the namespace's parts is told from a damaged one. It says nothing of its age.

@@ -1,6 +1,9 @@
 //! The superblock: the state at the last checkpoint, in two files that hold the same. One is written after the other is durable, so one of
 //! them verifies whenever the power fails, and afterwards the loss of either loses nothing. Between the two a checkpoint brings what it must
-//! to the second files of doubled objects: meanwhile the new state is in the first superblock and in the journal, which both lead to it.
+//! to the further files of doubled objects: meanwhile the new state is in the first superblock and in the journal, which both lead to it.
+//!
+//! A third file holds it as well, written last: nothing opens by it, but who brings out what there is of a damaged folder begins there where
+//! both others are lost. The journal leads from what it holds to the newest state as it does from the others.
 
 use crate::content::{Commit, Facts, MOST_NUMBER, Super, super_from_bytes, super_to_bytes};
 use crate::keys::{NONCE, StoreKeys, TAG};
@@ -12,6 +15,9 @@ use std::sync::{Arc, OnceLock};
 /// The files.
 pub(crate) const NAMES: [&str; 2] = ["super.0", "super.1"];
 
+/// The third file.
+pub(crate) const THIRD: &str = "super.2";
+
 /// Bytes of a file.
 pub(crate) const SLOT: usize = 16384;
 
@@ -22,12 +28,15 @@ const HEAD: usize = 48;
 /// The files of the superblock.
 pub(crate) struct SuperFiles {
     files: [OnceLock<Arc<dyn FolderFile>>; 2],
+    third: OnceLock<Arc<dyn FolderFile>>,
     /// Of the newest superblock.
     sequence: u64,
     /// The file that holds it, and was written first: the other one may be older.
     kept: usize,
     /// Whether the other file holds it as well.
     both: bool,
+    /// Whether the third file is known to hold it.
+    in_third: bool,
     /// Its text.
     text: Vec<u8>,
 }
@@ -39,6 +48,19 @@ pub(crate) struct Newest {
     pub(crate) older: Option<Super>,
     /// Why one of the files has no superblock: a crash while it was written leaves that, or damage.
     pub(crate) fault: Option<String>,
+    /// Whether neither of them has one, and this is that of the third file.
+    pub(crate) is_by_third: bool,
+}
+
+/// What an opening does with the third file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ThirdFile {
+    /// It is not looked at.
+    Unread,
+    /// It is looked at, and written anew if it does not hold the newest superblock.
+    Kept,
+    /// Its superblock counts if neither of the others verifies.
+    Counts,
 }
 
 /// A superblock that was read.
@@ -52,15 +74,21 @@ impl SuperFiles {
     /// New files without superblocks.
     pub(crate) fn create(folder: &dyn Folder) -> Result<SuperFiles> {
         let files = [folder.create(NAMES[0])?, folder.create(NAMES[1])?];
-        files.iter().try_for_each(|file| file.write_at(0, &[0; SLOT]))?;
-        let files = files.map(OnceLock::from);
-        Ok(SuperFiles { files, sequence: 0, kept: 1, both: false, text: Vec::new() })
+        let third = folder.create(THIRD)?;
+        files.iter().chain([&third]).try_for_each(|file| file.write_at(0, &[0; SLOT]))?;
+        let (files, third) = (files.map(OnceLock::from), OnceLock::from(third));
+        Ok(SuperFiles { files, third, sequence: 0, kept: 1, both: false, in_third: false, text: Vec::new() })
     }
 
     /// The files, and the newest superblock in them. `synced` is for folders that may be written: what is read is durable then.
     ///
-    /// Errors: [`Kind::Corrupt`] if neither verifies; what the system says of both. One that cannot be read is a fault of it alone.
-    pub(crate) fn open(folder: &dyn Folder, keys: &StoreKeys, synced: bool) -> Result<(SuperFiles, Newest)> {
+    /// Errors: [`Kind::Corrupt`] if none verifies that counts; what the system says of them. One that cannot be read is a fault of it alone.
+    pub(crate) fn open(
+        folder: &dyn Folder,
+        keys: &StoreKeys,
+        synced: bool,
+        use_third: ThirdFile,
+    ) -> Result<(SuperFiles, Newest)> {
         let files = [OnceLock::new(), OnceLock::new()];
         let (mut newest, mut both, mut fault, mut failed) = (None::<(usize, Verified)>, false, None, None);
         let mut older = None;
@@ -81,14 +109,33 @@ impl SuperFiles {
                 Err(e) => return Err(e),
             }
         }
+        let third = OnceLock::new();
+        let of_third = match use_third {
+            ThirdFile::Unread => None,
+            ThirdFile::Counts if newest.is_some() => None,
+            _ => match read(folder, THIRD, &third, keys, synced) {
+                // It is written anew.
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => None,
+                read => read?,
+            },
+        };
+        let held = of_third.as_ref().map(|read| (read.sequence, read.text.clone()));
+        let is_by_third = newest.is_none();
+        if is_by_third && use_third == ThirdFile::Counts {
+            fault = Some(format!("neither {} nor {} verifies", NAMES[0], NAMES[1]));
+            newest = of_third.map(|read| (0, read));
+        }
         let (kept, Verified { sequence, text, found }) = newest.ok_or_else(|| failed.unwrap_or_else(lost))?;
-        Ok((SuperFiles { files, sequence, kept, both, text }, Newest { found, older, fault }))
+        // A superblock of a half synchronised folder may have the number of another state.
+        let in_third = held.is_some_and(|(number, held)| number == sequence && held == text);
+        let files = SuperFiles { files, third, sequence, kept, both, in_third, text };
+        Ok((files, Newest { found, older, fault, is_by_third }))
     }
 
     /// Makes files that are lost anew, without superblocks.
     pub(crate) fn make_lost(&self, folder: &dyn Folder) -> Result<()> {
         let mut made = false;
-        for (name, place) in NAMES.iter().zip(&self.files) {
+        for (name, place) in NAMES.iter().chain([&THIRD]).zip(self.files.iter().chain([&self.third])) {
             if place.get().is_none() {
                 let file = folder.create(name)?;
                 place.get_or_init(|| file);
@@ -98,12 +145,17 @@ impl SuperFiles {
         if made { folder.sync_names("") } else { Ok(()) }
     }
 
-    /// Whether both files hold the newest superblock.
+    /// Whether both files hold the newest superblock, the third aside.
     pub(crate) fn is_in_both(&self) -> bool {
         self.both
     }
 
-    /// Writes the next superblock and returns when it is durable in both files.
+    /// Whether the third holds it as well.
+    pub(crate) fn is_in_all(&self) -> bool {
+        self.both && self.in_third
+    }
+
+    /// Writes the next superblock and returns when it is durable in all files.
     pub(crate) fn write(
         &mut self,
         keys: &StoreKeys,
@@ -136,17 +188,21 @@ impl SuperFiles {
         self.begin_text(keys, random, &text)
     }
 
-    /// Writes the newest superblock to the other file as well, if that does not hold it.
+    /// Writes the newest superblock to the other file as well, and then to the third, if they do not hold it.
     pub(crate) fn complete(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<()> {
         if !self.both {
             let slot = seal(keys, random, self.sequence, &self.text)?;
-            self.put(1 - self.kept, &slot)?;
+            put(&self.files[1 - self.kept], &slot)?;
             self.both = true;
+        }
+        if !self.in_third {
+            put(&self.third, &seal(keys, random, self.sequence, &self.text)?)?;
+            self.in_third = true;
         }
         Ok(())
     }
 
-    /// Writes the next superblock with any text to both files.
+    /// Writes the next superblock with any text to all files.
     #[cfg(test)]
     pub(crate) fn write_text(
         &mut self,
@@ -161,21 +217,20 @@ impl SuperFiles {
     fn begin_text(&mut self, keys: &StoreKeys, random: &dyn RandomSource, text: &[u8]) -> Result<()> {
         let (nth, sequence) = (1 - self.kept, self.sequence + 1);
         let slot = seal(keys, random, sequence, text)?;
-        self.both = false;
-        self.put(nth, &slot)?;
+        (self.both, self.in_third) = (false, false);
+        put(&self.files[nth], &slot)?;
         // From now on this one counts, whatever becomes of the other.
         (self.kept, self.sequence, self.text) = (nth, sequence, text.to_vec());
         Ok(())
     }
+}
 
-    /// Returns when a file is durable with this in it.
-    fn put(&self, nth: usize, slot: &[u8]) -> Result<()> {
-        let file = self.files[nth].get();
-        let file =
-            file.ok_or_else(|| Error::new(Kind::NotFound, "a superblock file of the vault is lost"))?;
-        file.write_at(0, slot)?;
-        file.sync().map_err(Error::of_sync)
-    }
+/// Returns when a file is durable with this in it.
+fn put(place: &OnceLock<Arc<dyn FolderFile>>, slot: &[u8]) -> Result<()> {
+    let file = place.get();
+    let file = file.ok_or_else(|| Error::new(Kind::NotFound, "a superblock file of the vault is lost"))?;
+    file.write_at(0, slot)?;
+    file.sync().map_err(Error::of_sync)
 }
 
 /// A superblock, ready to be written.
@@ -232,7 +287,12 @@ fn lost() -> Error {
     Error::new(Kind::Corrupt, "the vault has no superblock")
         .found(format!("neither `{first}` nor `{second}` of its directory verifies"))
         .expected("a superblock in at least one of these files")
-        .remedy(Advice::from("restore the directory from a backup, then ").action(Action("vault::accept")))
+        .remedy(
+            Advice::from("bring out what there is with ")
+                .action(Action("vault::rescue"))
+                .text(", or restore the directory from a backup, then ")
+                .action(Action("vault::accept")),
+        )
 }
 
 #[cfg(test)]
@@ -254,6 +314,10 @@ mod tests {
         (commit, facts)
     }
 
+    fn opened(folder: &CrashFolder, keys: &StoreKeys) -> Result<(SuperFiles, Newest)> {
+        SuperFiles::open(folder, keys, true, ThirdFile::Kept)
+    }
+
     #[test]
     fn what_could_not_be_read_is_not_written_and_hides_no_other() {
         let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
@@ -263,16 +327,16 @@ mod tests {
         files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
         let refused = files.write(&keys, &random, &commit, &beyond, None, 0).unwrap_err();
         assert_eq!(refused.kind(), Kind::Corrupt);
-        let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        let (mut files, newest) = opened(&folder, &keys).unwrap();
         assert!(newest.fault.is_none() && files.is_in_both());
         // Another program wrote it all the same, to one file.
         let kept = folder.snapshot().files[NAMES[1]].clone();
         files.write_text(&keys, &random, &super_to_bytes(&commit, &beyond, None, 0)).unwrap();
         folder.put(NAMES[1], Some(&kept));
-        let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        let (mut files, newest) = opened(&folder, &keys).unwrap();
         assert_eq!((newest.found.root.as_deref(), newest.fault.is_some()), (ROOT, true));
         files.write_text(&keys, &random, b"nonsense").unwrap();
-        assert_eq!(SuperFiles::open(&folder, &keys, true).err().map(|e| e.kind()), Some(Kind::Corrupt));
+        assert_eq!(opened(&folder, &keys).err().map(|e| e.kind()), Some(Kind::Corrupt));
     }
 
     /// The write of either file is refused: the state that is durable stays the newest, and everything may be tried again.
@@ -287,7 +351,7 @@ mod tests {
             folder.fail(lacuna_sim::FolderOp::Write, after, Kind::NoSpace, false);
             let refused = files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap_err();
             assert!(refused.kind().is_refusal() && !files.is_in_both(), "{refused}");
-            let newest = || SuperFiles::open(&folder, &keys, true).unwrap().1;
+            let newest = || opened(&folder, &keys).unwrap().1;
             assert_eq!(newest().found.commit.number, 4 + after);
             files.complete(&keys, &random).unwrap();
             assert_eq!((newest().found.commit.number, newest().fault), (4 + after, None));
@@ -305,7 +369,7 @@ mod tests {
         files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
         files.begin(&keys, &random, &next, &facts, ROOT, 0).unwrap();
         drop(files);
-        let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        let (mut files, newest) = opened(&folder, &keys).unwrap();
         let older = newest.older.map(|older| older.commit.number);
         assert_eq!((newest.found.commit.number, older, files.is_in_both()), (5, Some(4), false));
         // It is not written again where it is, for the other file still has the state before.
@@ -313,7 +377,7 @@ mod tests {
         files.begin(&keys, &random, &next, &facts, ROOT, 0).unwrap();
         folder.heal();
         files.complete(&keys, &random).unwrap();
-        let (files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        let (files, newest) = opened(&folder, &keys).unwrap();
         assert!(files.is_in_both() && newest.older.is_none() && newest.fault.is_none());
     }
 
@@ -328,7 +392,7 @@ mod tests {
                 files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
                 drop(files);
                 folder.put(lost, torn.map(|_| lacuna_sim::Image::new(SLOT as u64)).as_ref());
-                let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+                let (mut files, newest) = opened(&folder, &keys).unwrap();
                 assert!(newest.fault.unwrap().starts_with(lost) && !files.is_in_both());
                 assert_eq!(newest.found.root.as_deref(), ROOT);
                 files.make_lost(&folder).unwrap();
@@ -339,13 +403,37 @@ mod tests {
                 let kept = folder.snapshot().files[NAMES[usize::from(lost == NAMES[0])]].clone();
                 let alone = CrashFolder::new();
                 alone.put(NAMES[usize::from(lost == NAMES[0])], Some(&kept));
-                let (_, newest) = SuperFiles::open(&alone, &keys, true).unwrap();
+                let (_, newest) = opened(&alone, &keys).unwrap();
                 assert_eq!(newest.found.commit.number, 4);
                 folder.heal();
                 files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap();
-                let (files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+                let (files, newest) = opened(&folder, &keys).unwrap();
                 assert!(newest.fault.is_none() && files.is_in_both() && newest.found.commit.number == 5);
             }
         }
+    }
+
+    /// No opening goes on without the first two. Who looks at what is damaged begins at the third, if that one verifies.
+    #[test]
+    fn the_third_file_counts_for_a_look_at_damage_alone() {
+        let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
+        let (commit, facts) = state();
+        let mut files = SuperFiles::create(&folder).unwrap();
+        files.write(&keys, &random, &commit, &facts, ROOT, 1).unwrap();
+        // Lost before, it was made anew.
+        folder.put(THIRD, None);
+        let (mut files, _) = opened(&folder, &keys).unwrap();
+        files.make_lost(&folder).unwrap();
+        files.complete(&keys, &random).unwrap();
+        let nothing = lacuna_sim::Image::new(SLOT as u64);
+        NAMES.iter().for_each(|name| folder.put(name, Some(&nothing)));
+        let look = |third| SuperFiles::open(&folder, &keys, false, third).map(|(_, newest)| newest);
+        for third in [ThirdFile::Unread, ThirdFile::Kept] {
+            assert_eq!(look(third).err().map(|e| e.kind()), Some(Kind::Corrupt));
+        }
+        let newest = look(ThirdFile::Counts).unwrap();
+        assert_eq!((newest.found.commit, newest.is_by_third), (commit, true));
+        folder.put(THIRD, Some(&nothing));
+        assert_eq!(look(ThirdFile::Counts).err().map(|e| e.kind()), Some(Kind::Corrupt));
     }
 }

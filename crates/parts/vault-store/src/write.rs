@@ -112,7 +112,7 @@ impl Writer {
         }
         match self.shorten(number, &mut object, pages) {
             // The object is shorter already, whatever became of its file.
-            Err(e) if e.kind().is_refusal() => self.cut_by_commit(number, &mut object, pages),
+            Err(e) if e.changed_nothing() => self.cut_by_commit(number, &mut object, pages),
             done => done.map_err(|e| health.broken(e))?,
         }
         Ok(())
@@ -135,7 +135,7 @@ impl Writer {
     fn shorten_removed(&self, number: u64, object: &mut Object) -> Result<()> {
         let Some(stable) = object.stable.filter(|stable| object.end > *stable) else { return Ok(()) };
         match self.shorten(number, object, stable) {
-            Err(e) if e.kind().is_refusal() => Ok(()),
+            Err(e) if e.changed_nothing() => Ok(()),
             done => done.map_err(|e| self.parts.health.broken(e)),
         }
     }
@@ -171,7 +171,7 @@ impl Writer {
         }
         match self.reclaimer.unlink(number, &mut object, has_file) {
             // It is removed; its file goes after the next commit, as those that commits know of.
-            Err(e) if e.kind().is_refusal() => Ok(()),
+            Err(e) if e.changed_nothing() => Ok(()),
             done => done,
         }
     }
@@ -186,7 +186,11 @@ impl Writer {
         let shared = objects.get_or_make(number);
         let mut object = shared.write();
         self.begin(number, &mut object)?;
-        let pieces = self.pieces(number, &object, pages).map_err(|e| health.refused(e))?;
+        let mut pieces = Vec::new();
+        if let Err(e) = self.divide(number, &object, pages, &mut pieces) {
+            self.give_back(&pieces);
+            return Err(health.refused(e));
+        }
         let bytes_of = |piece: &Piece| {
             let from = (piece.first - first) as usize * PAGE;
             &bytes[from..from + piece.count as usize * PAGE]
@@ -195,6 +199,7 @@ impl Writer {
         // What comes past the end is the likeliest to find no space, and the easiest to take back.
         for piece in pieces.iter().rev() {
             if let Err(e) = self.write_piece(number, &mut object, piece, bytes_of(piece), &mut begun) {
+                self.give_back(&pieces);
                 return Err(self.take_back(number, &mut object, &begun, e));
             }
         }
@@ -221,8 +226,8 @@ impl Writer {
             .expected(format!("at most {} bytes", self.longest.saturating_mul(PAGE as u64))))
     }
 
-    /// What a write consists of. Takes the places in the journal that it needs.
-    fn pieces(&self, number: u64, object: &Object, pages: Range<u64>) -> Result<Vec<Piece>> {
+    /// Divides a write into pieces, and takes the places in the journal that they need. After an error `pieces` has those that have theirs.
+    fn divide(&self, number: u64, object: &Object, pages: Range<u64>, pieces: &mut Vec<Piece>) -> Result<()> {
         let Parts { objects, interval, journal, .. } = &*self.parts;
         let (durable, new) = (interval.durable(), interval.is_new(number));
         let doubled = objects.doubled.has(number);
@@ -231,7 +236,6 @@ impl Writer {
             Target::Own if doubled => Target::Append,
             target => target,
         };
-        let mut pieces = Vec::new();
         let mut first = pages.start;
         while first < pages.end {
             let target = target_of(first);
@@ -254,7 +258,17 @@ impl Writer {
             pieces.push(Piece { first, count, to });
             first += count;
         }
-        Ok(pieces)
+        Ok(())
+    }
+
+    /// Gives places in the journal back that a write took which is refused: on a full host, writes that are tried again and again would use up
+    /// what is prepared for records. No record is noted while a write is under way, so none lists them.
+    fn give_back(&self, pieces: &[Piece]) {
+        for piece in pieces.iter().rev() {
+            if let Goal::Append(place) = piece.to {
+                self.parts.journal.give_back(place, piece.count);
+            }
+        }
     }
 
     /// Writes a piece, after it has read what it may overwrite.
@@ -284,7 +298,7 @@ impl Writer {
                 let offset = piece.first * PAGE as u64;
                 if matches!(piece.to, Goal::Inside) {
                     let mut old = vec![0; bytes.len()];
-                    file.read_at(offset, &mut old)?;
+                    file.read_at(offset, &mut old).map_err(Error::of_read)?;
                     begun.old.push(Old::Own { first: piece.first, bytes: old });
                 } else {
                     begun.past = true;
@@ -367,8 +381,11 @@ impl Writer {
             for page in pages {
                 if page < object.end && object.source(page) == Source::Own {
                     read_known(&self.parts, &object, id, page..page + 1, &mut bytes)?;
-                    let taken = journal.take(1);
-                    match taken.and_then(|place| self.write_journal(&mut object, page, place, &bytes)) {
+                    let copy = |place| {
+                        let written = self.write_journal(&mut object, page, place, &bytes);
+                        written.inspect_err(|_| journal.give_back(place, 1))
+                    };
+                    match journal.take(1).and_then(copy) {
                         // They are synced where they are.
                         Err(e) if e.kind().is_refusal() => return Ok(false),
                         done => done?,

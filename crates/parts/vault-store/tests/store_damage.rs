@@ -5,11 +5,11 @@ mod store_world;
 use lacuna_contracts::Kind;
 use lacuna_sim::{CrashFolder, Image, Rng};
 use lacuna_vault_store::{Consent, FILES, ObjectId, PAGE, StoreOptions, Superblocks};
-use store_world::machine::{Machine, commit, content, copy, grown, write};
+use store_world::machine::{Machine, commit, content, copy, grown, lying, write};
 use store_world::{options, page};
 
-/// Whatever an adversary does to the files of the store itself: the newest state or an error, and never a panic. Objects are
-/// not sealed by the store; its users verify them.
+/// Whatever an adversary does to the files of the store itself, and shows at every read or at some: the newest state or an error, and
+/// never a panic. Objects are not sealed by the store; its users verify them.
 #[test]
 fn altered_files_are_refused() {
     let mut seen = std::collections::BTreeMap::<String, u64>::new();
@@ -48,6 +48,11 @@ fn altered_files_are_refused() {
                     }
                 }
             })),
+        }
+        let told = lying([&folder.snapshot(), &image], &mut rng);
+        let looking = StoreOptions { read_only: true, ..options() };
+        if let Ok((_, found)) = machine.open_as(&told, &looking) {
+            assert_eq!(found.state.number, machine.number(), "seed {seed}, over lies");
         }
         let outcome = match machine.open(&copy(&image)) {
             // The journaled page itself may be what was altered.

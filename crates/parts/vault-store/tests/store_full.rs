@@ -87,6 +87,32 @@ fn no_space_for_what_is_there_leaves_it() {
     assert!(outcomes[1] > 5 && outcomes[2] > 3, "{outcomes:?}");
 }
 
+/// Each write is refused after it took its pages of the journal. They are there for the next one.
+#[test]
+fn refused_writes_do_not_use_up_the_journal() {
+    let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+    let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
+    let object = store.new_object().unwrap();
+    store.write(object, 0, &pages(1..=30)).unwrap();
+    store.commit(b"said", None).unwrap();
+    // No write is needed for the places.
+    store.reserve(100 * PAGE as u64, 0).unwrap();
+    let used = store.journal_bytes();
+    folder.fail(FolderOp::Write, 0, Kind::NoSpace, true);
+    for round in 0..4 {
+        let refused = store.write(object, 5, &pages(100..120)).unwrap_err();
+        assert_eq!((refused.kind(), store.journal_bytes()), (Kind::NoSpace, used), "round {round}");
+    }
+    folder.heal();
+    assert!(read(&store, object, 0, 30) == pages(1..=30));
+    store.write(object, 5, &pages(100..120)).unwrap();
+    assert_eq!(store.journal_bytes(), used + 20 * PAGE as u64);
+    store.commit(b"more", None).unwrap();
+    drop(store);
+    let (store, _) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
+    assert!(read(&store, object, 0, 30) == pages((1..=5).chain(100..120).chain(26..=30)));
+}
+
 /// As soon as a commit is noted, others change what belongs to the next one. If the record is refused then, it is written once more as it
 /// is: what others have done is not whole yet.
 #[test]

@@ -1,21 +1,31 @@
-//! What the anchor and the seals notice: older states, lost and altered files, forks; and what they let pass: a crash, another
-//! machine's turn, a state that was accepted.
+//! What the anchor and the seals notice: older states, lost and altered files, forks, a folder that answers two reads of one place
+//! differently; and what they let pass: a crash, another machine's turn, a state that was accepted.
 
 mod store_world;
 
 use lacuna_contracts::{Error, Kind};
-use lacuna_sim::CrashFolder;
-use lacuna_vault_store::{Anchor, AnchorState, Consent, MemoryAnchor, Store, StoreOptions};
+use lacuna_sim::{CrashFolder, FolderImage, Rng};
+use lacuna_vault_store::{
+    Anchor, AnchorState, Consent, MemoryAnchor, ObjectId, Recovered, Store, StoreOptions,
+};
 use std::sync::Arc;
-use store_world::machine::{Machine, commit, content, copy, grown, write};
+use store_world::machine::{Machine, be_honest, commit, content, copy, grown, lying, write};
 use store_world::{base, keys, options, page};
 
-#[test]
-fn every_older_state_is_named() {
-    let (mut machine, folder, store, object) = grown(0);
+/// Folders that lie, in each test of them.
+const LYING: u64 = 400;
+
+/// Writes and commits states from the first to before the last, now and then with a root. Their records have the same length. Gives the
+/// folder before them, and after each.
+fn live(
+    folder: &CrashFolder,
+    store: &Store,
+    object: ObjectId,
+    states: std::ops::Range<u64>,
+) -> Vec<FolderImage> {
     let mut kept = vec![folder.snapshot()];
-    for state in 1..30 {
-        write(&store, object, state);
+    for state in states {
+        write(store, object, state);
         let said = state.to_le_bytes();
         if state % 7 == 0 {
             store.commit(&[], Some(&said)).unwrap();
@@ -24,6 +34,25 @@ fn every_older_state_is_named() {
         }
         kept.push(folder.snapshot());
     }
+    kept
+}
+
+/// What an opening says of the state that it found.
+type State = (u64, Option<Vec<u8>>, Vec<Vec<u8>>);
+
+fn state_of(found: &Recovered) -> State {
+    (found.state.number, found.root.clone(), found.puts.clone())
+}
+
+/// How stores are opened to look.
+fn looking() -> StoreOptions {
+    StoreOptions { read_only: true, ..options() }
+}
+
+#[test]
+fn every_older_state_is_named() {
+    let (mut machine, folder, store, object) = grown(0);
+    let kept = live(&folder, &store, object, 1..30);
     store.close().unwrap();
     let today = machine.number();
     for (state, image) in (0..).zip(&kept[..kept.len() - 1]) {
@@ -36,6 +65,98 @@ fn every_older_state_is_named() {
     }
     let (store, found) = machine.open(&folder).unwrap();
     assert_eq!((content(&store, object), found.first_opening, found.accepted), (29, false, false));
+}
+
+/// Some reads are answered with what their place held in any earlier state, or with another record, or with what was made of it; all of the
+/// folder may be an older one besides. Looking gives the newest state, with all that was committed since its root, or an error.
+#[test]
+fn a_folder_that_lies_gives_the_newest_state_or_an_error() {
+    let (mut machine, folder, store, object) = grown(0);
+    let kept = live(&folder, &store, object, 1..20);
+    drop(store);
+    let newest = state_of(&machine.open_as(&folder, &looking()).unwrap().1);
+    let (mut refused, mut good) = (0, 0);
+    for seed in 0..LYING {
+        let mut rng = Rng::new(seed);
+        let now = if rng.chance(1, 4) { rng.pick(&kept).clone() } else { folder.snapshot() };
+        let told = lying(kept.iter().chain([&now]), &mut rng);
+        match machine.open_as(&told, &looking()) {
+            Ok((_, found)) => {
+                assert_eq!(state_of(&found), newest, "seed {seed}");
+                good += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > LYING / 4 && good > LYING / 50, "{refused} refused, {good} good: lies hardly mattered");
+}
+
+/// What is committed on the strength of lies follows the newest state, or is missed: no later opening gives anything else.
+#[test]
+fn what_is_committed_to_a_folder_that_lies_follows_the_newest_state() {
+    let (mut machine, folder, store, object) = grown(0);
+    let kept = live(&folder, &store, object, 1..20);
+    drop(store);
+    let (newest, anchor) =
+        (state_of(&machine.open_as(&folder, &looking()).unwrap().1), machine.anchor.load().unwrap());
+    let (mut taken_up, mut again) = (0, 0);
+    for seed in 0..LYING {
+        let mut rng = Rng::new(seed);
+        let told = lying(&kept, &mut rng);
+        let anchor = Arc::new(MemoryAnchor::new(anchor.clone()));
+        let mut machine = Machine { anchor, seed: 1000 * seed };
+        let Ok((store, found)) = machine.open(&told) else { continue };
+        assert_eq!(state_of(&found), newest, "seed {seed}");
+        taken_up += 1;
+        let committed = store.commit(b"later", None).is_ok();
+        drop(store);
+        be_honest(&told);
+        let Ok((_, found)) = machine.open_as(&told, &looking()) else { continue };
+        let (number, root, mut puts) = state_of(&found);
+        if committed {
+            assert_eq!(puts.pop().as_deref(), Some(&b"later"[..]), "seed {seed}");
+        } else if number > newest.0 {
+            // It failed, and may have happened.
+            assert!(puts.pop().is_none_or(|last| last == b"later"), "seed {seed}");
+        }
+        assert_eq!((root, puts), (newest.1.clone(), newest.2.clone()), "seed {seed}");
+        again += 1;
+    }
+    assert!(taken_up > LYING / 50 && again > LYING / 100, "{taken_up} taken up, {again} opened again");
+}
+
+/// A folder that tells of two histories shows each machine its own, or none.
+#[test]
+fn a_fork_of_which_a_folder_lies_is_noticed_by_both() {
+    let (mut one, folder, store, object) = grown(2);
+    drop(store);
+    let mut two = Machine::new(40);
+    drop(two.open(&folder).unwrap());
+    let shared = folder.snapshot();
+    let mut histories = vec![];
+    for (machine, states) in [(&mut one, 20..25), (&mut two, 30..38)] {
+        let folder = copy(&shared);
+        let (store, _) = machine.open(&folder).unwrap();
+        live(&folder, &store, object, states);
+        drop(store);
+        let own = state_of(&machine.open_as(&folder, &looking()).unwrap().1);
+        histories.push((folder.snapshot(), own));
+    }
+    let mut own_histories = 0;
+    for seed in 0..LYING {
+        let mut rng = Rng::new(seed);
+        let (mine, yours) = if rng.chance(1, 2) { (0, 1) } else { (1, 0) };
+        let images = [&shared, &histories[mine].0, &histories[yours].0];
+        // The last one is what is there.
+        let images = if rng.chance(1, 2) { images } else { [images[0], images[2], images[1]] };
+        let told = lying(images, &mut rng);
+        let machine = if mine == 0 { &mut one } else { &mut two };
+        if let Ok((_, found)) = machine.open_as(&told, &looking()) {
+            assert_eq!(state_of(&found), histories[mine].1, "seed {seed}");
+            own_histories += 1;
+        }
+    }
+    assert!(own_histories > 0, "lies left nothing to see");
 }
 
 #[test]
@@ -188,8 +309,8 @@ fn a_machine_that_only_looks_changes_nothing() {
     let (mut machine, folder, store, object) = grown(3);
     drop(store);
     folder.set_read_only(true);
-    let (before, looking) = (folder.snapshot().digest(), StoreOptions { read_only: true, ..options() });
-    let (store, _) = machine.open_as(&folder, &looking).unwrap();
+    let before = folder.snapshot().digest();
+    let (store, _) = machine.open_as(&folder, &looking()).unwrap();
     assert_eq!(content(&store, object), 3);
     assert_eq!(store.write(object, 0, &page(9)).unwrap_err().kind(), Kind::ReadOnly);
     assert_eq!(store.commit(b"x", None).unwrap_err().kind(), Kind::ReadOnly);

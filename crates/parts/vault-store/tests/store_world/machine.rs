@@ -2,7 +2,7 @@
 
 use super::{base, keys, options, page};
 use lacuna_contracts::{Error, Result};
-use lacuna_sim::{CrashFolder, FolderImage};
+use lacuna_sim::{CrashFolder, FolderImage, Lies, Rng};
 use lacuna_vault_store::{Anchor, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreOptions};
 use std::sync::Arc;
 
@@ -46,6 +46,25 @@ impl Machine {
 
 pub(crate) fn copy(image: &FolderImage) -> CrashFolder {
     CrashFolder::from_image(image)
+}
+
+/// A folder that was as each of some images says, one after the other, and answers some reads with what was there once or made of it; now
+/// and then some looks at names as well.
+pub(crate) fn lying<'i>(images: impl IntoIterator<Item = &'i FolderImage>, rng: &mut Rng) -> CrashFolder {
+    let folder = CrashFolder::new();
+    folder.keep_past();
+    images.into_iter().for_each(|image| folder.restore(image));
+    let of_a_thousand = *rng.pick(&[20, 60, 150, 300, 500]);
+    let lies = Lies { of_a_thousand, rng: Rng::new(rng.next_u64()), forges: rng.chance(1, 2) };
+    folder.lie(Some(&lies), |_| true);
+    folder.lie_about_names(rng.chance(1, 4).then_some(lies));
+    folder
+}
+
+/// Ends the lies of a folder.
+pub(crate) fn be_honest(folder: &CrashFolder) {
+    folder.lie(None, |_| true);
+    folder.lie_about_names(None);
 }
 
 /// A store with some objects of which states 1 to `states` write page 0 of the first.
