@@ -8,7 +8,7 @@ use crate::namespace::tables::{self, Table};
 use crate::options::{BadFile, CheckReport, FileStat};
 use crate::record::Record;
 use crate::{BLOCK, FileKind, FsError, FsResult, paths};
-use lacuna_contracts::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Plain, Result};
 use lacuna_integrity::Failed;
 use lacuna_vault_store::ObjectId;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> 
     each_inode(&contents.namespace, &mut |_, _| total += 1)?;
     let mut done = 0;
     progress(done, total);
-    let mut buf = vec![0; PIECE];
+    let mut buf = Plain::new(vec![0u8; PIECE]);
     each_inode(&contents.namespace, &mut |ino, record| {
         if record.kind == FileKind::File {
             report.files += 1;

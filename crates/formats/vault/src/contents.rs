@@ -13,7 +13,7 @@ use crate::services::Services;
 use crate::space_budget::SpaceBudget;
 use crate::task_queue::TaskQueue;
 use crate::{BLOCK, FILE_MAX, FsError, FsResult, paths};
-use lacuna_contracts::{Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Plain, Result};
 use lacuna_integrity::{Choice, Failed, ProtectedFile, Session};
 use lacuna_vault_store::{ObjectId, Store};
 use parking_lot::{Mutex, RwLockReadGuard};
@@ -356,7 +356,7 @@ impl Contents {
         let long = data.len() - (BLOCK - within).min(data.len()) >= PIECE + BLOCK;
         let take = if long { BLOCK - within } else { data.len() };
         let end = within + take;
-        let mut buf = vec![0; end.next_multiple_of(BLOCK)];
+        let mut buf = Plain::new(vec![0u8; end.next_multiple_of(BLOCK)]);
         if within > 0 {
             self.old_block(inode, work, first, &mut buf[..BLOCK])?;
         }
@@ -454,7 +454,7 @@ fn read_step(file: &ProtectedFile, space: &FileSpace<'_>, at: u64, out: &mut [u8
         return Ok(whole);
     }
     let take = out.len().min(PIECE);
-    let mut buf = vec![0; (within + take).next_multiple_of(BLOCK)];
+    let mut buf = Plain::new(vec![0u8; (within + take).next_multiple_of(BLOCK)]);
     let result = check_run(file, space, first, &mut buf);
     out[..take].copy_from_slice(&buf[within..within + take]);
     result.map(|()| take)

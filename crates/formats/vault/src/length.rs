@@ -4,6 +4,7 @@ use crate::contents::{Contents, Work, holes, update};
 use crate::fs_error::errno;
 use crate::inodes::{Body, Inode};
 use crate::{Allocate, BLOCK, FsResult, SeekTo};
+use lacuna_contracts::Plain;
 use lacuna_vault_store::ObjectId;
 use std::sync::Arc;
 
@@ -104,9 +105,9 @@ fn zero_part(contents: &Contents, inode: &Inode, work: &mut Work<'_>, from: u64,
     if from >= to || block >= work.open.protected.blocks() || holes(work, block, 1)? == 1 {
         return Ok(());
     }
-    let mut bytes = [0; BLOCK];
-    contents.old_block(inode, work, block, &mut bytes)?;
+    let mut bytes = Plain::new([0u8; BLOCK]);
+    contents.old_block(inode, work, block, &mut bytes[..])?;
     let (from, to) = ((from - block * LONG) as usize, (to - block * LONG) as usize);
     bytes[from..to].fill(0);
-    update(work, block, &bytes).1
+    update(work, block, &bytes[..]).1
 }

@@ -77,7 +77,13 @@ impl OpenHandles {
         let removed = if is_open { Ok(false) } else { self.contents.remove_or_begin(inode, body) };
         let gone = match removed {
             // The name is gone: what is left goes at the next opening.
-            Err(e) if e.kind().is_refusal() => false,
+            Err(e) if e.changed_nothing() => {
+                let found = e.finding();
+                self.contents
+                    .services
+                    .log(&format!("a file without a name stays until the next opening: {found}"));
+                false
+            }
             done => done?,
         };
         if !gone {

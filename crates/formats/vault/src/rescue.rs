@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use crate::startup::Leniency;
 use crate::{Base, FileKind, OpenOptions, Vault};
 use lacuna_contracts::{Error, Result, Secret};
-use lacuna_vault_store::Consent;
+use lacuna_vault_store::{Consent, PastDamage, Superblocks};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -53,8 +53,8 @@ impl Leniency for WhatVerifies {
         }
     }
 
-    fn past_gap(&self) -> bool {
-        self.past_gap
+    fn past(&self) -> PastDamage {
+        if self.past_gap { PastDamage::Records } else { PastDamage::Superblocks }
     }
 
     fn settings(&self, namespace: &Namespace) -> Result<Settings> {
@@ -63,9 +63,11 @@ impl Leniency for WhatVerifies {
 }
 
 impl Rescue {
-    /// Opens a vault in the newest state that can be reached, whatever the anchor remembers.
+    /// Opens a vault in the newest state that can be reached, whatever the anchor remembers. Superblocks and pages of the names have three
+    /// copies here, so that two blocks, whichever they are, keep nothing else from coming out.
     ///
-    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if both superblocks, or both copies of what the database of names hangs on, do not verify.
+    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if the three superblocks, or all copies of what the database of names hangs on, do not
+    /// verify.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Rescue> {
         let found = Rescue::look(base.clone(), master, uuid, options, false);
         if found.as_ref().is_ok_and(|found| found.refusal.is_none()) {
@@ -121,19 +123,30 @@ impl Rescue {
         self.is_past_gap
     }
 
-    /// By which detour the state is shown, in words, if any other opening shows another one or less of it.
-    pub fn used(&self) -> Option<&'static str> {
-        if self.is_past_gap {
-            Some(
-                "a record of the journal does not verify: the newest state is brought out, except blocks that this record alone lists",
-            )
-        } else if self.is_by_root_before {
-            Some(
-                "pages of the last checkpoint do not verify: names are by the checkpoint before it and the changes since",
-            )
-        } else {
-            None
+    /// By which detours the state is shown, in words, if any other opening shows another one or less of it, or none.
+    pub fn used(&self) -> Option<String> {
+        let found = self.vault.found();
+        let mut used = Vec::new();
+        if found.superblocks == Superblocks::Lost {
+            let unknown = if found.first_opening {
+                format!("; without an anchor nobody can tell whether {} is the newest", found.state)
+            } else {
+                String::new()
+            };
+            used.push(format!("neither superblock verifies: the state is by the third one{unknown}"));
         }
+        if self.is_past_gap {
+            used.push(
+                "a record of the journal does not verify: the newest state is brought out, except blocks that this record alone lists"
+                    .to_owned(),
+            );
+        } else if self.is_by_root_before {
+            used.push(
+                "pages of the last checkpoint do not verify: names are by the checkpoint before it and the changes since"
+                    .to_owned(),
+            );
+        }
+        (!used.is_empty()).then(|| used.join("; "))
     }
 
     /// Calls `each` with the name, node and kind of every entry of a directory that verifies. Whether all do.

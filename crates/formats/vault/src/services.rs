@@ -27,14 +27,14 @@ impl Services {
     }
 
     /// Takes note of a failure of a commit, or of work for the next commit, which would fail the same way. A call that the host refuses, for
-    /// want of space above all, passes: everything waits for the next commit. Anything else ends all writing, even one tag page that does
-    /// not verify: what was acknowledged, of all files, could never become durable, and the writers must hear of it now.
+    /// want of space above all, passes, and so does a read that fails: everything waits for the next commit. Anything else ends all writing,
+    /// even one tag page that does not verify: what was acknowledged, of all files, could never become durable, and the writers must hear of it now.
     pub(crate) fn commit_failed(&self, e: Error) -> Error {
         self.failed(e, false)
     }
 
     fn failed(&self, e: Error, passes: bool) -> Error {
-        if passes || e.kind().is_refusal() { e } else { self.health.fail(e) }
+        if passes || e.changed_nothing() { e } else { self.health.fail(e) }
     }
 
     pub(crate) fn log(&self, line: &str) {

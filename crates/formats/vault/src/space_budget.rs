@@ -7,9 +7,11 @@
 //!
 //! A [`Reservation`] counts what its transaction may take from before the check until the transaction ends. What the transaction puts
 //! meanwhile is counted twice, and never not at all: the sums of the reservations are read before the figures that follow from the
-//! changes, and a transaction renews these figures before it gives its reservation back. Of two changes that begin at once each may count
-//! the other, so that both make room where one would have fitted; neither is let in without room. The journal file that was prepared is the
-//! one that is written to: a commit with a root goes to the other file, and none does while a reservation lives (`group_commit.rs`).
+//! changes, and a transaction renews these figures before it gives its reservation back. So these figures are too high for a change that
+//! begins beside others: of two that begin at once each may count the other, and what a write overwrites, or fails to write, it does not
+//! take. None is refused for that: a change that does not fit beside others is measured once more when it is the only one
+//! (`group_commit.rs`). The journal file that was prepared is the one that is written to: a commit with a root goes to the other file, and
+//! none does while a reservation lives.
 //!
 //! The pages of content that a write takes from the journal count as space of the file system. Where other programs take that space first,
 //! the write is refused, or the next one; each taking of pages leaves a step of the journal behind it (`Store::journal_step`), which
@@ -20,6 +22,7 @@
 //! No lock is held here. The figures of the namespace and of the inodes are atomic copies, which their owners renew under their own locks,
 //! and the store is asked once for the journal's part.
 
+use crate::BLOCK;
 use crate::inodes::Inodes;
 use crate::namespace::Namespace;
 use lacuna_contracts::Result;
@@ -148,6 +151,11 @@ impl SpaceBudget {
         self.short.load(Ordering::Relaxed)
     }
 
+    /// Bytes that one transaction writes at most, whole blocks: all of them may go to the journal, which holds about twice as much.
+    pub(crate) fn most_of_write(&self) -> usize {
+        (self.store.journal_most() / 2).max(1).next_multiple_of(BLOCK as u64) as usize
+    }
+
     /// Counts what a change may take from now on. Whether there is room for it, [`Reservation::fits`] says.
     pub(crate) fn reserve(&self, change: Reserve) -> Reservation<'_> {
         let (puts, content) = change.most();
@@ -168,7 +176,7 @@ impl SpaceBudget {
         let is = self.is_free(own)? && {
             // Its pages may go to the journal first. The change beside its content is in the puts.
             let content = self.reserved_content.load(Ordering::Acquire).saturating_sub(CHANGE);
-            let beside = (self.namespace.owed() / 3).saturating_add(content);
+            let beside = (self.namespace.owed() / 4).saturating_add(content);
             self.has_room_for_record(0, self.store.journal_step(), beside)?
         };
         self.short.store(!is, Ordering::Relaxed);

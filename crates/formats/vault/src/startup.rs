@@ -7,7 +7,7 @@ use crate::settings::Settings;
 use lacuna_contracts::{Action, Advice, Error, Kind, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Folder;
-use lacuna_vault_store::{Anchor, CommitInfo, StoreBase, StoreOptions, Superblocks};
+use lacuna_vault_store::{Anchor, CommitInfo, PastDamage, StoreBase, StoreOptions, Superblocks};
 use std::sync::Arc;
 
 /// How lenient an opening is: which parts it lets pass that do not verify.
@@ -20,9 +20,9 @@ pub(crate) trait Leniency {
     ) -> Result<Namespace>;
     /// Its settings.
     fn settings(&self, namespace: &Namespace) -> Result<Settings>;
-    /// Whether it goes on past damaged records of the journal: see [`StoreOptions::past_gap`].
-    fn past_gap(&self) -> bool {
-        false
+    /// What of the store it passes over. Unless that is nothing, the third files of the namespace count as well.
+    fn past(&self) -> PastDamage {
+        PastDamage::Nothing
     }
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn store_base(base: &Base, uuid: [u8; 16], options: &OpenOptions) -> 
         // Without a timer there are no threads: a test decides what happens when.
         background: options.commit_period.is_some(),
         journal: options.journal,
-        past_gap: false,
+        past: PastDamage::Nothing,
     };
     (rests, choices)
 }

@@ -35,7 +35,11 @@ impl TaskQueue {
     /// Notes that a file has something to be done. `false`: no thread will do it.
     pub(crate) fn push(&self, ino: u64) -> bool {
         let mut waiting = self.waiting.lock();
-        if waiting.stage != Stage::Open || waiting.inodes.len() >= MOST {
+        if waiting.stage != Stage::Open {
+            // Also of one that was noted before: nobody takes it any more.
+            return false;
+        }
+        if waiting.inodes.len() >= MOST {
             return waiting.known.contains(&ino);
         }
         if waiting.known.insert(ino) {
@@ -94,6 +98,6 @@ mod tests {
         assert_eq!([queue.pop(), queue.pop()], [Some(5), Some(7)]);
         assert!(queue.push(9) && !queue.is_closed());
         queue.close();
-        assert!(queue.is_closed() && queue.pop().is_none() && !queue.push(4));
+        assert!(queue.is_closed() && queue.pop().is_none() && !queue.push(4) && !queue.push(9));
     }
 }

@@ -27,7 +27,7 @@ use crate::{
 };
 use lacuna_contracts::{Error, FailStop, Kind, Result, Secret, Status, StatusItem};
 use lacuna_medium::Space;
-use lacuna_vault_store::{CommitInfo, Recovered, Store, StoreKeys, StoreOptions, Superblocks};
+use lacuna_vault_store::{CommitInfo, PastDamage, Recovered, Store, StoreKeys, StoreOptions, Superblocks};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Vault {
         leniency: &dyn Leniency,
     ) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, options);
-        let choices = StoreOptions { past_gap: leniency.past_gap(), ..choices };
+        let choices = StoreOptions { past: leniency.past(), ..choices };
         let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), &choices)?;
         let store = Arc::new(store);
         let Recovered {
@@ -120,7 +120,8 @@ impl Vault {
                 .remedy("make the vault anew: nothing was ever written to it")
         })?;
         let open = |root: &[u8], puts: &[Vec<u8>], stale: Range<u64>| {
-            let reading = Reading { stale, log: options.log.clone() };
+            let thirds = leniency.past() > PastDamage::Nothing;
+            let reading = Reading { stale, thirds, log: options.log.clone() };
             Namespace::open(&store, master, root, puts, reading, options.budget.share(1, 4))
         };
         let namespace = leniency.namespace(open(&root, &puts, stale), &|| {
@@ -145,7 +146,7 @@ impl Vault {
         if vault.remove_orphans()? > 0
             && let Err(e) = vault.commits.checkpoint()
             // On a full file system they go with the next commit that finds space.
-            && !e.kind().is_refusal()
+            && !e.changed_nothing()
         {
             return Err(e);
         }
@@ -228,6 +229,11 @@ impl Vault {
         &self.contents
     }
 
+    #[cfg(test)]
+    pub(crate) fn commits(&self) -> &GroupCommit {
+        &self.commits
+    }
+
     /// What opening found.
     pub fn found(&self) -> Found {
         self.found
@@ -248,7 +254,7 @@ impl Vault {
         drop((self.tasks.lock().take(), self.timer.lock().take()));
         // No later commit makes up for what is refused here: it is tried twice.
         let twice = |close: &dyn Fn() -> Result<()>| {
-            close().or_else(|e| if e.kind().is_refusal() { close() } else { Err(e) })
+            close().or_else(|e| if e.changed_nothing() { close() } else { Err(e) })
         };
         twice(&|| self.commits.close())?;
         twice(&|| self.contents.store.close())
@@ -353,17 +359,34 @@ impl Vault {
         self.contents.read(ino, offset, buf)
     }
 
-    /// Writes.
+    /// Writes. What is longer than half of what the journal may hold becomes several changes, and a commit may come between them.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let _transaction = self.commits.begin(Reserve::Write(data.len() as u64))?;
-        self.contents.write(ino, offset, data, true)
+        self.write_parts(ino, offset, data, true)
     }
 
     /// Writes for a caller that keeps the file's times itself, and gives them later ([`Vault::set_attr`]): a kernel that holds written
     /// pages back, and knows when they were written.
     pub fn write_undated(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let _transaction = self.commits.begin(Reserve::Write(data.len() as u64))?;
-        self.contents.write(ino, offset, data, false)
+        self.write_parts(ino, offset, data, false)
+    }
+
+    /// Space for more than the journal holds could never be reserved in one piece.
+    fn write_parts(&self, ino: u64, offset: u64, data: &[u8], dated: bool) -> FsResult<usize> {
+        let (most, mut done) = (self.commits.space.most_of_write(), 0);
+        loop {
+            let part = &data[done..data.len().min(done + most)];
+            let begun = self.commits.begin(Reserve::Write(part.len() as u64));
+            let written =
+                begun.and_then(|_begun| self.contents.write(ino, offset + done as u64, part, dated));
+            match written {
+                // What is written is in the file; the next write says why it does not go on.
+                Err(_) if done > 0 => return Ok(done),
+                written => done += written?,
+            }
+            if done == data.len() || done % most > 0 {
+                return Ok(done);
+            }
+        }
     }
 
     /// As `fallocate`.
@@ -435,7 +458,7 @@ impl Vault {
         if !self.contents.services.read_only {
             self.commits.commit()?;
         }
-        let lacks_superblock = self.found.superblocks == Superblocks::Damaged;
+        let lacks_superblock = matches!(self.found.superblocks, Superblocks::Damaged | Superblocks::Lost);
         check::check(&self.contents, progress).map(|report| CheckReport { lacks_superblock, ..report })
     }
 
@@ -448,8 +471,8 @@ impl Vault {
         namespace.verify(&mut |_, _| is_whole = false)?;
         let (mut pages, mut next) = (0, Some(Spot::default()));
         while let Some(from) = next {
-            let (given, further) = namespace.give_again(from, is_whole)?;
-            self.commits.checkpoint()?;
+            let give = || namespace.give_again(from, is_whole);
+            let (given, further) = self.commits.checkpoint_after(give)?;
             self.contents.store.finish_checkpoint()?;
             (pages, next) = (pages + given, further);
         }

@@ -1,9 +1,13 @@
-//! What a change reserves before it begins is there for the commit that makes it durable, and a refused commit is none.
+//! What a change reserves before it begins is there for the commit that makes it durable, no change is refused for space that is there, and
+//! a refused commit is none.
 
 mod world;
 
+use lacuna_contracts::Kind;
 use lacuna_integrity::Choice;
-use lacuna_sim::Rng;
+use lacuna_medium::Folder;
+use lacuna_sim::{FolderOp, Rng};
+use lacuna_vault::store::JournalSize;
 use lacuna_vault::{NewNode, ROOT, SetXattr, Vault, XATTR_MAX};
 use world::World;
 
@@ -51,4 +55,72 @@ fn a_refused_checkpoint_is_not_counted_as_a_commit() {
     vault.sync().unwrap();
     let now = ["commits_made", "checkpoints"].map(|name| counter(&vault, name));
     assert_eq!(now, [made + 1, checkpoints]);
+}
+
+/// Where nothing changed, and a checkpoint finds no space, there is no commit, however often room is looked for.
+#[test]
+fn a_search_for_room_that_commits_nothing_is_not_counted() {
+    let (world, vault, file) = with_a_due_checkpoint();
+    world.folder.set_capacity(world.folder.used() + (128 << 10));
+    vault.sync().unwrap();
+    let [made, last] = ["commits_made", "last_commit"].map(|name| counter(&vault, name));
+    let refused = vault.write(file, 200 << 12, &vec![3; 64 << 12]).unwrap_err();
+    assert_eq!(refused.errno(), libc::ENOSPC);
+    assert!(counter(&vault, "journal_used") > 0);
+    assert_eq!(counter(&vault, "commits_made") - made, counter(&vault, "last_commit") - last);
+}
+
+/// All of a write may go to the journal, which never holds as much: there is space all the same.
+#[test]
+fn a_write_that_is_longer_than_the_journal_is_written() {
+    let mut world = World::new(6);
+    world.journal = JournalSize { due: 512 << 10, most: 4 << 20 };
+    let vault = world.create(Choice::Auto);
+    let file = vault.make(ROOT, b"file", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    let data = Rng::new(7).bytes((6 << 20) + 5000);
+    for _ in 0..2 {
+        assert_eq!(vault.write(file, 3000, &data).unwrap(), data.len());
+        vault.sync().unwrap();
+    }
+    assert_eq!(vault.write(file, 0, &[]).unwrap(), 0);
+    drop(vault);
+    let vault = world.open().unwrap();
+    assert!(world::dump::content(&vault, file, 3000 + data.len() as u64)[3000..] == data);
+}
+
+/// The journal file that is not written to has space, and the host takes no more bytes: it gets the file's space back before it is asked
+/// again, although the commit is refused as well.
+#[test]
+fn a_refused_commit_leaves_the_journal_no_space_that_it_does_not_need() {
+    let mut world = World::new(8);
+    world.journal = JournalSize { due: 4 << 20, most: 64 << 20 };
+    let vault = world.create(Choice::Auto);
+    let make = |name: &[u8]| vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).map(|attr| attr.ino);
+    let file = make(b"file").unwrap();
+    for version in 0..7 {
+        vault.write(file, 0, &vec![version; 1 << 20]).unwrap();
+        vault.sync().unwrap();
+    }
+    assert!(counter(&vault, "journal_used") < 4 << 20, "no checkpoint went on in the other file");
+    make(b"pending").unwrap();
+    let longest = || {
+        let lens = ["journal.0", "journal.1"].map(|name| world.folder.open(name).unwrap().len().unwrap());
+        lens[0].max(lens[1])
+    };
+    assert!(longest() >= 4 << 20);
+    world.folder.fail(FolderOp::Write, 0, Kind::NoSpace, true);
+    // The first may be let in, and finds out.
+    for _ in 0..2 {
+        assert_eq!(vault.write(file, 0, &[9; 4096]).unwrap_err().errno(), libc::ENOSPC);
+    }
+    assert!(longest() < 3 << 20, "{} bytes", longest());
+    world.folder.heal();
+    make(b"after").unwrap();
+    vault.close().unwrap();
+    drop(vault);
+    let vault = world.open().unwrap();
+    assert!(world::dump::content(&vault, file, 1 << 20) == vec![6; 1 << 20]);
+    for name in [&b"pending"[..], b"after"] {
+        vault.lookup(ROOT, name).unwrap();
+    }
 }

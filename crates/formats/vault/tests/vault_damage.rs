@@ -1,5 +1,6 @@
 //! Bad blocks: whatever one block of a closed vault's backing files holds, everything is shown but what lies in it; and an older or altered
-//! copy of a page is never taken for the newest.
+//! copy of a page is never taken for the newest. Two blocks may be both copies of what an opening needs: then a rescue shows everything, by
+//! the third.
 //!
 //! `LACUNA_PAIRS` says how many pairs of blocks are destroyed (60 without it), or `all`; with it, each single block is destroyed in both
 //! ways, of vaults that were used more or less often.
@@ -9,10 +10,10 @@ mod world;
 use lacuna_integrity::Choice;
 use lacuna_sim::{CrashFolder, FolderImage, Image, Rng, setting};
 use lacuna_vault::store::{Anchor, FILES, MemoryAnchor, PAGE};
-use lacuna_vault::{FsError, NewNode, ROOT, Vault};
+use lacuna_vault::{FsError, NewNode, ROOT, Rescue, Vault};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use world::World;
+use world::{UUID, World};
 
 /// What lies under each path: the content of files, nothing for directories.
 type Truth = BTreeMap<String, Option<Vec<u8>>>;
@@ -22,9 +23,10 @@ struct Closed {
     world: World,
     image: FolderImage,
     truth: Truth,
-    /// The first backing files of the namespace, and the second.
+    /// The first backing files of the namespace, the second, and the third, which a rescue alone reads.
     firsts: BTreeSet<String>,
     seconds: BTreeSet<String>,
+    thirds: BTreeSet<String>,
 }
 
 /// What an opening showed of the truth.
@@ -149,14 +151,29 @@ fn closed(rounds: u64) -> Closed {
     for name in of_namespace {
         alike.entry(image.files[&name].to_vec()).or_default().push(name);
     }
-    // One of two files that hold the same is the first, and which is told by what is left without the other.
-    let (mut firsts, mut seconds) = (BTreeSet::new(), BTreeSet::new());
-    for pair in alike.into_values() {
-        let [one, other] = pair.try_into().expect("two files of each object of the namespace");
+    // Of three files that hold the same, nothing misses the third. One of the others is the first, and which is told by what is left without
+    // the other.
+    let (mut firsts, mut seconds, mut thirds) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for three in alike.into_values() {
+        assert_eq!(three.len(), 3, "files of each object of the namespace");
+        let (unmissed, others): (Vec<_>, Vec<_>) =
+            three.into_iter().partition(|name| is_unmissed(&mut world, &image, name));
+        let [third] = unmissed.try_into().expect("one of three that nothing misses");
+        let [one, other] = others.try_into().expect("two files that are checked");
         firsts.insert(one);
         seconds.insert(other);
+        thirds.insert(third);
     }
-    Closed { world, image, truth, firsts, seconds }
+    Closed { world, image, truth, firsts, seconds, thirds }
+}
+
+/// Whether a check finds everything twice without this file.
+fn is_unmissed(world: &mut World, image: &FolderImage, name: &str) -> bool {
+    let mut without = image.clone();
+    without.files.remove(name);
+    world.folder = CrashFolder::from_image(&without);
+    let vault = world.open_with(|options| options.read_only = true).unwrap();
+    vault.check(&mut |_, _| ()).unwrap().single == 0
 }
 
 impl Closed {
@@ -166,7 +183,15 @@ impl Closed {
         self.world.open_with(|options| options.read_only = true)
     }
 
-    /// The other file that holds the same page.
+    /// Opens a copy of the directory to rescue what there is.
+    fn rescue(&mut self, image: &FolderImage) -> lacuna_contracts::Result<Rescue> {
+        self.world.folder = CrashFolder::from_image(image);
+        self.world.folder.set_read_only(true);
+        let options = self.world.options();
+        Rescue::open(self.world.base(), &World::master(), UUID, &options)
+    }
+
+    /// The other file that holds the same page, of those by which a vault opens.
     fn twin(&self, name: &str) -> Option<String> {
         let (one, other): (Vec<_>, Vec<_>) = (self.firsts.iter().collect(), self.seconds.iter().collect());
         let of = |name: &str| self.image.files[name].to_vec();
@@ -223,7 +248,9 @@ fn one_bad_block_costs_what_lies_in_it() {
                 let context = format!("{rounds} rounds, page {page} of {name}");
                 let vault = closed.look(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
                 let Shown { lost_blocks, lost: names, wrong, .. } = show(&vault, &closed.truth);
-                let of_file = !FILES.contains(&name.as_str()) && closed.twin(name).is_none();
+                let of_file = !FILES.contains(&name.as_str())
+                    && closed.twin(name).is_none()
+                    && !closed.thirds.contains(name);
                 assert!(wrong.is_empty() && names == 0, "{context}: {wrong:?}, {names} names");
                 assert!(lost_blocks <= u64::from(of_file), "{context}: {lost_blocks} blocks");
                 lost += lost_blocks;
@@ -245,22 +272,38 @@ fn two_bad_blocks_cost_what_lies_in_them() {
     } else {
         let pairs = setting(PAIRS, 60);
         let mut any = || rng.below(blocks.len() as u64) as usize;
-        (0..pairs).map(|_| (any(), any())).collect()
+        let drawn: Vec<(usize, usize)> = (0..pairs).map(|_| (any(), any())).collect();
+        // All that are both copies of one page.
+        let twin_of = |(name, page): &(String, u64)| {
+            let twin = (closed.twin(name)?, *page);
+            blocks.iter().position(|block| *block == twin)
+        };
+        let twins = blocks.iter().enumerate().filter_map(|(nth, block)| Some((nth, twin_of(block)?)));
+        drawn.into_iter().chain(twins.filter(|(one, other)| one < other)).collect()
     };
+    let mut twins = 0;
     for (one, other) in pairs {
         let (one, other) = (blocks[one].clone(), blocks[other].clone());
-        // Both copies of one page are another matter.
-        let is_twin = closed.twin(&one.0).is_some_and(|twin| twin == other.0);
-        if is_twin && (one.1 == other.1 || FILES.contains(&one.0.as_str())) {
-            continue;
-        }
         let mut image = closed.image.clone();
         [&one, &other].into_iter().for_each(|(name, page)| destroy(&mut image, name, *page, &mut rng));
         let context = format!("{one:?} and {other:?}");
-        let vault = closed.look(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
-        let Shown { lost_blocks, lost, wrong, .. } = show(&vault, &closed.truth);
+        let rescued = closed.rescue(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let Shown { lost_blocks, lost, wrong, .. } = show(rescued.vault(), &closed.truth);
         assert!(wrong.is_empty() && lost == 0 && lost_blocks <= 2, "{context}: {wrong:?}, {lost} names");
+        // Both copies of what an opening needs.
+        let is_twin = closed.twin(&one.0).is_some_and(|twin| twin == other.0);
+        let is_needed = is_twin && (one.1 == other.1 || FILES.contains(&one.0.as_str()));
+        twins += u64::from(is_needed);
+        match closed.look(&image) {
+            Ok(vault) => {
+                let Shown { lost_blocks, lost, wrong, .. } = show(&vault, &closed.truth);
+                assert!(wrong.is_empty(), "{context}: {wrong:?}");
+                assert!(is_needed || (lost == 0 && lost_blocks <= 2), "{context}: {lost} names");
+            }
+            Err(e) => assert!(is_needed, "{context}: {e}"),
+        }
     }
+    assert!(twins > 10, "{twins}");
 }
 
 /// One bit of each page of the namespace: everything is shown; of both copies of it: everything, or an error, and nothing else.

@@ -5,10 +5,29 @@
 //! the root can have: a page that one of the files missed is older, and a page of a checkpoint whose record is lost is newer. Neither tag nor
 //! number says that a page is the one of the anchored state: that is for the tree to say, which the root names.
 
+use crate::Log;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_integrity::PART_PAGE;
 use lacuna_vault_store::{ObjectId, PAGE, PageCopy, Store};
 use std::ops::Range;
+
+/// How the copies of pages are read.
+#[derive(Clone)]
+pub(crate) struct Reading {
+    /// Pages of parts do not count whose marks have one of these numbers.
+    pub(crate) stale: Range<u64>,
+    /// Whether the third files are read as well.
+    pub(crate) thirds: bool,
+    /// Where it is told that a copy does not verify.
+    pub(crate) log: Log,
+}
+
+impl Reading {
+    /// The copies that may count, the likeliest first.
+    pub(super) fn copies(&self) -> &'static [PageCopy] {
+        if self.thirds { &PageCopy::ALL } else { &PageCopy::USUAL }
+    }
+}
 
 /// Where the mark of a page of a part stands: a number and a tag. The tag is of what comes before it.
 const NUMBER: usize = PAGE - 24;
@@ -54,19 +73,23 @@ pub(super) struct Newest {
     pub(super) elsewhere: bool,
 }
 
-/// The newest copy of a page of a part, of those whose numbers are not among `stale`. Nothing if it was never written.
+/// The newest copy of a page of a part, of those whose numbers are not among the stale ones. Nothing if it was never written.
 ///
 /// Errors: [`Kind::Corrupt`] if there are copies and none verifies, and what the system says of them.
 pub(super) fn newest(
     store: &Store,
     object: ObjectId,
     page: u64,
-    stale: &Range<u64>,
+    reading: &Reading,
 ) -> Result<Option<Newest>> {
     let (mut newest, mut failed) = (None::<(u64, Newest)>, None);
-    for copy in PageCopy::ALL {
+    for copy in reading.copies() {
+        // The third file follows the second: one that is newer is of a state that was left.
+        if *copy == PageCopy::Third && newest.is_some() {
+            break;
+        }
         let mut bytes = vec![0; PAGE];
-        match store.read_copy(object, page, copy, &mut bytes) {
+        match store.read_copy(object, page, *copy, &mut bytes) {
             Ok(false) => continue,
             Ok(true) => {}
             Err(e) => {
@@ -74,9 +97,9 @@ pub(super) fn newest(
                 continue;
             }
         }
-        let elsewhere = copy != PageCopy::Current;
+        let elsewhere = *copy != PageCopy::Current;
         match number(store, object, page, &bytes) {
-            Some(number) if stale.contains(&number) => {}
+            Some(number) if reading.stale.contains(&number) => {}
             Some(number) if newest.as_ref().is_none_or(|(best, _)| number > *best) => {
                 newest = Some((number, Newest { bytes, elsewhere }));
             }

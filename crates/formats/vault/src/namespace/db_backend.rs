@@ -5,7 +5,8 @@
 //! written to the store and gives the root of the next commit; a crash before that commit leaves the database as it was at
 //! the checkpoint before. So a full backing directory cannot fail the database in the middle of its own commit.
 
-use super::objects::{NamespaceObjects, Reading};
+use super::copies::Reading;
+use super::objects::NamespaceObjects;
 use crate::{BLOCK, Log};
 use lacuna_contracts::{Budget, Error, Kind, Result, Secret};
 use lacuna_integrity::{Choice, FileKeys, Part, ProtectedFile, Scheme, Session, Trusted, Untrusted};
@@ -74,8 +75,8 @@ impl DbBackend {
     /// Names of the backing files of such a root: without one of them the vault does not open.
     pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
         let silent: Log = Arc::new(|_| ());
-        DbBackend::parse(store, root, Reading { stale: Range::default(), log: silent })
-            .map(|(objects, ..)| objects.names())
+        let reading = Reading { stale: Range::default(), thirds: false, log: silent };
+        DbBackend::parse(store, root, reading).map(|(objects, ..)| objects.names())
     }
 
     /// The objects of a root, the length of the database, and what is trusted of its file.
@@ -204,8 +205,8 @@ impl DbBackend {
         (data, all)
     }
 
-    /// Hands pages to the store that only one of the backing files holds, from a place on: at most `most`. With `parts` those of the parts
-    /// as well. Gives how many they are, and where to go on. The next checkpoint writes them to both files.
+    /// Hands pages to the store that not all of the backing files hold, from a place on: at most `most`. With `parts` those of the parts
+    /// as well. Gives how many they are, and where to go on. The next checkpoint writes them to all files.
     pub(crate) fn give_again(&self, from: Spot, most: u64, parts: bool) -> Result<(u64, Option<Spot>)> {
         // Nobody brings newer ones to the store meanwhile.
         let state = self.state.write();
@@ -219,12 +220,12 @@ impl DbBackend {
                 if given == most {
                     return Ok((given, Some(Spot { nth, page })));
                 }
-                if self.objects.is_in_both_files(object, page) {
+                if self.objects.is_in_all_files(object, page) {
                     continue;
                 }
                 let good = if of_blocks(nth) {
                     state
-                        .copy_of(&self.objects, page, &PageCopy::ALL, &mut plain)
+                        .copy_of(&self.objects, page, self.objects.copies(), &mut plain)
                         .map(|sealed| sealed.to_vec())
                 } else {
                     self.objects.newest_marked_anew(object, page).filter(|_| parts)
@@ -318,8 +319,9 @@ impl State {
             let Err(failed) = self.file.check(objects, at, rest) else { return Ok(()) };
             let good = (failed.block - at) as usize * BLOCK;
             let (block, behind) = rest[good..].split_at_mut(BLOCK);
-            let others = [PageCopy::Second, PageCopy::Behind];
-            if self.copy_of(objects, failed.block, &others, block).is_none() {
+            // The first of the copies is what was read.
+            let others = &objects.copies()[1..];
+            if self.copy_of(objects, failed.block, others, block).is_none() {
                 return Err(failed.error);
             }
             objects.note_block_elsewhere(failed.block);

@@ -11,9 +11,9 @@ mod objects;
 mod puts;
 pub(crate) mod tables;
 
+pub(crate) use copies::Reading;
 pub(crate) use database::Pair;
 pub(crate) use db_backend::Spot;
-pub(crate) use objects::Reading;
 
 /// Calls `each` with the key and the new value of every change of a batch.
 ///
@@ -284,7 +284,7 @@ impl Namespace {
         self.backend.verify(&mut |_, _| is_whole = false).is_ok() && is_whole
     }
 
-    /// Hands pages to the store anew that only one of the backing files holds, for the next checkpoint: see [`DbBackend::give_again`].
+    /// Hands pages to the store anew that not all of the backing files hold, for the next checkpoint: see [`DbBackend::give_again`].
     pub(crate) fn give_again(&self, from: Spot, parts: bool) -> Result<(u64, Option<Spot>)> {
         self.backend.give_again(from, RENEWED, parts)
     }
@@ -299,24 +299,24 @@ impl Namespace {
         self.backend.backing()
     }
 
-    /// Bytes that a checkpoint finds free if it is to begin, about. A third of them at most goes to the journal, and as much to each of
-    /// the two files of an object.
+    /// Bytes that a checkpoint finds free if it is to begin, about. A quarter of them at most goes to the journal, and as much to each
+    /// of the three files of an object.
     pub(crate) fn owed(&self) -> u64 {
         let (changes, bytes) = self.figures.recent();
         // Changes that belong together share leaves, about two each, and no more is altered than there is.
         let altered = (BLOCK / 2 * changes).min(self.backend.len() as usize) + bytes;
-        6 * (self.backend.waiting() + altered) as u64 + SPARE
+        8 * (self.backend.waiting() + altered) as u64 + SPARE
     }
 
     /// Refuses a checkpoint that would find no space half way: without it, what makes space can still be committed. Takes the
-    /// space in the journal, which all of it needs; the places that it goes to need twice as much beside it.
+    /// space in the journal, which all of it needs; the places that it goes to need three times as much beside it.
     fn check_space(&self) -> Result<()> {
         if self.needs_root() {
             return Ok(());
         }
         let (journal, puts) = (2 * self.backend.waiting() as u64, self.pending_bytes() as u64);
         let (free, needed) =
-            (self.store.space()?.free_bytes, self.store.lacks(journal, puts) + 2 * journal + SPARE);
+            (self.store.space()?.free_bytes, self.store.lacks(journal, puts) + 3 * journal + SPARE);
         if free >= needed {
             return self.store.reserve(journal, puts);
         }

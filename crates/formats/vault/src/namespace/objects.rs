@@ -4,7 +4,7 @@
 //! A page of a part begins with its length plus one (u16, little-endian); zero is a page that was removed. A mark ends it. All of these
 //! objects are doubled: see [`super::copies`].
 
-use super::copies::{self, content, mark, pad};
+use super::copies::{self, Reading, content, mark, pad};
 use crate::Log;
 use crate::parts::{part_code, part_of};
 use lacuna_contracts::{Error, Kind, Result};
@@ -15,15 +15,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// How the copies of pages are read.
-#[derive(Clone)]
-pub(crate) struct Reading {
-    /// Pages of parts do not count whose marks have one of these numbers.
-    pub(crate) stale: Range<u64>,
-    /// Where it is told that a copy does not verify.
-    pub(crate) log: Log,
-}
 
 /// The objects of the namespace's database.
 pub(crate) struct NamespaceObjects {
@@ -44,7 +35,7 @@ impl NamespaceObjects {
     /// The objects of a new database.
     pub(crate) fn create(store: Arc<Store>, log: Log) -> Result<NamespaceObjects> {
         let data = store.new_object()?;
-        let reading = Reading { stale: Range::default(), log };
+        let reading = Reading { stale: Range::default(), thirds: false, log };
         Ok(NamespaceObjects::new(store, data, BTreeMap::new(), reading))
     }
 
@@ -168,16 +159,24 @@ impl NamespaceObjects {
         self.store.pages(object)
     }
 
-    /// Whether both files of an object hold the same page.
+    /// The copies of a page that may count, the likeliest first.
+    pub(super) fn copies(&self) -> &'static [PageCopy] {
+        self.reading.copies()
+    }
+
+    /// Whether the three files of an object hold the same page.
+    pub(super) fn is_in_all_files(&self, object: ObjectId, page: u64) -> bool {
+        self.store.is_in_all_files(object, page)
+    }
+
+    /// Whether both files of an object hold the same page, the third aside.
     pub(super) fn is_in_both_files(&self, object: ObjectId, page: u64) -> bool {
         self.store.is_in_both_files(object, page)
     }
 
     /// The newest copy of a page of a part, with its mark; nothing if none verifies.
     pub(super) fn newest(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
-        copies::newest(&self.store, object, page, &self.reading.stale)
-            .unwrap_or(None)
-            .map(|newest| newest.bytes)
+        copies::newest(&self.store, object, page, &self.reading).unwrap_or(None).map(|newest| newest.bytes)
     }
 
     /// The same with a mark of today: it comes before all copies that do not count now.
@@ -191,9 +190,11 @@ impl NamespaceObjects {
     pub(super) fn note_elsewhere(&self, object: ObjectId, page: u64) {
         if self.elsewhere.fetch_add(1, Ordering::Relaxed) == 0 {
             let (first, second) = (self.store.object_name(object), self.store.second_name(object));
+            let other = if self.reading.thirds { "another file" } else { second.as_str() };
+            let advice =
+                if self.reading.thirds { "" } else { "; a check that repairs writes what is damaged anew" };
             (self.reading.log)(&format!(
-                "page {page} of the namespace does not verify in the backing file {first}, and its copy in {second} does; \
-                 a check that repairs writes what is damaged anew"
+                "page {page} of the namespace does not verify in the backing file {first}, and its copy in {other} does{advice}"
             ));
         }
     }
@@ -229,7 +230,7 @@ impl Untrusted for NamespaceObjects {
             return Ok(content(held));
         }
         let Some(object) = self.parts.lock().get(&code).copied() else { return Ok(None) };
-        let Some(newest) = copies::newest(&self.store, object, page, &self.reading.stale)? else {
+        let Some(newest) = copies::newest(&self.store, object, page, &self.reading)? else {
             return Ok(None);
         };
         if newest.elsewhere {

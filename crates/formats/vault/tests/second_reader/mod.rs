@@ -126,7 +126,7 @@ impl SecondReader {
         let fields = self.page.fields("Superblock").of_len(48);
         let size = self.page.constant("file of a superblock") as usize;
         let mut newest: Option<(u64, Vec<u8>)> = None;
-        for name in ["super.0", "super.1"] {
+        for name in ["super.0", "super.1", "super.2"] {
             let slot = &self.files[name][..size];
             let (sequence, len) = (fields.number(slot, "sequence"), fields.number(slot, "length") as usize);
             let good = fields.get(slot, "magic") == b"lacunasb";
@@ -239,9 +239,9 @@ impl SecondReader {
         self.name_of(u128::from(object))
     }
 
-    /// The name of a doubled object's second file.
-    fn second_name(&self, object: u64) -> String {
-        self.name_of(u128::from(object) + (1 << 64))
+    /// The names of a doubled object's second and third files.
+    fn further_names(&self, object: u64) -> [String; 2] {
+        [1, 2].map(|nth: u128| self.name_of(u128::from(object) + (nth << 64)))
     }
 
     fn name_of(&self, number: u128) -> String {
@@ -347,23 +347,26 @@ impl SecondReader {
 
     /// Every file of the directory that the page explains.
     pub(crate) fn explained(&self) -> BTreeSet<String> {
-        let listed = ["super.0", "super.1", "journal.0", "journal.1"].map(str::to_owned);
+        let listed = ["super.0", "super.1", "super.2", "journal.0", "journal.1"].map(str::to_owned);
         let mut root = Bytes(&self.root[9..]);
         let mut objects = vec![root.number(8)];
         for _ in 0..root.number(1) {
             let _part = root.number(1);
             objects.push(root.number(8));
         }
-        let seconds: Vec<String> = objects.iter().map(|object| self.second_name(*object)).collect();
-        for (object, second) in objects.iter().zip(&seconds) {
-            let copy = &self.files[second];
-            assert!(*copy == self.files[&self.name(*object)], "the second file of object {object}");
+        let mut further = Vec::new();
+        for object in &objects {
+            for name in self.further_names(*object) {
+                let copy = &self.files[&name];
+                assert!(*copy == self.files[&self.name(*object)], "a further file of object {object}");
+                further.push(name);
+            }
         }
         let fields = self.page.fields("Inode");
         let inodes = self.namespace().into_iter().filter(|(key, _)| key[0] == 1);
         objects.extend(inodes.map(|(_, inode)| fields.number(&inode, "object")).filter(|object| *object > 0));
         let names = objects.into_iter().map(|object| self.name(object));
-        listed.into_iter().chain(seconds).chain(names).collect()
+        listed.into_iter().chain(further).chain(names).collect()
     }
 
     /// The tree below the root directory, by path.

@@ -16,8 +16,8 @@ pub enum Step {
     Same,
     /// A write was short, in both.
     Short,
-    /// The vault's storage failed, which the model knows nothing of. The model is as before.
-    Failed,
+    /// The vault's storage failed, which the model knows nothing of, and the caller is told this number. The model is as before.
+    Failed(i32),
     /// The same, and it was a sync: all before is durable.
     Durable,
 }
@@ -83,7 +83,9 @@ fn both<T: std::fmt::Debug>(
     work: impl FnOnce(&mut Model, Option<&T>) -> Result<(), i32>,
 ) -> Step {
     match vault {
-        Err(FsError::Storage(_) | FsError::Errno(libc::ENOSPC | libc::EDQUOT)) => Step::Failed,
+        Err(e @ (FsError::Storage(_) | FsError::Errno(libc::ENOSPC | libc::EDQUOT))) => {
+            Step::Failed(e.errno())
+        }
         Ok(value) => {
             assert_eq!(work(model, Some(&value)), Ok(()), "{context}: found {value:?}");
             Step::Same
@@ -116,7 +118,7 @@ pub fn step(vault: &Vault, model: &mut Model, rng: &mut Rng, syncs: u64) -> Step
             Ok(()) => Step::Durable,
             Err(FsError::Errno(libc::ENOENT)) => Step::Same,
             Err(FsError::Errno(errno)) => panic!("sync: {errno}"),
-            Err(FsError::Storage(_)) => Step::Failed,
+            Err(e @ FsError::Storage(_)) => Step::Failed(e.errno()),
         };
     }
     match rng.below(100) {

@@ -7,6 +7,7 @@ use lacuna_vault::Vault;
 use std::collections::BTreeMap;
 
 /// The states that a crash may leave: after the last sync that returned, and after each operation since.
+#[derive(Clone)]
 pub struct States {
     pub model: Model,
     pub since: Vec<Model>,

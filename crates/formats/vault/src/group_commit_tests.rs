@@ -1,0 +1,211 @@
+//! Changes beside commits, and beside the last one. Hooks and locks that a test holds make each interleaving; none depends on time.
+
+use super::*;
+use crate::{Base, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
+use lacuna_contracts::{Error, Kind, Secret};
+use lacuna_crypto::SeededRandom;
+use lacuna_sim::CrashFolder;
+use lacuna_vault_store::{Anchor, AnchorState, MemoryAnchor};
+use std::sync::Barrier;
+use std::thread::{scope, spawn, yield_now};
+
+const UUID: [u8; 16] = [5; 16];
+/// Bytes of a write for which there is space once, and not twice.
+const LARGE: usize = 20 << 20;
+const SPACE: u64 = 30 << 20;
+
+/// An anchor that calls a hook, once, before it advances: the commit is noted then, and not durable.
+#[derive(Default)]
+struct HookedAnchor {
+    memory: MemoryAnchor,
+    hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Anchor for HookedAnchor {
+    fn load(&self) -> Result<Option<AnchorState>> {
+        self.memory.load()
+    }
+
+    fn advance(&self, expected: Option<&AnchorState>, next: &AnchorState) -> Result<()> {
+        let hook = self.hook.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        self.memory.advance(expected, next)
+    }
+}
+
+/// A folder, and the anchor of its vault.
+#[derive(Default)]
+struct World {
+    folder: CrashFolder,
+    anchor: Arc<HookedAnchor>,
+}
+
+impl World {
+    fn base(&self, seed: u64) -> Base {
+        Base {
+            folder: Arc::new(self.folder.clone()),
+            anchor: self.anchor.clone(),
+            random: Arc::new(SeededRandom::new(seed)),
+            clock: Arc::new(SystemWallClock),
+        }
+    }
+
+    /// A new vault, in which nothing happens by itself.
+    fn create(&self) -> Arc<Vault> {
+        let options = VaultOptions { open: options(), ..VaultOptions::default() };
+        Arc::new(Vault::create(self.base(1), &master(), UUID, &options).unwrap())
+    }
+
+    fn open(&self) -> Vault {
+        Vault::open(self.base(2), &master(), UUID, &options()).unwrap()
+    }
+}
+
+fn options() -> OpenOptions {
+    OpenOptions { commit_period: None, ..OpenOptions::default() }
+}
+
+fn master() -> Secret<32> {
+    Secret::copy_from(&[7; 32])
+}
+
+fn make(vault: &Vault, name: &[u8]) -> u64 {
+    vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap().ino
+}
+
+/// A writer that has reserved, and does not know yet whether it fits, is in the way of another one. With nothing left to commit, that one
+/// has nothing to do but to wait.
+#[test]
+fn a_writer_waits_for_what_another_reserved() {
+    let world = World::default();
+    let vault = world.create();
+    let commits = vault.commits();
+    commits.checkpoint().unwrap();
+    let made = commits.count();
+    world.folder.set_capacity(world.folder.used() + SPACE);
+    // As in the middle of `begin_beside_others`.
+    let gate = commits.gate.read();
+    let reserved = commits.space.reserve(Reserve::Write(LARGE as u64));
+    scope(|scope| {
+        let writer = scope.spawn(|| commits.begin(Reserve::Write(LARGE as u64)).map(drop));
+        while !writer.is_finished() && !commits.gate.is_locked_exclusive() {
+            yield_now();
+        }
+        drop(reserved);
+        drop(gate);
+        writer.join().unwrap().unwrap();
+    });
+    assert_eq!(commits.count(), made);
+}
+
+/// Two writers in a directory that has space for one of them: one writes everything, and the other one is told the truth, in either order.
+#[test]
+fn of_two_writers_in_a_directory_with_space_for_one_one_fits() {
+    for round in 0..4 {
+        let world = World::default();
+        let vault = world.create();
+        let files = [make(&vault, b"one"), make(&vault, b"two")];
+        vault.sync().unwrap();
+        world.folder.set_capacity(world.folder.used() + SPACE);
+        let (data, start) = (vec![7; LARGE], Barrier::new(2));
+        let write = |file: u64| {
+            start.wait();
+            vault.write(file, 0, &data)
+        };
+        let done = scope(|scope| {
+            let writers = files.map(|file| scope.spawn(move || write(file)));
+            writers.map(|writer| writer.join().unwrap())
+        });
+        let written = done.iter().filter(|done| matches!(done, Ok(LARGE))).count();
+        let refused = done.iter().filter(|done| matches!(done, Err(FsError::Errno(libc::ENOSPC)))).count();
+        assert_eq!((written, refused), (1, 1), "round {round}: {done:?}");
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open();
+        let sizes = files.map(|file| vault.attr(file).unwrap().size);
+        let expected = done.map(|done| done.map_or(0, |written| written as u64));
+        assert_eq!(sizes, expected, "round {round}");
+    }
+}
+
+/// A change that fails half way while a commit waits for its end is in no commit.
+#[test]
+fn a_commit_that_waits_for_a_change_that_fails_commits_nothing() {
+    let vault = World::default().create();
+    let commits = vault.commits();
+    make(&vault, b"file");
+    let before = vault.last_commit().number;
+    let change = commits.begin(Reserve::Metadata).unwrap();
+    scope(|scope| {
+        let commit = scope.spawn(|| commits.commit());
+        while !commits.gate.is_locked_exclusive() {
+            yield_now();
+        }
+        commits.services.health.fail(Error::new(Kind::Io, "half way"));
+        drop(change);
+        assert_eq!(commit.join().unwrap().unwrap_err().kind(), Kind::FailStop);
+    });
+    // Nor does a repair go on.
+    assert_eq!(commits.checkpoint().unwrap_err().kind(), Kind::FailStop);
+    assert_eq!(vault.last_commit().number, before);
+}
+
+/// Between the moment at which the last commit is noted and the end, a change would be acknowledged and in no commit.
+#[test]
+fn nothing_begins_beside_the_last_commit() {
+    let world = World::default();
+    let vault = world.create();
+    let file = make(&vault, b"file");
+    let begun = Arc::new(Mutex::new(None));
+    let (others, other) = (begun.clone(), vault.clone());
+    *world.anchor.hook.lock() = Some(Box::new(move || {
+        let is_let_in = !other.commits().gate.is_locked_exclusive();
+        let writing = other.clone();
+        let writer = spawn(move || writing.write(file, 0, &[7; 4096]));
+        let reclaim = spawn(move || other.commits().begin_forced().is_some());
+        // A thread that is let in ends before this commit is durable; one that is kept out waits for this thread.
+        while is_let_in && !(writer.is_finished() && reclaim.is_finished()) {
+            yield_now();
+        }
+        *others.lock() = Some((writer, reclaim));
+    }));
+    vault.close().unwrap();
+    let (writer, reclaim) = begun.lock().take().unwrap();
+    let (written, reclaims) = (writer.join().unwrap(), reclaim.join().unwrap());
+    drop(vault);
+    let vault = world.open();
+    let is_there = vault.attr(file).unwrap().size == 4096;
+    assert_eq!(written.is_ok(), is_there, "acknowledged, and lost: {written:?}");
+    let refused = written.unwrap_err().to_string();
+    assert!(refused.contains("closed") && !reclaims, "{refused}");
+}
+
+/// A sync that comes to its turn after the end: the last commit has what it asks for.
+#[test]
+fn a_sync_that_the_last_commit_served_succeeds() {
+    let vault = World::default().create();
+    make(&vault, b"file");
+    // It began before.
+    let enough = vault.commits().next_to_begin();
+    vault.close().unwrap();
+    vault.commits().commit_up_to(enough).unwrap();
+    // So does one that began while that commit was made durable: nothing was changed since.
+    vault.commits().commit_up_to(enough + 1).unwrap();
+    assert_eq!(vault.sync().unwrap_err().errno(), libc::EIO);
+}
+
+/// What a repair hands to the store is whole with its root alone.
+#[test]
+fn no_commit_comes_between_a_repair_and_its_root() {
+    let vault = World::default().create();
+    let commits = vault.commits();
+    make(&vault, b"file");
+    let before = vault.last_commit().number;
+    let number = commits.checkpoint_after(|| {
+        assert!(commits.one.is_locked());
+        Ok(vault.last_commit().number)
+    });
+    assert_eq!((number.unwrap(), vault.last_commit().number), (before, before + 1));
+}
