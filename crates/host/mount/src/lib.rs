@@ -1,6 +1,6 @@
-//! From the file of a disk to a mounted file system, and back: the ways to mount it, what the kernel has mounted, and unmounting.
+//! From the file of a disk to a mounted file system, and back: the methods to mount it, what the kernel has mounted, and unmounting.
 //!
-//! A front end gives a disk as a file, mounts it with [`Mounted`] in one of the [`Way`]s, and keeps in a [`Watch`] what its threads
+//! A front end gives a disk as a file, mounts it with [`Mounted`] by one of the [`MountMethod`]s, and keeps in a [`Watch`] what its threads
 //! see of the session. [`Growth`] makes the file system as large as a disk that has grown. [`CoverRetry`] lies between the file
 //! system and a level that has to do with cover. The modules [`loop_device`], [`mount_table`], [`proc`],
 //! [`tool`] and [`unmount`] also serve the clearing away of what a dead server left.
@@ -18,6 +18,7 @@ mod cover_retry;
 mod growth;
 pub mod loop_device;
 mod mkfs;
+mod mount_method;
 pub mod mount_table;
 mod mounted;
 pub mod proc;
@@ -29,15 +30,14 @@ mod trim;
 pub mod unmount;
 mod users;
 mod watch;
-mod way;
 
 pub use cover_retry::{Cover, CoverRetry, CoverSource};
 pub use growth::Growth;
 pub use mkfs::check_type;
+pub use mount_method::{MountMethod, Program, lacking_for_fuse};
 pub use mount_table::{FUSE_SOURCE, has_automount, is_automount, is_mounted, is_mounted_elsewhere};
-pub use mounted::{Follow, MountRequest, Mounted};
+pub use mounted::{DiskFile, Follow, MountRequest, Mounted};
 pub use tool::search_path;
 pub use trim::trim;
 pub use unmount::{RELEASE_LIMIT, unmount_fuse};
-pub use watch::{Log, Watch};
-pub use way::{Program, Way, lacking_for_fuse};
+pub use watch::{ServerLog, Watch};

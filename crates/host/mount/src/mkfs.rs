@@ -22,6 +22,24 @@ pub fn check_type(name: &str) -> Result<()> {
         .expected("a type such as ext4, xfs or btrfs"))
 }
 
+/// A user and a group.
+#[derive(Clone, Copy)]
+pub(crate) struct Owner {
+    user: u32,
+    group: u32,
+}
+
+impl Owner {
+    /// Root.
+    pub(crate) const ROOT: Owner = Owner { user: 0, group: 0 };
+
+    /// Those by whose rights this process works.
+    pub(crate) fn of_this_process() -> Owner {
+        let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+        Owner { user: user.as_raw(), group: group.as_raw() }
+    }
+}
+
 /// A file system to make.
 #[derive(Clone, Copy)]
 pub(crate) struct Making<'m> {
@@ -29,8 +47,8 @@ pub(crate) struct Making<'m> {
     pub wanted: Option<&'m str>,
     /// Make it over data of no known kind as well.
     pub overwrite: bool,
-    /// The user and the group to whom its root directory belongs, where the type lets us say so.
-    pub owner: (u32, u32),
+    /// To whom its root directory belongs, where the type lets us say so.
+    pub owner: Owner,
 }
 
 /// The file system that a disk has now.
@@ -179,8 +197,8 @@ fn recognized(export: &str) -> Content {
 }
 
 /// Whole blocks of ours wherever the type lets us say so; the tools' own choice on small disks is 1024 bytes.
-fn make(device: &Path, wanted: &str, (user, group): (u32, u32)) -> Result<()> {
-    let owner = format!("root_owner={user}:{group}");
+fn make(device: &Path, wanted: &str, owner: Owner) -> Result<()> {
+    let owner = format!("root_owner={}:{}", owner.user, owner.group);
     let mut args: Vec<&OsStr> = match wanted {
         "ext2" | "ext3" | "ext4" => vec!["-q", "-b", "4096", "-E", &owner],
         "xfs" => vec!["-q", "-s", "size=4096"],

@@ -1,13 +1,13 @@
-//! The file system on a disk: made if that is wanted, mounted in one of the ways, and taken down again.
+//! The file system on a disk: made if that is wanted, mounted by one of the methods, and taken down again.
 
 use crate::cover_retry::CoverRetry;
 use crate::loop_device::{self, LoopDevice};
-use crate::mkfs::{Content, Making, Prepared};
+use crate::mkfs::{Content, Making, Owner, Prepared};
+use crate::mount_method::{Choice, MountMethod, Program, ProgramChoice};
 use crate::program_mount::{ProgramMount, ProgramRequest, check_options};
 use crate::unmount::{busy_or_failed, mounted_over};
-use crate::watch::{Log, Watch};
-use crate::way::{Choice, Program, ProgramChoice, Way};
-use crate::{mkfs, mount_table, repair, tool, way};
+use crate::watch::{ServerLog, Watch};
+use crate::{mkfs, mount_method, mount_table, repair, tool};
 use lacuna_contracts::{Advice, ByteDisk, Error, Kind, Result, Setting};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
@@ -34,10 +34,10 @@ pub struct MountRequest<'r> {
     pub mount_options: Option<&'r str>,
     /// Mount it so that nothing can be written.
     pub read_only: bool,
-    /// The way to take; otherwise the one that this process has.
-    pub via: Option<Way>,
+    /// The method; without it, the one that this process has.
+    pub via: Option<MountMethod>,
     /// Where it is told what stays mounted when all is given up.
-    pub log: &'r Log,
+    pub log: &'r ServerLog,
 }
 
 /// The mounted file system. Dropping it unmounts it if nobody uses it.
@@ -46,7 +46,7 @@ pub struct Mounted {
     below: Below,
     /// Whether the file system was made for this.
     made: bool,
-    log: Log,
+    log: ServerLog,
 }
 
 /// What serves the file system.
@@ -57,28 +57,39 @@ enum Below {
     Program(ProgramMount),
 }
 
-/// A disk to mount: its file, and what is known of it.
-struct DiskFile<'s> {
-    disk: &'s Arc<CoverRetry>,
-    bytes: &'s ByteDisk,
-    file: &'s Path,
-    watch: &'s Watch,
+/// A disk to mount, and the file that a front end serves it as.
+#[derive(Clone, Copy)]
+pub struct DiskFile<'s> {
+    /// The disk.
+    pub disk: &'s Arc<CoverRetry>,
+    /// Its bytes.
+    pub bytes: &'s ByteDisk,
+    /// The path of the file.
+    pub file: &'s Path,
+    /// What the threads of the front end know of it.
+    pub watch: &'s Watch,
+}
+
+/// The setting up of a mount.
+struct SetUp<'s> {
+    from: DiskFile<'s>,
+    /// What fails if it fails, in words.
     what: String,
 }
 
-impl DiskFile<'_> {
+impl SetUp<'_> {
     /// Programs report what the disk told them as a number at best: prefer the disk's own words.
     fn words(&self, e: Error) -> Error {
-        match self.watch.first_failure() {
+        match self.from.watch.first_failure() {
             Some(failure) => failure.context(&self.what),
-            None => way::offer_others(e),
+            None => mount_method::offer_others(e),
         }
     }
 
     /// What is on the disk, looked for in `place`. A disk that could not be read is not a blank disk.
     fn content(&self, place: &Path) -> Result<Option<Content>> {
         let found = mkfs::content(place);
-        self.watch.first_failure().map_or(found, |failure| Err(failure.context(&self.what)))
+        self.from.watch.first_failure().map_or(found, |failure| Err(failure.context(&self.what)))
     }
 
     /// Makes a file system in `place` if that is wanted, with a root directory of `owner`.
@@ -86,19 +97,19 @@ impl DiskFile<'_> {
         &self,
         place: &Path,
         found: Option<Content>,
-        owner: (u32, u32),
+        owner: Owner,
         request: &MountRequest<'_>,
     ) -> Result<Prepared> {
         let keep = request.keep_existing && found.as_ref().and_then(Content::file_system).is_some();
         let making = Making { wanted: request.mkfs.filter(|_| !keep), overwrite: request.overwrite, owner };
-        mkfs::prepare(place, self.bytes, found, making).map_err(|e| self.words(e.context(&self.what)))
+        mkfs::prepare(place, self.from.bytes, found, making).map_err(|e| self.words(e.context(&self.what)))
     }
 
     /// The error of a mount that failed: for what `journalled` tells, with the option that leaves the journal aside.
     fn not_mounted(&self, e: Error, journalled: Option<&'static str>, options: Option<&str>) -> Error {
         match journalled {
             Some(option)
-                if self.watch.first_failure().is_none()
+                if self.from.watch.first_failure().is_none()
                     && e.kind() == Kind::Other
                     && !options.is_some_and(|options| options.contains(option)) =>
             {
@@ -122,11 +133,11 @@ impl Mounted {
         }
     }
 
-    /// The way in which it is mounted.
-    pub fn way(&self) -> Way {
+    /// The method by which it is mounted.
+    pub fn method(&self) -> MountMethod {
         match &self.below {
-            Below::Loop(_) => Way::Loop,
-            Below::Program(mount) => Way::Program(mount.program()),
+            Below::Loop(_) => MountMethod::Loop,
+            Below::Program(mount) => MountMethod::Program(mount.program()),
         }
     }
 
@@ -147,33 +158,31 @@ impl Mounted {
         self.made
     }
 
-    /// Makes a file system on `disk`, whose bytes are `bytes` and which is in `file`, if that is wanted, and mounts it. `released`
-    /// is called when a program that serves it has ended.
+    /// Makes a file system on a disk, if that is wanted, and mounts it. `released` is called when a program that serves it has ended.
     ///
     /// Errors: [`Kind::Permission`], [`Kind::NotFound`] if a program is missing, [`Kind::Exists`] where a file system was to be
-    /// made and something is there, and whatever the system's tools say; what the disk itself said, if it failed, as `watch`
-    /// knows it.
+    /// made and something is there, and whatever the system's tools say; what the disk itself said, if it failed, as
+    /// [`DiskFile::watch`] knows it.
     pub fn set_up(
         request: &MountRequest<'_>,
-        (disk, bytes, file): (&Arc<CoverRetry>, &ByteDisk, &Path),
+        from: DiskFile<'_>,
         mountpoint: PathBuf,
-        watch: &Watch,
         released: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
         let what = format!("cannot mount the disk at {}", mountpoint.display());
-        let from = DiskFile { disk, bytes, file, watch, what };
+        let set_up = SetUp { from, what };
         match Choice::of(request.via) {
-            Choice::Loop => Self::by_loop(request, &from, mountpoint),
-            Choice::Program(choice) => Self::by_program(request, &from, mountpoint, &choice, released),
+            Choice::Loop => Self::by_loop(request, &set_up, mountpoint),
+            Choice::Program(choice) => Self::by_program(request, &set_up, mountpoint, &choice, released),
         }
     }
 
-    fn by_loop(request: &MountRequest<'_>, from: &DiskFile<'_>, mountpoint: PathBuf) -> Result<Self> {
+    fn by_loop(request: &MountRequest<'_>, set_up: &SetUp<'_>, mountpoint: PathBuf) -> Result<Self> {
         let read_only = request.read_only;
-        let device = LoopDevice::attach(from.file, read_only).map_err(|e| from.words(e))?;
-        let found = from.content(device.node())?;
+        let device = LoopDevice::attach(set_up.from.file, read_only).map_err(|e| set_up.words(e))?;
+        let found = set_up.content(device.node())?;
         let journalled = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
-        let made = from.prepare(device.node(), found, (0, 0), request)?.made;
+        let made = set_up.prepare(device.node(), found, Owner::ROOT, request)?.made;
         let mut options = vec![if read_only { "ro" } else { "rw" }];
         options.extend(request.mount_options);
         let options = options.join(",");
@@ -187,8 +196,8 @@ impl Mounted {
         // Of others than those of systemd's group the kernel makes those wait who come to where it waits for a mount.
         let waits = mount_table::is_automount(&mountpoint)?;
         let run = if waits { tool::succeed_in_our_group } else { tool::succeed };
-        run(&from.what, "mount", &args)
-            .map_err(|e| from.not_mounted(e, journalled, request.mount_options))?;
+        run(&set_up.what, "mount", &args)
+            .map_err(|e| set_up.not_mounted(e, journalled, request.mount_options))?;
         let (below, log) = (Below::Loop(device), Arc::clone(request.log));
         let mut mounted = Mounted { mountpoint, below, made, log };
         if let Below::Loop(device) = &mut mounted.below {
@@ -199,28 +208,27 @@ impl Mounted {
 
     fn by_program(
         request: &MountRequest<'_>,
-        from: &DiskFile<'_>,
+        set_up: &SetUp<'_>,
         mountpoint: PathBuf,
         choice: &ProgramChoice,
         released: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
-        let (file, read_only) = (from.file, request.read_only);
-        let found = from.content(file)?;
+        let (file, read_only) = (set_up.from.file, request.read_only);
+        let found = set_up.content(file)?;
         let journalled = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
         let kind = found.as_ref().and_then(Content::file_system).or(request.mkfs);
         // Before anything is made that could not be mounted then.
-        let program = choice.for_type(kind).map_err(|e| e.context(&from.what))?;
-        check_options(program, request.mount_options).map_err(|e| e.context(&from.what))?;
-        let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let Prepared { kind, made } = from.prepare(file, found, user, request)?;
+        let program = choice.for_type(kind).map_err(|e| e.context(&set_up.what))?;
+        check_options(program, request.mount_options).map_err(|e| e.context(&set_up.what))?;
+        let Prepared { kind, made } = set_up.prepare(file, found, Owner::of_this_process(), request)?;
         if program == Program::Fuse2fs && !made && !read_only {
-            repair::repair(file).map_err(|e| from.words(e.context(&from.what)))?;
+            repair::repair(file).map_err(|e| set_up.words(e.context(&set_up.what)))?;
         }
         let options = request.mount_options;
-        let (disk, kind) = (from.disk, kind.as_str());
+        let (disk, kind) = (set_up.from.disk, kind.as_str());
         let how = ProgramRequest { program, disk, file, kind, mountpoint: &mountpoint, options, read_only };
         let mount = ProgramMount::start(&how, released)
-            .map_err(|e| from.not_mounted(e.context(&from.what), journalled, options))?;
+            .map_err(|e| set_up.not_mounted(e.context(&set_up.what), journalled, options))?;
         Ok(Mounted { mountpoint, below: Below::Program(mount), made, log: Arc::clone(request.log) })
     }
 

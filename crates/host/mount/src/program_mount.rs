@@ -2,9 +2,9 @@
 //! server. What it had not written when it ended is on the disk only after it has ended well.
 
 use crate::cover_retry::CoverRetry;
+use crate::mount_method::Program;
 use crate::tool::{self, Finished, Running, Talking};
 use crate::unmount::{busy_or_failed, mounted_over, start_unmounting, unmount_lazily};
-use crate::way::Program;
 use crate::{mount_table, proc};
 use lacuna_contracts::{Action, Advice, Disk, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};

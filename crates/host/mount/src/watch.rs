@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Takes what a server has to say while it runs: requests that failed, and why it could not end when asked.
-pub type Log = Arc<dyn Fn(&Error) + Send + Sync>;
+/// The log of a server: it takes what the server has to say while it runs, which is requests that failed, and why it could not end when
+/// asked.
+pub type ServerLog = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// What the rest of a server needs to know of the kernel's side.
 #[derive(Default)]

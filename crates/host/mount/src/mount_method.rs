@@ -1,4 +1,4 @@
-//! The ways to mount the file system on a disk, and which of them this machine and this process have.
+//! The methods to mount the file system on a disk, and which of them this machine and this process have.
 
 use crate::loop_device::LOOP_CONTROL;
 use crate::{proc, tool};
@@ -7,9 +7,9 @@ use rustix::thread::{CapabilitySet, capabilities};
 use std::fs::File;
 use std::path::Path;
 
-/// How a file system is mounted from the file of a disk.
+/// A method to mount a file system from the file of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum MountMethod {
     /// A loop device, and the kernel's own file system on it. Needs root.
     Loop,
     /// A program that serves it through FUSE. Needs no root.
@@ -38,24 +38,25 @@ impl Program {
 /// What failed where a program was to mount.
 const WITH_PROGRAM: &str = "cannot mount a file system with a program";
 
-impl Way {
+impl MountMethod {
     /// All of them.
-    pub const ALL: [Way; 3] = [Way::Loop, Way::Program(Program::Fuse2fs), Way::Program(Program::Lklfuse)];
+    pub const ALL: [MountMethod; 3] =
+        [MountMethod::Loop, MountMethod::Program(Program::Fuse2fs), MountMethod::Program(Program::Lklfuse)];
 
     /// What it is called in options and records.
     pub const fn name(self) -> &'static str {
         match self {
-            Way::Loop => "loop",
-            Way::Program(program) => program.name(),
+            MountMethod::Loop => "loop",
+            MountMethod::Program(program) => program.name(),
         }
     }
 
-    /// The way that this process takes unless the file system on the disk decides. Nothing on the disk is looked at, so this can
-    /// be asked before there is a passphrase. `kind` is the type of the file system that will be made, if one will.
+    /// Whether the method is to be had that is wanted, or that this process takes unless the file system on the disk decides. Nothing on
+    /// the disk is looked at, so this can be asked before there is a passphrase. `kind` is the type of the file system that will be made, if one will.
     ///
     /// Errors: [`Kind::Permission`] if `wanted` is the loop device and it cannot be had, [`Kind::NotFound`] if a program is
     /// missing, [`Kind::Usage`] if the program does not know this type.
-    pub fn check(wanted: Option<Way>, kind: Option<&str>) -> Result<()> {
+    pub fn check(wanted: Option<MountMethod>, kind: Option<&str>) -> Result<()> {
         match Choice::of(wanted) {
             Choice::Loop if wanted.is_some() => match lacking_for_loop() {
                 Some(lacking) => Err(offer_others(
@@ -69,13 +70,13 @@ impl Way {
         }
     }
 
-    /// Whether the loop device is the way: because it is wanted, or because nothing is and it can be had.
-    pub fn is_loop(wanted: Option<Way>) -> bool {
+    /// Whether the loop device is the method: because it is wanted, or because nothing is and it can be had.
+    pub fn is_loop(wanted: Option<MountMethod>) -> bool {
         matches!(Choice::of(wanted), Choice::Loop)
     }
 }
 
-/// What is decided of the way before the file system on the disk is looked at.
+/// What is decided of the method before the file system on the disk is looked at.
 pub(crate) enum Choice {
     Loop,
     Program(ProgramChoice),
@@ -83,10 +84,10 @@ pub(crate) enum Choice {
 
 impl Choice {
     /// The loop device if it is wanted, or if nothing is and it can be had; otherwise a program.
-    pub(crate) fn of(wanted: Option<Way>) -> Choice {
+    pub(crate) fn of(wanted: Option<MountMethod>) -> Choice {
         match wanted {
-            Some(Way::Loop) => Choice::Loop,
-            Some(Way::Program(program)) => Choice::Program(ProgramChoice::Wanted(program)),
+            Some(MountMethod::Loop) => Choice::Loop,
+            Some(MountMethod::Program(program)) => Choice::Program(ProgramChoice::Wanted(program)),
             None => lacking_for_loop()
                 .map_or(Choice::Loop, |without_loop| Choice::Program(ProgramChoice::ByType { without_loop })),
         }
@@ -173,7 +174,7 @@ fn may_mount() -> bool {
     capabilities(None).map_or(true, |sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// Adds the ways that need fewer privileges, if privileges are what was lacking.
+/// Adds the methods that need fewer privileges, if privileges are what was lacking.
 pub(crate) fn offer_others(error: Error) -> Error {
     if error.kind() != Kind::Permission {
         return error;
@@ -185,7 +186,7 @@ pub(crate) fn offer_others(error: Error) -> Error {
     error.remedy(advice.text(", which gives it as a file"))
 }
 
-/// Adds the ways without the program that is missing.
+/// Adds the methods without the program that is missing.
 fn offer_loop(error: Error, first: &str) -> Error {
     let advice = Advice::from(format!(
         "{first}; or run as root where loop devices are allowed; or open the disk with "
