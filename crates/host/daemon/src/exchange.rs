@@ -4,50 +4,115 @@ use crate::protocol::{ALIVE, Answer, message, read_line};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_mount::Follow;
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use serde_json::Value;
-use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long a server waits for a client that does not read its answer.
+/// How long a client may take to read an answer.
 const ANSWER_READ_WITHIN: Duration = Duration::from_secs(5);
-/// How long it waits for one that does not read the messages of a job.
-const MESSAGE_READ_WITHIN: Duration = Duration::from_secs(600);
 /// How often a server says that it is still at work.
 const BEAT: Duration = Duration::from_secs(1);
 
 /// The connection to one client, which several threads may use at once.
+///
+/// Invariant: a client that does not read, or reads slowly, delays the threads of its line for one limit in all. Then the exchange is
+/// ended: nothing more is sent, and a thread that waits for the client is woken.
 pub(crate) struct Line {
     stream: UnixStream,
-    /// Held while bytes are sent.
-    sending: Mutex<()>,
+    /// How long the client may take to read one message, however many pieces it is read in. Locked while bytes are sent.
+    sending: Mutex<Duration>,
+    /// Since when the system takes no more bytes for the client, if it does not: the client has not read those that were sent before.
+    unread_since: Mutex<Option<Instant>>,
     ended: AtomicBool,
 }
 
 impl Line {
-    /// Errors: whatever the system says.
-    pub(crate) fn new(stream: UnixStream) -> io::Result<Arc<Line>> {
-        stream.set_write_timeout(Some(ANSWER_READ_WITHIN))?;
-        Ok(Arc::new(Line { stream, sending: Mutex::new(()), ended: AtomicBool::new(false) }))
+    /// To the client at the other end, which may take 5 seconds to read an answer.
+    pub(crate) fn new(stream: UnixStream) -> Arc<Line> {
+        let (sending, unread_since) = (Mutex::new(ANSWER_READ_WITHIN), Mutex::default());
+        Arc::new(Line { stream, sending, unread_since, ended: AtomicBool::new(false) })
     }
 
-    /// Gives the client the time to read that a job needs. Errors: whatever the system says.
-    pub(crate) fn set_for_job(&self) -> Result<()> {
-        let set = self.stream.set_write_timeout(Some(MESSAGE_READ_WITHIN));
-        set.map_err(|e| Error::io("cannot send messages to the client", &e))
+    /// Sets how long the client may take to read one message from now on.
+    pub(crate) fn set_read_limit(&self, limit: Duration) {
+        *self.sending.lock() = limit;
     }
 
-    /// Sends bytes. A client that does not take them has left, as far as this side knows.
+    /// Sends bytes. A client that does not read them in time has left, as far as this side knows, and so has one for which an earlier
+    /// message was not sent: it gets none after it.
     pub(crate) fn send(&self, bytes: &[u8]) {
-        let _sending = self.sending.lock();
-        if (&self.stream).write_all(bytes).is_err() {
-            self.ended.store(true, Ordering::Relaxed);
+        let limit = self.sending.lock();
+        if !self.has_ended() && self.write_within(*limit, bytes).is_err() {
+            self.end();
         }
+    }
+
+    /// Sends the sign of life, and waits for no client: one that has not read what was sent before finds enough signs of life there.
+    fn beat(&self) {
+        let Some(_sending) = self.sending.try_lock() else { return };
+        if self.has_ended() {
+            return;
+        }
+        match self.write_what_fits(ALIVE) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.end(),
+        }
+    }
+
+    /// Errors: [`ErrorKind::TimedOut`] if the client did not make room for all bytes within `limit`, and whatever the system says.
+    fn write_within(&self, limit: Duration, mut bytes: &[u8]) -> io::Result<()> {
+        let until = Instant::now() + limit;
+        while !bytes.is_empty() {
+            match self.write_what_fits(bytes) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait_for_room(until)?,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands as many bytes to the system as it takes at once. Gives how many. Errors: [`Errno::AGAIN`] if it takes none.
+    fn write_what_fits(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        let sent = rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        match sent {
+            Ok(_) => *self.unread_since.lock() = None,
+            Err(Errno::AGAIN) => {
+                self.unread_since.lock().get_or_insert_with(Instant::now);
+            }
+            Err(_) => {}
+        }
+        sent
+    }
+
+    /// Waits until the system takes more bytes for the client, or the exchange is ended. Errors: [`ErrorKind::TimedOut`].
+    fn wait_for_room(&self, until: Instant) -> io::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&self.stream, PollFlags::OUT)], Some(&left)) {
+            // The caller looks at the time again.
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// For how long the client has not read what was sent, so that nothing more can be sent; none if it reads, as far as is known.
+    pub(crate) fn unread_for(&self) -> Option<Duration> {
+        let since = *self.unread_since.lock();
+        since.map(|since| since.elapsed())
     }
 
     /// Sends an answer.
@@ -55,7 +120,7 @@ impl Line {
         self.send(answer.line().as_bytes());
     }
 
-    /// Whether the client has left, or the server has ended the exchange.
+    /// Whether the client has left or did not read in time, or the server has ended the exchange.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
@@ -85,7 +150,7 @@ impl Beats {
         let line = Arc::clone(line);
         let beat = move || {
             while !line.has_ended() && working.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-                line.send(ALIVE);
+                line.beat();
             }
         };
         let thread = std::thread::Builder::new().name("lacuna-beat".into()).spawn(beat).ok();
@@ -148,17 +213,105 @@ impl Exchange {
         }
     }
 
-    /// Errors: the client has left, or the server is about to close the disk.
+    /// Errors: the client has left or does not read, or the server is about to close the disk.
     pub fn go_on(&self) -> Result<()> {
         if !self.line.has_ended() {
             return Ok(());
         }
         Err(Error::new(Kind::Busy, "the work was given up")
-            .found("a disk that is being closed, or a client that has left"))
+            .found("a disk that is being closed, or a client that has left or does not read"))
     }
 
     /// Tells the front end that the disk may have another length.
     pub fn follow(&self) -> Result<()> {
         (self.follow)()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than the system keeps for a client that does not read.
+    const LONG: usize = 16 << 20;
+
+    fn pair(limit: Duration) -> (UnixStream, Arc<Line>) {
+        let (client, server) = UnixStream::pair().unwrap();
+        // A test that fails must not wait for ever.
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let line = Line::new(server);
+        line.set_read_limit(limit);
+        (client, line)
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_is_waited_for_once_and_hears_no_more() {
+        let (mut client, line) = pair(Duration::from_millis(20));
+        line.send(b"first\n");
+        assert!(!line.has_ended() && line.unread_for().is_none());
+        line.send(&vec![b'x'; LONG]);
+        assert!(line.has_ended() && line.unread_for().is_some());
+        // With this limit another message would be waited for for ever.
+        line.set_read_limit(Duration::from_secs(1_000_000));
+        line.send(&vec![b'y'; LONG]);
+        line.beat();
+        // It finds what was sent before, and then the end, though this side keeps the line at hand.
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).unwrap();
+        assert!(heard.starts_with(b"first\nx") && heard.len() < LONG && heard.ends_with(b"x"));
+    }
+
+    #[test]
+    fn a_message_has_one_limit_however_slowly_it_is_read() {
+        let (mut client, line) = pair(Duration::from_millis(100));
+        // Each piece makes room for more long before the limit; all of them take a multiple of it.
+        let reader = std::thread::spawn(move || {
+            let (mut piece, mut heard) = (vec![0; 64 << 10], 0);
+            loop {
+                match client.read(&mut piece).unwrap() {
+                    0 => return heard,
+                    len => heard += len,
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        line.send(&vec![b'x'; LONG]);
+        assert!(line.has_ended());
+        assert!(reader.join().unwrap() < LONG);
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_client_is_woken_when_that_does_not_read() {
+        let (_client, line) = pair(Duration::from_millis(20));
+        let mut exchange = Exchange::new(Arc::clone(&line), Arc::new(|| Ok(())));
+        std::thread::scope(|scope| {
+            let hearing = scope.spawn(|| exchange.hear(Duration::from_secs(60)));
+            line.send(&vec![b'x'; LONG]);
+            match hearing.join().unwrap() {
+                Ok(heard) => assert_eq!(heard, None),
+                // It came to listen after the end.
+                Err(e) => assert_eq!(e.kind(), Kind::Busy, "{e}"),
+            }
+        });
+    }
+
+    #[test]
+    fn a_sign_of_life_waits_for_no_client() {
+        let (client, line) = pair(Duration::from_secs(1_000_000));
+        while line.unread_for().is_none() {
+            line.beat();
+        }
+        line.beat();
+        assert!(!line.has_ended());
+        client.set_nonblocking(true).unwrap();
+        let mut heard = Vec::new();
+        assert_eq!((&client).read_to_end(&mut heard).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(!heard.is_empty() && heard.iter().all(|byte| *byte == b'\n'));
+        // One that reads again hears the next.
+        line.beat();
+        assert!(line.unread_for().is_none() && (&client).read(&mut [0; 8]).unwrap() == 1);
+        drop(client);
+        line.beat();
+        assert!(line.has_ended());
     }
 }

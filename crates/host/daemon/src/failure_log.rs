@@ -1,14 +1,14 @@
 //! The failed requests of a server in its log.
 
 use lacuna_contracts::{Action, Advice, Error, Kind};
-use lacuna_mount::Log;
+use lacuna_mount::ServerLog;
 
 /// Failed requests that are logged one by one.
 const LOGGED: u64 = 32;
 
 /// Logs a request that failed after `before` others. After the first 32 one sentence stands for all others: the reader of the log, such
 /// as that of standard error, may have stopped, and the server would come to wait for it.
-pub fn log_failure(e: &Error, before: u64, log: &Log) {
+pub fn log_failure(e: &Error, before: u64, log: &ServerLog) {
     if before < LOGGED {
         log(e);
     } else if before == LOGGED {
@@ -27,7 +27,7 @@ mod tests {
     fn one_sentence_stands_for_all_but_the_first() {
         let said = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&said);
-        let log: Log = Arc::new(move |e: &Error| heard.lock().push(e.to_string()));
+        let log: ServerLog = Arc::new(move |e: &Error| heard.lock().push(e.to_string()));
         let failed = Error::new(Kind::Corrupt, "a block does not verify");
         (0..100).for_each(|before| log_failure(&failed, before, &log));
         let said = said.lock();

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn held(path: &Path) -> OwnedFd {
+    fn opened_as_path(path: &Path) -> OwnedFd {
         open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
     }
 
@@ -220,7 +220,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
         fs::write(path("disk"), "").unwrap();
-        let held = HeldFile::of(Some(held(&path("disk")))).unwrap();
+        let held = HeldFile::of(Some(opened_as_path(&path("disk")))).unwrap();
         let is = |name: &str, deleted: bool| {
             let now = now(&held);
             assert_eq!((now.deleted, now.removed), (deleted, false), "{now:?}");
@@ -252,7 +252,7 @@ mod tests {
             eprintln!("skipped: no device node can be made here");
             return;
         }
-        let held = HeldFile::of(Some(held(&node))).unwrap();
+        let held = HeldFile::of(Some(opened_as_path(&node))).unwrap();
         fs::remove_file(node).unwrap();
         let now = now(&held);
         assert!(!now.deleted && now.removed, "{now:?}");

@@ -92,12 +92,11 @@ impl Drop for Instance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Front, Identity, MountRecord};
+    use crate::record::{Front, Identity, MountKind, MountRecord};
     use std::fs;
 
     fn record(at: &Path) -> Record {
-        let (mountpoint, loop_device, via) = (at.into(), None, None);
-        let mount = MountRecord { mountpoint, loop_device, raw: true, vault: false, via };
+        let mount = MountRecord { mountpoint: at.into(), kind: MountKind::Raw };
         Record::new(&Identity { location: "a.img".into(), ..Identity::default() }, Front::Fuse(mount), false)
     }
 
@@ -148,9 +147,9 @@ mod tests {
     #[test]
     fn a_file_that_stays_is_told_and_the_others_go_all_the_same() {
         let base = tempfile::tempdir().unwrap();
-        let held = Instance::of_server(base.path(), "/a.img").unwrap();
-        fs::create_dir(held.control()).unwrap();
-        let paths = held.paths.clone();
-        assert!(held.end().is_err() && paths.lock_file().unwrap().is_none());
+        let instance = Instance::of_server(base.path(), "/a.img").unwrap();
+        fs::create_dir(instance.control()).unwrap();
+        let paths = instance.paths.clone();
+        assert!(instance.end().is_err() && paths.lock_file().unwrap().is_none());
     }
 }

@@ -1,4 +1,9 @@
 //! Jobs: longer work for clients on the disk of a server. Each has a thread, and all end before the disk is closed.
+//!
+//! A client may read slowly: its user may page through what it prints, or think about a passphrase. As long as there is room for other
+//! jobs, a client may take ten minutes to read a message; one that takes longer has left, as far as the server knows, and its job ends.
+//! Where all jobs that may be are there, the client that has not read for longest, for 5 seconds at least, gives its place to the next
+//! client that comes. So a client that reads nothing delays its own job alone.
 
 use crate::exchange::{Exchange, Line};
 use crate::protocol::{Job, Op};
@@ -10,9 +15,27 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The most jobs at a time.
 const MOST: usize = 8;
+/// The most jobs beside them whose clients have left. Each keeps its thread until a step ends that cannot be cut short.
+const MOST_ENDING: usize = 8;
+
+/// How long a job waits for a client that does not read.
+#[derive(Clone, Copy)]
+struct ReadLimits {
+    /// How long the client may take to read one message.
+    message: Duration,
+    /// After how long of reading nothing the client gives its place to another one that needs it.
+    gives_way_after: Duration,
+}
+
+impl Default for ReadLimits {
+    fn default() -> Self {
+        ReadLimits { message: Duration::from_secs(600), gives_way_after: Duration::from_secs(5) }
+    }
+}
 
 /// Does the jobs of a server.
 pub trait JobHandler: Send + Sync {
@@ -34,6 +57,7 @@ struct State {
     handler: Option<Arc<dyn JobHandler>>,
     follow: Follow,
     naming: Naming,
+    limits: ReadLimits,
     ended: AtomicBool,
     active: Mutex<Vec<Active>>,
 }
@@ -48,15 +72,24 @@ impl Jobs {
     /// Jobs that `handler` does; a server without one refuses all. `follow` tells the front end that the disk may have
     /// another length; `naming` gives names to the settings in advice.
     pub fn new(handler: Option<Arc<dyn JobHandler>>, follow: Follow, naming: Naming) -> Self {
+        Jobs::with_limits(handler, follow, naming, ReadLimits::default())
+    }
+
+    fn with_limits(
+        handler: Option<Arc<dyn JobHandler>>,
+        follow: Follow,
+        naming: Naming,
+        limits: ReadLimits,
+    ) -> Self {
         let (ended, active) = (AtomicBool::new(false), Mutex::default());
-        Jobs(Arc::new(State { handler, follow, naming, ended, active }))
+        Jobs(Arc::new(State { handler, follow, naming, limits, ended, active }))
     }
 
     /// Does what a client asks for, in a thread of its own: others are answered meanwhile.
     ///
     /// Errors: why it is not begun. The client has heard nothing then.
     pub(crate) fn take(&self, job: Job, line: &Arc<Line>) -> Result<()> {
-        let State { handler, follow, naming, ended, active } = &*self.0;
+        let State { handler, follow, naming, limits, ended, active } = &*self.0;
         let Some(handler) = handler.clone() else { return Err(Op::Job(job).unknown()) };
         // Until the thread is among them: it cannot be missed when all jobs are ended.
         let mut active = active.lock();
@@ -64,12 +97,8 @@ impl Jobs {
         if ended.load(Ordering::SeqCst) {
             return Err(Error::new(Kind::Busy, "the disk is being closed").remedy("give the command then"));
         }
-        if active.len() >= MOST {
-            return Err(Error::new(Kind::Busy, "the server cannot take more work")
-                .found(format!("{MOST} clients that it works for"))
-                .remedy("try again when they are done"));
-        }
-        line.set_for_job()?;
+        make_room(&active, limits.gives_way_after)?;
+        line.set_read_limit(limits.message);
         let mut exchange = Exchange::new(Arc::clone(line), Arc::clone(follow));
         let work = move || handler.run(&job, &mut exchange);
         let thread = worker::start(line, *naming, work, |_, _| ())?;
@@ -92,6 +121,28 @@ impl Jobs {
             let _panicked = job.thread.join();
         }
     }
+}
+
+/// Makes room for one more job. Where all jobs that may be are there, the client that has not read for longest is let go, if that is as
+/// long as `gives_way_after`.
+///
+/// Errors: [`Kind::Busy`] if there is no room.
+fn make_room(active: &[Active], gives_way_after: Duration) -> Result<()> {
+    let with_client: Vec<&Active> = active.iter().filter(|job| !job.line.has_ended()).collect();
+    let (here, ending) = (with_client.len(), active.len() - with_client.len());
+    let full =
+        || worker::too_many(format!("{here} clients that it works for, and {ending} jobs that are ending"));
+    if active.len() >= MOST + MOST_ENDING {
+        return Err(full());
+    }
+    if with_client.len() < MOST {
+        return Ok(());
+    }
+    let unread = with_client.into_iter().filter_map(|job| Some((job.line.unread_for()?, job)));
+    let unread = unread.filter(|(since, _)| *since >= gives_way_after);
+    let (_, longest) = unread.max_by_key(|(since, _)| *since).ok_or_else(full)?;
+    longest.line.end();
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,12 +11,14 @@
 //!   whatever process numbers say.
 //! - What appears in records does not depend on how many levels a disk has.
 //! - Each request has one outcome. What a server does not understand is answered with an error, and it goes on.
+//! - A server has a limited number of threads for its clients, however many come. A client that does not read delays its own work alone.
 #![warn(missing_docs)]
 
 mod background;
 mod client;
 mod counters;
 mod dead;
+mod disk_query;
 mod exchange;
 mod failure_log;
 mod file;
@@ -42,6 +44,7 @@ mod worker;
 pub use background::{Meanwhile, ReadyPipe, Side, Started, daemonize};
 pub use client::{Conversation, Heard};
 pub use counters::Counters;
+pub use disk_query::{DiskQuery, PoolQuery};
 pub use exchange::Exchange;
 pub use failure_log::log_failure;
 pub use file::{FileIdentity, FileNow, FileState, HeldFile};
@@ -51,7 +54,7 @@ pub use mountpoint::check_mountpoint;
 pub use peer::{Closed, Peer};
 pub use protocol::{Job, Meant, Op, Refusal};
 pub use purge::purge;
-pub use record::{Front, Identity, InPool, MountRecord, Record, seconds_now};
+pub use record::{Front, Identity, InPool, MountKind, MountRecord, MountedBy, Record, seconds_now};
 pub use registry::{Registry, await_dying, close};
 pub use run_base::default_run_base;
 pub use run_dir::DISK_NAME;

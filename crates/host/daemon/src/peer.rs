@@ -250,8 +250,8 @@ mod tests {
     fn a_server_that_does_not_understand_a_close_is_not_waited_for() {
         let base = tempfile::tempdir().unwrap();
         let at = Path::new("/mnt/x");
-        let held = Instance::of_mount(base.path(), at).unwrap();
-        let listener = UnixListener::bind(held.control()).unwrap();
+        let instance = Instance::of_mount(base.path(), at).unwrap();
+        let listener = UnixListener::bind(instance.control()).unwrap();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             assert!(stream.read(&mut [0; 64]).unwrap() > 0);
@@ -266,7 +266,7 @@ mod tests {
         let lock = paths.lock_file().unwrap().unwrap();
         let limit = Duration::from_millis(50);
         assert_eq!(wait_gone(&lock, limit).unwrap_err().kind(), Kind::TimedOut);
-        held.end().unwrap();
+        instance.end().unwrap();
         wait_gone(&lock, limit).unwrap();
     }
 
@@ -274,8 +274,8 @@ mod tests {
     fn a_failure_of_the_end_is_told_though_the_server_stays() {
         let base = tempfile::tempdir().unwrap();
         let at = Path::new("/mnt/x");
-        let held = Instance::of_mount(base.path(), at).unwrap();
-        let listener = UnixListener::bind(held.control()).unwrap();
+        let instance = Instance::of_mount(base.path(), at).unwrap();
+        let listener = UnixListener::bind(instance.control()).unwrap();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             assert!(stream.read(&mut [0; 64]).unwrap() > 0);
@@ -287,21 +287,21 @@ mod tests {
         let failed = close_within(&paths, "/mnt/x", Some(at), Duration::from_millis(50)).unwrap_err();
         assert_eq!(failed.kind(), Kind::Io, "{failed}");
         server.join().unwrap();
-        drop(held);
+        drop(instance);
     }
 
     #[test]
     fn a_server_that_ends_without_having_accepted_a_client_has_closed() {
         let base = tempfile::tempdir().unwrap();
         let at = Path::new("/mnt/x");
-        let held = Instance::of_mount(base.path(), at).unwrap();
-        let listener = UnixListener::bind(held.control()).unwrap();
+        let instance = Instance::of_mount(base.path(), at).unwrap();
+        let listener = UnixListener::bind(instance.control()).unwrap();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             // What is left unread resets the connection, as the end of a listener does to the clients that wait there.
             stream.read_exact(&mut [0]).unwrap();
             drop((stream, listener));
-            held.end().unwrap();
+            instance.end().unwrap();
         });
         let paths = RunPaths::of_mount(base.path(), at);
         assert_eq!(close(&paths, "/mnt/x", Some(at)).unwrap(), Some(Closed::Cleanly));

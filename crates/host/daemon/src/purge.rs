@@ -18,7 +18,7 @@ use std::path::Path;
 pub fn purge(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
     if let Some(mount) = peer.mount() {
         check_forgets(peer)?;
-        if !mount.raw {
+        if !mount.is_raw() {
             let top = mount_table::at(&mount.mountpoint)?;
             if !top.map_or(Ok(false), |top| shows_disk(&peer.paths, &top))? {
                 return Err(covered(&mount.mountpoint));

@@ -3,6 +3,7 @@
 //! Deniability contract: nothing of it depends on how many levels a disk has.
 
 use crate::file::{FileIdentity, HeldFile};
+use lacuna_mount::{MountMethod, Mounted};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,14 +77,33 @@ pub struct MountRecord {
     /// The canonical path.
     #[serde(with = "crate::record_path")]
     pub mountpoint: PathBuf,
-    /// The loop device below the mounted file system; none in raw mode.
-    pub loop_device: Option<PathBuf>,
-    /// Whether only the FUSE file is mounted.
-    pub raw: bool,
-    /// Whether it is a vault: then FUSE is mounted at the mount point itself, and no disk is behind it.
-    pub vault: bool,
-    /// The way in which the file system is mounted ([`Way::name`](lacuna_mount::Way::name)); none in raw mode, and of a vault.
-    pub via: Option<String>,
+    /// What is mounted there.
+    pub kind: MountKind,
+}
+
+/// What is mounted at a mount point.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MountKind {
+    /// The file system on a disk. FUSE is mounted in the run directory, with the file of the disk.
+    FileSystem {
+        /// What mounts it; none before it is mounted.
+        by: Option<MountedBy>,
+    },
+    /// The FUSE file of a disk alone (raw mode). FUSE is mounted at the mount point itself.
+    Raw,
+    /// A vault. FUSE is mounted at the mount point itself, and no disk is behind it.
+    Vault,
+}
+
+/// What mounts the file system on a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MountedBy {
+    /// The kernel, from this loop device.
+    LoopDevice(PathBuf),
+    /// The program of this name, through FUSE.
+    Program(String),
 }
 
 impl Record {
@@ -117,13 +137,109 @@ impl Record {
 }
 
 impl MountRecord {
+    /// Whether the FUSE file of a disk alone is mounted.
+    pub fn is_raw(&self) -> bool {
+        self.kind == MountKind::Raw
+    }
+
+    /// Whether a vault is mounted.
+    pub fn is_vault(&self) -> bool {
+        self.kind == MountKind::Vault
+    }
+
+    /// The loop device that the file system is mounted from, if it is mounted from one.
+    pub fn loop_device(&self) -> Option<&Path> {
+        match &self.kind {
+            MountKind::FileSystem { by: Some(MountedBy::LoopDevice(node)) } => Some(node),
+            _ => None,
+        }
+    }
+
+    /// The method by which the file system is mounted ([`MountMethod::name`]); none before it is mounted, in raw mode and of a vault.
+    pub fn method(&self) -> Option<&str> {
+        match &self.kind {
+            MountKind::FileSystem { by } => by.as_ref().map(MountedBy::method),
+            MountKind::Raw | MountKind::Vault => None,
+        }
+    }
+
     /// Whether FUSE is mounted at the mount point itself.
     pub(crate) fn fuse_at_mountpoint(&self) -> bool {
-        self.raw || self.vault
+        match self.kind {
+            MountKind::FileSystem { .. } => false,
+            MountKind::Raw | MountKind::Vault => true,
+        }
+    }
+}
+
+impl MountedBy {
+    /// What has mounted this file system.
+    pub fn of(mounted: &Mounted) -> MountedBy {
+        match mounted.node() {
+            Some(node) => MountedBy::LoopDevice(node.to_owned()),
+            None => MountedBy::Program(mounted.method().name().to_owned()),
+        }
+    }
+
+    fn method(&self) -> &str {
+        match self {
+            MountedBy::LoopDevice(_) => MountMethod::Loop.name(),
+            MountedBy::Program(name) => name,
+        }
     }
 }
 
 /// Now, as records have it: seconds since 1970.
 pub fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_of_one_kind() {
+        let by_loop = MountedBy::LoopDevice("/dev/loop3".into());
+        let by_program = MountedBy::Program("fuse2fs".into());
+        for (kind, written, shown) in [
+            (MountKind::FileSystem { by: None }, r#"{"file_system":{"by":null}}"#, (false, false, None)),
+            (
+                MountKind::FileSystem { by: Some(by_loop) },
+                r#"{"file_system":{"by":{"loop_device":"/dev/loop3"}}}"#,
+                (false, false, Some("loop")),
+            ),
+            (
+                MountKind::FileSystem { by: Some(by_program) },
+                r#"{"file_system":{"by":{"program":"fuse2fs"}}}"#,
+                (false, false, Some("fuse2fs")),
+            ),
+            (MountKind::Raw, r#""raw""#, (true, false, None)),
+            (MountKind::Vault, r#""vault""#, (false, true, None)),
+        ] {
+            let record = MountRecord { mountpoint: "/mnt".into(), kind };
+            let text = serde_json::to_string(&record).unwrap();
+            assert_eq!(text, format!(r#"{{"mountpoint":"/mnt","kind":{written}}}"#));
+            assert_eq!(serde_json::from_str::<MountRecord>(&text).unwrap(), record);
+            assert_eq!((record.is_raw(), record.is_vault(), record.method()), shown);
+            assert_eq!(record.loop_device().is_some(), shown.2 == Some("loop"));
+            assert_eq!(record.fuse_at_mountpoint(), shown.0 || shown.1);
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_mount_of_two_kinds_or_none_is_refused() {
+        for rest in [
+            r#""raw":true,"vault":true,"loop_device":null,"via":null"#,
+            r#""kind":["raw","vault"]"#,
+            r#""kind":{"raw":null,"vault":null}"#,
+            r#""kind":{"vault":{"by":{"loop_device":"/dev/loop3"}}}"#,
+            r#""kind":{"file_system":{"by":{"loop_device":"/dev/loop3","program":"fuse2fs"}}}"#,
+            r#""kind":"file""#,
+            r#""kind":null"#,
+        ] {
+            let text = format!(r#"{{"mountpoint":"/mnt",{rest}}}"#);
+            assert!(serde_json::from_str::<MountRecord>(&text).is_err(), "{text}");
+        }
+    }
 }

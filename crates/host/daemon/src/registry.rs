@@ -1,6 +1,7 @@
 //! The registry: all instances of this user, found by their disk or vault, or by its mount point.
 
 use crate::dead::{self, is_alive, is_dying};
+use crate::disk_query::DiskQuery;
 use crate::file::FileIdentity;
 use crate::other_users;
 use crate::peer::{self, Closed, PAUSE, Peer};
@@ -73,6 +74,33 @@ impl Registry {
             file.is(peer.record.file) || (is_named && file.may_be(peer.record.file))
         });
         Ok(peers)
+    }
+
+    /// The instances of one disk or vault, or of those of its name in pools that are meant; as of [`Registry::by_location`].
+    ///
+    /// Errors: those of [`Registry::all`].
+    pub fn by_disk(&self, wanted: &DiskQuery<'_>) -> Result<Vec<Peer>> {
+        let mut peers = self.by_location(wanted.location, wanted.file)?;
+        let open = peers.iter().filter_map(|peer| peer.record.in_pool.clone()).collect();
+        let meant = wanted.in_pool.as_ref().map(|query| query.chosen(open));
+        peers.retain(|peer| match (&peer.record.in_pool, &meant) {
+            (Some(in_pool), Some(meant)) => meant.contains(in_pool),
+            (in_pool, meant) => in_pool.is_none() && meant.is_none(),
+        });
+        Ok(peers)
+    }
+
+    /// The instances that are mounted at this canonical path, that of a living server before what dead ones left. Nothing looks at the path
+    /// itself: every look at the mount of a dead server fails.
+    ///
+    /// Errors: where there are none, what keeps others from being seen.
+    pub fn mounted_at(&self, mountpoint: &Path) -> Result<Vec<Peer>> {
+        let (mut peers, unseen) = self.seen();
+        peers.retain(|peer| peer.record.is_mounted_at(mountpoint));
+        match unseen.into_iter().next() {
+            Some(e) if peers.is_empty() => Err(e),
+            _ => Ok(peers),
+        }
     }
 
     /// The instance at a mount point as a person writes it; its server may have died.
@@ -244,175 +272,4 @@ fn not_open(mountpoint: &Path, what: &str) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::instance::Instance;
-    use crate::record::{Front, Identity, MountRecord, Record};
-    use std::fs;
-
-    fn mount(at: &Path) -> Front {
-        let (mountpoint, loop_device, via) = (at.into(), None, None);
-        Front::Fuse(MountRecord { mountpoint, loop_device, raw: true, vault: false, via })
-    }
-
-    fn record(location: &str, front: Front, file: FileIdentity) -> Record {
-        let identity = Identity { location: location.into(), ..Identity::default() };
-        Record { file, ..Record::new(&identity, front, false) }
-    }
-
-    /// As a server leaves it that was killed.
-    fn kill(instance: Instance, base: &Path) {
-        let dir = instance.control().parent().unwrap().to_owned();
-        let kept = base.join("kept");
-        fs::create_dir(&kept).unwrap();
-        for name in ["lock", "record.json"] {
-            fs::copy(dir.join(name), kept.join(name)).unwrap();
-        }
-        instance.end().unwrap();
-        fs::rename(kept, dir).unwrap();
-    }
-
-    #[test]
-    fn what_cannot_be_seen_is_not_nothing() {
-        let base = tempfile::tempdir().unwrap();
-        let stray = base.path().join("stray");
-        fs::write(&stray, "").unwrap();
-        let registry = Registry::open(Some(base.path())).unwrap();
-        assert!(registry.all().unwrap().is_empty());
-        assert!(Registry::open(Some(&stray)).unwrap().all().is_err());
-        for at in ["mnt", "none/mnt", "stray/mnt"] {
-            let at = base.path().join(at);
-            assert_eq!(registry.by_mountpoint(&at).unwrap_err().kind(), Kind::NotFound, "{}", at.display());
-            assert!(!is_left_by_dead(&at, Some(base.path())).unwrap());
-        }
-        let at = base.path().canonicalize().unwrap().join("mnt");
-        let held = Instance::of_mount(base.path(), &at).unwrap();
-        // A server that is still starting has no record, and does not listen.
-        assert!(registry.all().unwrap().is_empty());
-        assert_eq!(registry.by_mountpoint(&at).unwrap_err().kind(), Kind::NotFound);
-        assert_eq!(close(&at, Some(base.path())).unwrap_err().kind(), Kind::Busy);
-        held.write(&record("a.img", mount(&at), FileIdentity::Unknown)).unwrap();
-        let peer = registry.by_mountpoint(&at).unwrap();
-        assert_eq!(peer.status().unwrap_err().kind(), Kind::NotFound);
-        fs::write(held.control().with_file_name("record.json"), "{").unwrap();
-        assert_eq!(registry.all().unwrap_err().kind(), Kind::Corrupt);
-        let (peers, errors) = registry.seen();
-        assert!(peers.is_empty() && errors.len() == 1);
-        held.end().unwrap();
-        assert!(registry.all().unwrap().is_empty());
-        assert_eq!(peer.close().unwrap(), Closed::Cleanly);
-    }
-
-    #[test]
-    fn a_server_of_another_mount_point_is_not_closed_though_its_run_directory_has_the_name() {
-        let base = tempfile::tempdir().unwrap();
-        let at = base.path().canonicalize().unwrap().join("mnt");
-        let held = Instance::of_mount(base.path(), &at).unwrap();
-        held.write(&record("a.img", mount(&at.with_file_name("other")), FileIdentity::Unknown)).unwrap();
-        let registry = Registry::open(Some(base.path())).unwrap();
-        let unknown = registry.by_mountpoint(&at).unwrap_err();
-        assert!(
-            unknown.kind() == Kind::NotFound && unknown.to_string().starts_with("cannot ask the server of")
-        );
-        let stays = close(&at, Some(base.path())).unwrap_err();
-        assert!(stays.kind() == Kind::NotFound && stays.to_string().starts_with("cannot close"));
-        // A list of all shows it all the same.
-        assert!(registry.all().unwrap()[0].alive);
-        held.write(&record("a.img", mount(&at), FileIdentity::Unknown)).unwrap();
-        assert!(registry.by_mountpoint(&at).unwrap().alive);
-    }
-
-    #[test]
-    fn a_location_is_its_file_and_a_name_where_that_is_unknown() {
-        let base = tempfile::tempdir().unwrap();
-        let (one, two, unknown) = (FileIdentity::File(1, 1), FileIdentity::File(1, 2), FileIdentity::Unknown);
-        let served = || Front::Nbd { uris: Vec::new() };
-        let instances: Vec<Instance> = [
-            ("/moved.img", served(), one),
-            ("/a.img", mount(Path::new("/mnt")), two),
-            ("rados:p/a", served(), unknown),
-        ]
-        .into_iter()
-        .map(|(location, front, file)| {
-            let instance = Instance::of_server(base.path(), location).unwrap();
-            instance.write(&record(location, front, file)).unwrap();
-            instance
-        })
-        .collect();
-        let registry = Registry::open(Some(base.path())).unwrap();
-        let found = |location: &str, file| {
-            let peers = registry.by_location(location, file).unwrap();
-            peers.into_iter().map(|peer| peer.record.location).collect::<Vec<_>>()
-        };
-        // The file of the first one is at this path now, and the second one is open under the name.
-        assert_eq!(found("/a.img", one), ["/moved.img"]);
-        assert_eq!(found("/a.img", two), ["/a.img"]);
-        assert_eq!(found("/a.img", unknown), ["/a.img"]);
-        assert_eq!(found("/moved.img", two), ["/a.img"]);
-        assert_eq!(found("/other.img", FileIdentity::File(7, 7)), [] as [&str; 0]);
-        assert_eq!(found("rados:p/a", unknown), ["rados:p/a"]);
-        drop(instances);
-    }
-
-    #[test]
-    fn the_mount_of_a_living_server_is_none_that_a_dead_one_left() {
-        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let at = one.path().canonicalize().unwrap().join("mnt");
-        let top = Entry {
-            device: "0:41".into(),
-            mountpoint: at.clone(),
-            fs_type: "fuse.lacuna".into(),
-            source: mount_table::FUSE_SOURCE.into(),
-            user: None,
-            follows: false,
-        };
-        let dead = Instance::of_mount(one.path(), &at).unwrap();
-        dead.write(&record("/a.img", mount(&at), FileIdentity::Unknown)).unwrap();
-        kill(dead, one.path());
-        let registry = Registry { bases: vec![one.path().to_owned(), other.path().to_owned()] };
-        assert!(registry.is_of_dead(&at, &top).unwrap() && registry.all().unwrap().len() == 1);
-        let living = Instance::of_mount(other.path(), &at).unwrap();
-        living.write(&record("/b.img", mount(&at), FileIdentity::Unknown)).unwrap();
-        assert!(!registry.is_of_dead(&at, &top).unwrap());
-        let seen = registry.all().unwrap();
-        assert!(seen.len() == 1 && seen[0].alive && seen[0].record.location == "/b.img");
-        assert!(registry.by_location("/a.img", FileIdentity::Unknown).unwrap().is_empty());
-        living.end().unwrap();
-        assert!(registry.is_of_dead(&at, &top).unwrap());
-        assert!(!registry.by_location("/a.img", FileIdentity::Unknown).unwrap()[0].alive);
-    }
-
-    #[test]
-    fn of_dead_servers_those_stay_that_left_something_mounted() {
-        let base = tempfile::tempdir().unwrap();
-        let registry = Registry::open(Some(base.path())).unwrap();
-        let file = FileIdentity::File(1, 1);
-        let served = Instance::of_server(base.path(), "/a.img").unwrap();
-        served.write(&record("/a.img", Front::Nbd { uris: Vec::new() }, file)).unwrap();
-        let dead = registry.by_location("/a.img", file).unwrap().remove(0);
-        kill(served, base.path());
-        assert!(registry.all().unwrap().is_empty());
-        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
-        assert_eq!(dead.close().unwrap(), Closed::Cleanly);
-
-        let at = base.path().canonicalize().unwrap().join("mnt");
-        let mounted = Instance::of_mount(base.path(), &at).unwrap();
-        mounted.write(&record("/a.img", mount(&at), file)).unwrap();
-        kill(mounted, base.path());
-        let found = registry.all().unwrap();
-        assert!(found.len() == 1 && !found[0].alive && found[0].status().unwrap().is_dead());
-        // By its name, whatever is at that path now.
-        assert_eq!(registry.by_location("/a.img", FileIdentity::File(7, 7)).unwrap().len(), 1);
-        assert!(registry.by_location("/b.img", file).unwrap().is_empty());
-        assert_eq!(close(&at, Some(base.path())).unwrap(), Closed::AfterCrash);
-        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
-        // One that comes after a dead one takes its place.
-        let served = Instance::of_server(base.path(), "/a.img").unwrap();
-        let dir = served.control();
-        served.write(&record("/a.img", Front::Nbd { uris: Vec::new() }, file)).unwrap();
-        kill(served, base.path());
-        let next = Instance::of_server(base.path(), "/a.img").unwrap();
-        assert_eq!(next.control(), dir);
-        assert!(!dir.with_file_name("record.json").exists());
-    }
-}
+mod tests;

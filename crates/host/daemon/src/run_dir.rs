@@ -102,7 +102,10 @@ impl RunPaths {
         let broken = |found: String| {
             let (expected, dir) = ("the record that a server of lacuna writes", self.dir.display());
             let error = Error::new(Kind::Corrupt, what()).found(found).expected(expected);
-            error.remedy(format!("if its server died, unmount what it left, and remove the directory {dir}"))
+            error.remedy(format!(
+                "if a server of another version of lacuna wrote it, close what it has mounted by its mount point; if its server died, \
+                 unmount what it left, and remove the directory {dir}"
+            ))
         };
         if bytes.len() as u64 > RECORD_LIMIT {
             return Err(broken(format!("more than {RECORD_LIMIT} bytes")));

@@ -10,7 +10,7 @@ use crate::protocol::{ALIVE, Afterwards, Answer, Op, first_line};
 use crate::record::{Identity, Record};
 use crate::status::{Condition, Counter, Purged, ServerState, ServerStatus, StatusSource};
 use crate::untold::Untold;
-use crate::worker;
+use crate::worker::{self, WorkerLimit, WorkerPermit};
 use lacuna_contracts::{Action, Advice, Error, Kind, Naming, Result};
 use serde::Serialize;
 use serde_json::Value;
@@ -23,20 +23,28 @@ use std::time::Duration;
 
 /// How long to leave a system alone that has, for example, no more file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The most files that are looked at for clients at a time. Each look takes two threads: one waits for the file, the other one gives signs
+/// of life.
+const MOST_STATS: usize = 8;
+/// The most purges at a time, which take as many threads each.
+const MOST_PURGES: usize = 8;
+/// The most clients that wait for the end at a time. Each has a thread for its signs of life.
+const MOST_CLOSING: usize = 32;
 
 /// A client that asked for the end, and waits for it. Every second it is told that the server is at work.
 pub struct ClosingClient {
     line: Arc<Line>,
     beats: Beats,
     naming: Naming,
+    permit: WorkerPermit,
 }
 
 impl ClosingClient {
-    fn new(line: Arc<Line>, naming: Naming) -> Self {
+    fn new(line: Arc<Line>, naming: Naming, permit: WorkerPermit) -> Self {
         // At once, since closing may take long.
         line.send(ALIVE);
         let beats = Beats::start(&line);
-        ClosingClient { line, beats, naming }
+        ClosingClient { line, beats, naming, permit }
     }
 
     /// Tells it how the close went.
@@ -50,7 +58,7 @@ impl ClosingClient {
     }
 
     fn say(self, outcome: Result<Value>, server: Afterwards) {
-        let ClosingClient { line, beats, naming } = self;
+        let ClosingClient { line, beats, naming, permit: _permit } = self;
         // The answer is the last line.
         drop(beats);
         line.answer(&Answer::of(outcome, server, naming));
@@ -132,19 +140,22 @@ struct Desk {
     counters: Counters,
     /// Failures of which no client could be told: other clients are told.
     untold: Untold,
+    stats: WorkerLimit,
+    purges: WorkerLimit,
+    closing: WorkerLimit,
 }
 
 impl Desk {
     fn new(service: Service) -> Desk {
-        let counters = Counters::shared(service.sources.clone());
-        Desk { service, counters, untold: Untold::default() }
+        let (counters, untold) = (Counters::shared(service.sources.clone()), Untold::default());
+        let [stats, purges, closing] = [MOST_STATS, MOST_PURGES, MOST_CLOSING].map(WorkerLimit::new);
+        Desk { service, counters, untold, stats, purges, closing }
     }
 
     fn serve(&self, listener: &UnixListener, ending: &AtomicBool) {
         while !ending.load(Ordering::SeqCst) {
             match listener.accept() {
-                // A connection that fails at once can carry no answer either.
-                Ok((stream, _)) => _ = self.answer(stream),
+                Ok((stream, _)) => self.answer(stream),
                 Err(e) => {
                     self.untold.not_accepted(Error::io("cannot accept a client of the server", &e));
                     std::thread::sleep(PAUSE);
@@ -153,23 +164,25 @@ impl Desk {
         }
     }
 
-    /// Answers one client, or has another thread answer it. Errors: the connection is of no use.
-    fn answer(&self, stream: UnixStream) -> io::Result<()> {
+    /// Answers one client, or has another thread answer it.
+    fn answer(&self, stream: UnixStream) {
         let asked = first_line(&stream).and_then(|line| Op::parse(&line));
-        let line = Line::new(stream)?;
+        let line = Line::new(stream);
         if let Some(outcome) = asked.and_then(|op| self.perform(op, &line)).transpose() {
             line.answer(&Answer::of(outcome, Afterwards::Stays, self.service.naming));
         }
-        Ok(())
     }
 
     /// Does what a client asks for; none if another thread answers. What may take long, or may wait for a medium, keeps no other client
-    /// from its answer.
+    /// from its answer, and is done for a limited number of clients at a time.
     fn perform(&self, op: Op, line: &Arc<Line>) -> Result<Option<Value>> {
         let service = &self.service;
         match op {
             Op::Status => return to_value(&self.status()).map(Some),
-            Op::Close => (service.close)(ClosingClient::new(Arc::clone(line), service.naming)),
+            Op::Close => {
+                let permit = self.closing.admit()?;
+                (service.close)(ClosingClient::new(Arc::clone(line), service.naming, permit));
+            }
             Op::Purge { uuid } => self.purge(line, self.purgeable(uuid.as_deref())?)?,
             Op::Stat { ino } => self.stat(line, ino)?,
             Op::Job(job) => service.jobs.take(job, line)?,
@@ -211,6 +224,7 @@ impl Desk {
     /// Purges for a client that asked. The answer names the disk. What went wrong is kept if the client has left by then, until a purge
     /// succeeds.
     fn purge(&self, line: &Arc<Line>, source: Arc<dyn StatusSource>) -> Result<()> {
+        let permit = self.purges.admit()?;
         let (untold, naming, uuid) =
             (self.untold.clone(), self.service.naming, self.service.record.uuid.clone());
         let succeeded = untold.clone();
@@ -223,18 +237,21 @@ impl Desk {
             if let Some(e) = failure.filter(|_| !heard) {
                 untold.not_purged(e.context("a purge whose client has left"));
             }
+            drop(permit);
         };
         worker::start(line, naming, purge, told).map(drop)
     }
 
     /// Says how a file is protected. Its inode may be locked, and its backing file may have to be opened.
     fn stat(&self, line: &Arc<Line>, ino: u64) -> Result<()> {
+        let permit = self.stats.admit()?;
         let sources = self.service.sources.clone();
         let stat = move || {
             let found = sources.iter().find_map(|source| source.stat(ino));
             found.unwrap_or_else(|| Err(Op::Stat { ino }.unknown()))
         };
-        worker::start(line, self.service.naming, stat, |_, _| ()).map(drop)
+        let after = move |_: Option<Error>, _: bool| drop(permit);
+        worker::start(line, self.service.naming, stat, after).map(drop)
     }
 }
 

@@ -183,9 +183,9 @@ impl ServerStatus {
             Front::Fuse(mount) => {
                 out["front"] = json!("fuse");
                 out["mountpoint"] = json!(mount.mountpoint.to_string_lossy());
-                out["raw"] = json!(mount.raw);
-                out["via"] = json!(mount.via);
-                out["vault"] = json!(mount.vault);
+                out["raw"] = json!(mount.is_raw());
+                out["via"] = json!(mount.method());
+                out["vault"] = json!(mount.is_vault());
                 out["died"] = json!(self.is_dead());
                 out["silent"] = json!(self.is_silent());
             }
@@ -214,7 +214,7 @@ impl ServerStatus {
 mod tests {
     use super::*;
     use crate::file::{FileIdentity, FileNow};
-    use crate::record::{Identity, InPool, MountRecord};
+    use crate::record::{Identity, InPool, MountKind, MountRecord, MountedBy};
 
     fn record(front: Front) -> Record {
         let identity = Identity { location: "/a.img".into(), format: "sealed".into(), ..Identity::default() };
@@ -223,8 +223,8 @@ mod tests {
     }
 
     fn mount() -> Front {
-        let (mountpoint, via) = ("/mnt".into(), Some("loop".into()));
-        Front::Fuse(MountRecord { mountpoint, loop_device: None, raw: false, vault: false, via })
+        let by = Some(MountedBy::LoopDevice("/dev/loop3".into()));
+        Front::Fuse(MountRecord { mountpoint: "/mnt".into(), kind: MountKind::FileSystem { by } })
     }
 
     fn served() -> Front {
@@ -256,6 +256,20 @@ mod tests {
                 r#"{{"closing":false,{file},"format":"sealed","front":"nbd","id":"ID",{items},"location":"/a.img","pid":7,"read_only":false,"since":1714570620,"size":4096,"uri":"nbd://h","uris":["nbd://h"]}}"#
             )
         );
+    }
+
+    #[test]
+    fn a_mount_is_shown_as_what_it_is() {
+        let by = Some(MountedBy::Program("fuse2fs".into()));
+        for (kind, raw, vault, via) in [
+            (MountKind::FileSystem { by }, false, false, json!("fuse2fs")),
+            (MountKind::Raw, true, false, Value::Null),
+            (MountKind::Vault, false, true, Value::Null),
+        ] {
+            let front = Front::Fuse(MountRecord { mountpoint: "/mnt".into(), kind });
+            let shown = ServerStatus::of(record(front), Condition::Serving).to_json();
+            assert_eq!((&shown["raw"], &shown["vault"], &shown["via"]), (&json!(raw), &json!(vault), &via));
+        }
     }
 
     #[test]

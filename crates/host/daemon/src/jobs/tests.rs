@@ -16,6 +16,8 @@ use tempfile::TempDir;
 const REPEAT: Job = Job::Flush;
 /// Counts without end.
 const COUNT: Job = Job::Cover;
+/// Tells more and more.
+const TALK: Job = Job::Resize { disk: UNKNOWN, size: None };
 /// Panics.
 const PANIC: Job = Job::Header { disk: UNKNOWN };
 /// Any disk.
@@ -41,8 +43,11 @@ impl JobHandler for Parrot {
                 exchange.go_on()?;
                 std::thread::sleep(Duration::from_millis(1));
             },
+            Job::Resize { .. } => loop {
+                exchange.tell(&json!("word".repeat(4096)))?;
+            },
             Job::Header { .. } => panic!("as if by a defect"),
-            other => Err(Op::Job(other.clone()).unknown()),
+            other @ Job::Check { .. } => Err(Op::Job(other.clone()).unknown()),
         }
     }
 }
@@ -54,9 +59,13 @@ struct Place {
 
 impl Place {
     fn new() -> Place {
+        Place::with(ReadLimits::default())
+    }
+
+    fn with(limits: ReadLimits) -> Place {
         let place = Place {
             dir: tempfile::tempdir().unwrap(),
-            jobs: Jobs::new(Some(Arc::new(Parrot)), Arc::new(|| Ok(())), Term::quoted),
+            jobs: Jobs::with_limits(Some(Arc::new(Parrot)), Arc::new(|| Ok(())), Term::quoted, limits),
         };
         let listener = UnixListener::bind(place.socket()).unwrap();
         let jobs = place.jobs.clone();
@@ -64,7 +73,7 @@ impl Place {
             for stream in listener.incoming() {
                 let stream = stream.unwrap();
                 if let Ok(Op::Job(job)) = first_line(&stream).and_then(|line| Op::parse(&line)) {
-                    let line = Line::new(stream).unwrap();
+                    let line = Line::new(stream);
                     if let Err(e) = jobs.take(job, &line) {
                         line.answer(&Answer::of(Err(e), Afterwards::Stays, Term::quoted));
                     }
@@ -80,6 +89,18 @@ impl Place {
 
     fn begin(&self, job: &Job) -> Result<Conversation> {
         Conversation::begin(&self.socket(), job, "the parrot".into())
+    }
+
+    /// The same, as soon as there is room.
+    fn begin_in_time(&self, job: &Job) -> Conversation {
+        for _ in 0..3000 {
+            match self.begin(job) {
+                Ok(talk) => return talk,
+                Err(e) => assert_eq!(e.kind(), Kind::Busy, "{e}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("there was never room");
     }
 }
 
@@ -118,6 +139,60 @@ fn the_end_of_a_server_ends_work_and_refuses_more() {
     place.jobs.end();
     counting.iter_mut().for_each(|talk| assert!(talk.hear().is_err()));
     assert_eq!(place.begin(&COUNT).err().unwrap().kind(), Kind::Busy);
+}
+
+#[test]
+fn clients_that_do_not_read_give_their_places_to_those_that_come() {
+    let (message, gives_way_after) = (Duration::from_secs(1_000_000), Duration::ZERO);
+    let place = Place::with(ReadLimits { message, gives_way_after });
+    // Of one that is told nothing but signs of life, nothing is known to be unread.
+    let counting = place.begin(&COUNT).unwrap();
+    let silent: Vec<_> = (1..MOST).map(|_| place.begin(&TALK).unwrap()).collect();
+    let came: Vec<_> = (1..MOST).map(|_| place.begin_in_time(&COUNT)).collect();
+    let refused = place.begin(&COUNT).err().unwrap();
+    assert_eq!(refused.kind(), Kind::Busy);
+    assert!(refused.to_string().contains("clients that it works for, and "), "{refused}");
+    let first = Arc::clone(&place.jobs.0.active.lock()[0].line);
+    assert!(!first.has_ended());
+    drop((counting, silent, came));
+}
+
+#[test]
+fn clients_that_do_not_read_keep_their_places_while_there_is_room() {
+    let (message, gives_way_after) = (Duration::from_secs(1_000_000), Duration::ZERO);
+    let place = Place::with(ReadLimits { message, gives_way_after });
+    let mut silent = place.begin(&TALK).unwrap();
+    let line = Arc::clone(&place.jobs.0.active.lock()[0].line);
+    while line.unread_for().is_none() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let others: Vec<_> = (1..MOST).map(|_| place.begin(&COUNT).unwrap()).collect();
+    assert!(!line.has_ended());
+    // It reads again, and is told more than was sent before.
+    for _ in 0..100 {
+        assert!(matches!(silent.hear().unwrap(), Heard::Message(_)));
+    }
+    drop((silent, others));
+}
+
+#[test]
+fn clients_that_do_not_read_in_time_are_let_go() {
+    let (message, gives_way_after) = (Duration::from_millis(20), Duration::from_secs(1_000_000));
+    let place = Place::with(ReadLimits { message, gives_way_after });
+    let silent: Vec<_> = (0..MOST).map(|_| place.begin(&TALK).unwrap()).collect();
+    let came: Vec<_> = (0..MOST).map(|_| place.begin_in_time(&COUNT)).collect();
+    for mut talk in silent {
+        // Each finds what was sent before, and then the end.
+        let end = loop {
+            match talk.hear() {
+                Ok(Heard::Message(_)) => {}
+                Ok(Heard::Done(_)) => panic!("it was never done"),
+                Err(e) => break e,
+            }
+        };
+        assert_ne!(end.kind(), Kind::TimedOut, "{end}");
+    }
+    drop(came);
 }
 
 #[test]

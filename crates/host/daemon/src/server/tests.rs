@@ -6,7 +6,7 @@ use crate::exchange::Exchange;
 use crate::file::FileIdentity;
 use crate::jobs::JobHandler;
 use crate::protocol::{Job, Meant};
-use crate::record::{Front, MountRecord};
+use crate::record::{Front, MountKind, MountRecord};
 use lacuna_contracts::{Status, StatusItem, Term};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -94,8 +94,7 @@ fn service(front: Front, source: Arc<dyn StatusSource>) -> (Service, Receiver<Cl
 }
 
 fn mount() -> Front {
-    let mountpoint = "/mnt".into();
-    Front::Fuse(MountRecord { mountpoint, loop_device: None, raw: true, vault: false, via: None })
+    Front::Fuse(MountRecord { mountpoint: "/mnt".into(), kind: MountKind::Raw })
 }
 
 fn served() -> Front {
@@ -310,6 +309,64 @@ fn a_client_of_slow_work_hears_signs_of_life_and_others_are_answered_meanwhile()
     }
 }
 
+/// A client that says this.
+fn client(socket: &Path, said: &[u8]) -> UnixStream {
+    let mut client = UnixStream::connect(socket).unwrap();
+    client.write_all(said).unwrap();
+    client
+}
+
+/// Checks that a server refuses one more client that says this, and tells it what to do.
+fn check_refused(socket: &Path, said: &[u8], most: usize) {
+    let refused = answers(socket, said, true);
+    assert_eq!(refusal(&refused, said), Kind::Busy);
+    let found = format!("{most} clients that asked for the same before; try again when they are done");
+    assert!(refused.contains(&found), "{refused}");
+}
+
+#[test]
+fn slow_work_is_done_for_so_many_clients_and_no_more() {
+    let stat = (&b"{\"v\":1,\"op\":\"stat\",\"ino\":1}\n"[..], MOST_STATS);
+    let purge = (&b"{\"v\":1,\"op\":\"purge\"}\n"[..], MOST_PURGES);
+    for (said, most) in [stat, purge] {
+        let (ends, held): (Vec<Sender<()>>, Vec<Receiver<()>>) = (0..most).map(|_| channel()).unzip();
+        let scene = Scene::of(mount(), Arc::new(Slow(Mutex::new(held))));
+        // Clients are accepted in the order in which they come.
+        let clients: Vec<UnixStream> = (0..most).map(|_| client(&scene.socket, said)).collect();
+        check_refused(&scene.socket, said, most);
+        check_refused(&scene.socket, said, most);
+        // What needs no thread of its own is answered, and so is other work.
+        assert!(matches!(call(&scene.socket, &Op::Status), Ok(Reply::Done(_))));
+        let disk = Meant { file: FileIdentity::Unknown, id: None };
+        assert!(matches!(call(&scene.socket, &Op::Job(Job::Check { disk })), Ok(Reply::Done(_))));
+        drop(ends);
+        for mut client in clients {
+            let mut heard = String::new();
+            client.read_to_string(&mut heard).unwrap();
+            assert!(matches!(Answer::parse(heard.trim_start().as_bytes()), Some(Answer::Ok(_))), "{heard}");
+        }
+        // The line is closed when the permit has been given back.
+        for _ in 0..2 * most {
+            let heard = answers(&scene.socket, said, true);
+            assert!(matches!(Answer::parse(heard.trim_start().as_bytes()), Some(Answer::Ok(_))), "{heard}");
+        }
+    }
+}
+
+#[test]
+fn so_many_clients_wait_for_the_end_and_no_more() {
+    let said = b"{\"v\":1,\"op\":\"close\"}\n";
+    for front in [mount(), served()] {
+        let scene = Scene::new(front);
+        let clients: Vec<UnixStream> = (0..MOST_CLOSING).map(|_| client(&scene.socket, said)).collect();
+        let closing: Vec<ClosingClient> = clients.iter().map(|_| scene.closing.recv().unwrap()).collect();
+        check_refused(&scene.socket, said, MOST_CLOSING);
+        closing.into_iter().for_each(|client| client.refuse(&Error::new(Kind::Busy, "it is in use")));
+        let _client = client(&scene.socket, said);
+        scene.closing.recv().unwrap().answer(&Ok(()));
+    }
+}
+
 /// Fails to forget as long as it has a client, who leaves meanwhile.
 struct Left(Mutex<Option<UnixStream>>);
 
@@ -342,7 +399,7 @@ fn a_purge_that_failed_is_told_though_its_client_has_left_until_one_succeeds() {
         }
         panic!("it never said {kind:?}");
     };
-    desk.purge(&Line::new(server).unwrap(), Arc::clone(&source)).unwrap();
+    desk.purge(&Line::new(server), Arc::clone(&source)).unwrap();
     wait_for(Some(Kind::PurgeIncomplete));
     // Whatever failed before it.
     assert_eq!(
@@ -350,7 +407,7 @@ fn a_purge_that_failed_is_told_though_its_client_has_left_until_one_succeeds() {
         Some("a purge whose client has left: the disk was not purged")
     );
     let (_client, server) = UnixStream::pair().unwrap();
-    desk.purge(&Line::new(server).unwrap(), source).unwrap();
+    desk.purge(&Line::new(server), source).unwrap();
     wait_for(None);
     assert_eq!(desk.status().last_error.as_deref(), Some("a request failed"));
 }

@@ -1,0 +1,247 @@
+//! Instances that are found, by whichever name: living ones, what dead ones left, and ones that cannot be seen.
+
+use super::*;
+use crate::disk_query::PoolQuery;
+use crate::instance::Instance;
+use crate::record::{Front, Identity, InPool, MountKind, MountRecord, Record};
+use std::fs;
+
+fn mount(at: &Path) -> Front {
+    Front::Fuse(MountRecord { mountpoint: at.into(), kind: MountKind::Raw })
+}
+
+fn record(location: &str, front: Front, file: FileIdentity) -> Record {
+    let identity = Identity { location: location.into(), ..Identity::default() };
+    Record { file, ..Record::new(&identity, front, false) }
+}
+
+/// As a server leaves it that was killed.
+fn kill(instance: Instance, base: &Path) {
+    let dir = instance.control().parent().unwrap().to_owned();
+    let kept = base.join("kept");
+    fs::create_dir(&kept).unwrap();
+    for name in ["lock", "record.json"] {
+        fs::copy(dir.join(name), kept.join(name)).unwrap();
+    }
+    instance.end().unwrap();
+    fs::rename(kept, dir).unwrap();
+}
+
+#[test]
+fn what_cannot_be_seen_is_not_nothing() {
+    let base = tempfile::tempdir().unwrap();
+    let stray = base.path().join("stray");
+    fs::write(&stray, "").unwrap();
+    let registry = Registry::open(Some(base.path())).unwrap();
+    assert!(registry.all().unwrap().is_empty());
+    assert!(Registry::open(Some(&stray)).unwrap().all().is_err());
+    for at in ["mnt", "none/mnt", "stray/mnt"] {
+        let at = base.path().join(at);
+        assert_eq!(registry.by_mountpoint(&at).unwrap_err().kind(), Kind::NotFound, "{}", at.display());
+        assert!(!is_left_by_dead(&at, Some(base.path())).unwrap());
+    }
+    let at = base.path().canonicalize().unwrap().join("mnt");
+    let instance = Instance::of_mount(base.path(), &at).unwrap();
+    // A server that is still starting has no record, and does not listen.
+    assert!(registry.all().unwrap().is_empty());
+    assert_eq!(registry.by_mountpoint(&at).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(close(&at, Some(base.path())).unwrap_err().kind(), Kind::Busy);
+    instance.write(&record("a.img", mount(&at), FileIdentity::Unknown)).unwrap();
+    let peer = registry.by_mountpoint(&at).unwrap();
+    assert_eq!(peer.status().unwrap_err().kind(), Kind::NotFound);
+    fs::write(instance.control().with_file_name("record.json"), "{").unwrap();
+    assert_eq!(registry.all().unwrap_err().kind(), Kind::Corrupt);
+    let (peers, errors) = registry.seen();
+    assert!(peers.is_empty() && errors.len() == 1);
+    instance.end().unwrap();
+    assert!(registry.all().unwrap().is_empty());
+    assert_eq!(peer.close().unwrap(), Closed::Cleanly);
+}
+
+#[test]
+fn a_server_of_another_mount_point_is_not_closed_though_its_run_directory_has_the_name() {
+    let base = tempfile::tempdir().unwrap();
+    let at = base.path().canonicalize().unwrap().join("mnt");
+    let instance = Instance::of_mount(base.path(), &at).unwrap();
+    instance.write(&record("a.img", mount(&at.with_file_name("other")), FileIdentity::Unknown)).unwrap();
+    let registry = Registry::open(Some(base.path())).unwrap();
+    let unknown = registry.by_mountpoint(&at).unwrap_err();
+    assert!(unknown.kind() == Kind::NotFound && unknown.to_string().starts_with("cannot ask the server of"));
+    let stays = close(&at, Some(base.path())).unwrap_err();
+    assert!(stays.kind() == Kind::NotFound && stays.to_string().starts_with("cannot close"));
+    // A list of all shows it all the same.
+    assert!(registry.all().unwrap()[0].alive);
+    instance.write(&record("a.img", mount(&at), FileIdentity::Unknown)).unwrap();
+    assert!(registry.by_mountpoint(&at).unwrap().alive);
+}
+
+#[test]
+fn a_location_is_its_file_and_a_name_where_that_is_unknown() {
+    let base = tempfile::tempdir().unwrap();
+    let (one, two, unknown) = (FileIdentity::File(1, 1), FileIdentity::File(1, 2), FileIdentity::Unknown);
+    let served = || Front::Nbd { uris: Vec::new() };
+    let instances: Vec<Instance> = [
+        ("/moved.img", served(), one),
+        ("/a.img", mount(Path::new("/mnt")), two),
+        ("rados:p/a", served(), unknown),
+    ]
+    .into_iter()
+    .map(|(location, front, file)| {
+        let instance = Instance::of_server(base.path(), location).unwrap();
+        instance.write(&record(location, front, file)).unwrap();
+        instance
+    })
+    .collect();
+    let registry = Registry::open(Some(base.path())).unwrap();
+    let found = |location: &str, file| {
+        let peers = registry.by_location(location, file).unwrap();
+        peers.into_iter().map(|peer| peer.record.location).collect::<Vec<_>>()
+    };
+    // The file of the first one is at this path now, and the second one is open under the name.
+    assert_eq!(found("/a.img", one), ["/moved.img"]);
+    assert_eq!(found("/a.img", two), ["/a.img"]);
+    assert_eq!(found("/a.img", unknown), ["/a.img"]);
+    assert_eq!(found("/moved.img", two), ["/a.img"]);
+    assert_eq!(found("/other.img", FileIdentity::File(7, 7)), [] as [&str; 0]);
+    assert_eq!(found("rados:p/a", unknown), ["rados:p/a"]);
+    drop(instances);
+}
+
+#[test]
+fn the_mount_of_a_living_server_is_none_that_a_dead_one_left() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let at = one.path().canonicalize().unwrap().join("mnt");
+    let top = Entry {
+        device: "0:41".into(),
+        mountpoint: at.clone(),
+        fs_type: "fuse.lacuna".into(),
+        source: mount_table::FUSE_SOURCE.into(),
+        user: None,
+        follows: false,
+    };
+    let dead = Instance::of_mount(one.path(), &at).unwrap();
+    dead.write(&record("/a.img", mount(&at), FileIdentity::Unknown)).unwrap();
+    kill(dead, one.path());
+    let registry = Registry { bases: vec![one.path().to_owned(), other.path().to_owned()] };
+    assert!(registry.is_of_dead(&at, &top).unwrap() && registry.all().unwrap().len() == 1);
+    let living = Instance::of_mount(other.path(), &at).unwrap();
+    living.write(&record("/b.img", mount(&at), FileIdentity::Unknown)).unwrap();
+    assert!(!registry.is_of_dead(&at, &top).unwrap());
+    let seen = registry.all().unwrap();
+    assert!(seen.len() == 1 && seen[0].alive && seen[0].record.location == "/b.img");
+    assert!(registry.by_location("/a.img", FileIdentity::Unknown).unwrap().is_empty());
+    living.end().unwrap();
+    assert!(registry.is_of_dead(&at, &top).unwrap());
+    assert!(!registry.by_location("/a.img", FileIdentity::Unknown).unwrap()[0].alive);
+}
+
+#[test]
+fn of_dead_servers_those_stay_that_left_something_mounted() {
+    let base = tempfile::tempdir().unwrap();
+    let registry = Registry::open(Some(base.path())).unwrap();
+    let file = FileIdentity::File(1, 1);
+    let served = Instance::of_server(base.path(), "/a.img").unwrap();
+    served.write(&record("/a.img", Front::Nbd { uris: Vec::new() }, file)).unwrap();
+    let dead = registry.by_location("/a.img", file).unwrap().remove(0);
+    kill(served, base.path());
+    assert!(registry.all().unwrap().is_empty());
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    assert_eq!(dead.close().unwrap(), Closed::Cleanly);
+
+    let at = base.path().canonicalize().unwrap().join("mnt");
+    let mounted = Instance::of_mount(base.path(), &at).unwrap();
+    mounted.write(&record("/a.img", mount(&at), file)).unwrap();
+    kill(mounted, base.path());
+    let found = registry.all().unwrap();
+    assert!(found.len() == 1 && !found[0].alive && found[0].status().unwrap().is_dead());
+    // By its name, whatever is at that path now.
+    assert_eq!(registry.by_location("/a.img", FileIdentity::File(7, 7)).unwrap().len(), 1);
+    assert!(registry.by_location("/b.img", file).unwrap().is_empty());
+    assert_eq!(close(&at, Some(base.path())).unwrap(), Closed::AfterCrash);
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    // One that comes after a dead one takes its place.
+    let served = Instance::of_server(base.path(), "/a.img").unwrap();
+    let dir = served.control();
+    served.write(&record("/a.img", Front::Nbd { uris: Vec::new() }, file)).unwrap();
+    kill(served, base.path());
+    let next = Instance::of_server(base.path(), "/a.img").unwrap();
+    assert_eq!(next.control(), dir);
+    assert!(!dir.with_file_name("record.json").exists());
+}
+
+#[test]
+fn a_mount_is_found_whatever_else_cannot_be_seen() {
+    let base = tempfile::tempdir().unwrap();
+    let registry = Registry::open(Some(base.path())).unwrap();
+    let (at, other) = (Path::new("/mnt/x"), Path::new("/mnt/y"));
+    let mounted = Instance::of_mount(base.path(), at).unwrap();
+    mounted.write(&record("/a.img", mount(at), FileIdentity::Unknown)).unwrap();
+    let served = Instance::of_server(base.path(), "/mnt/y").unwrap();
+    served.write(&record("/mnt/y", Front::Nbd { uris: Vec::new() }, FileIdentity::Unknown)).unwrap();
+    let found = |at: &Path| -> Vec<String> {
+        let peers = registry.mounted_at(at).unwrap();
+        peers.into_iter().map(|peer| peer.record.location).collect()
+    };
+    assert_eq!((found(at), found(other)), (vec!["/a.img".to_owned()], vec![]));
+    fs::write(served.control().with_file_name("record.json"), "{").unwrap();
+    assert_eq!(found(at), ["/a.img"]);
+    // What is not seen may be mounted there.
+    assert_eq!(registry.mounted_at(other).unwrap_err().kind(), Kind::Corrupt);
+}
+
+#[test]
+fn what_dead_servers_left_is_found_until_a_living_one_has_mounted_there() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let at = one.path().canonicalize().unwrap().join("mnt");
+    let bases = [one.path(), other.path()];
+    for base in bases {
+        let dead = Instance::of_mount(base, &at).unwrap();
+        dead.write(&record(base.to_str().unwrap(), mount(&at), FileIdentity::Unknown)).unwrap();
+        kill(dead, base);
+    }
+    let registry = Registry { bases: Vec::from(bases.map(Path::to_owned)) };
+    let left = registry.mounted_at(&at).unwrap();
+    assert!(left.len() == 2 && left.iter().all(|peer| !peer.alive));
+    let living = Instance::of_mount(other.path(), &at).unwrap();
+    living.write(&record("/b.img", mount(&at), FileIdentity::Unknown)).unwrap();
+    let found = registry.mounted_at(&at).unwrap();
+    assert!(found.len() == 1 && found[0].alive && found[0].record.location == "/b.img");
+}
+
+#[test]
+fn of_the_disks_of_one_name_in_pools_those_are_found_that_are_meant() {
+    let base = tempfile::tempdir().unwrap();
+    let registry = Registry::open(Some(base.path())).unwrap();
+    let in_namespace = |name: &str| InPool { namespace: Some(name.to_owned()), ceph_conf: None };
+    let places = [Some(InPool::default()), Some(in_namespace("n")), Some(in_namespace("m"))];
+    let all = places.clone().into_iter().map(|in_pool| ("rados:p/a", in_pool)).chain([("/a.img", None)]);
+    let instances: Vec<Instance> = all
+        .map(|(location, in_pool)| {
+            let instance = Instance::of_server(base.path(), location).unwrap();
+            let front = Front::Nbd { uris: Vec::new() };
+            let record = Record { in_pool, ..record(location, front, FileIdentity::Unknown) };
+            instance.write(&record).unwrap();
+            instance
+        })
+        .collect();
+    let found = |location: &str, in_pool: Option<PoolQuery>| {
+        let wanted = DiskQuery { location, file: FileIdentity::Unknown, in_pool };
+        let mut found: Vec<Option<InPool>> =
+            registry.by_disk(&wanted).unwrap().into_iter().map(|peer| peer.record.in_pool).collect();
+        found.sort();
+        found
+    };
+    assert_eq!(registry.by_location("rados:p/a", FileIdentity::Unknown).unwrap().len(), 3);
+    for one in &places {
+        let exactly = one.clone().map(PoolQuery::exactly);
+        assert_eq!(found("rados:p/a", exactly), std::slice::from_ref(one));
+    }
+    assert!(found("rados:p/a", Some(PoolQuery::exactly(in_namespace("k")))).is_empty());
+    let any = PoolQuery { disk: InPool::default(), is_namespace_named: false, is_conf_named: false };
+    assert_eq!(found("rados:p/a", Some(any.clone())).len(), 3);
+    let of_namespace = PoolQuery { disk: in_namespace("m"), is_namespace_named: true, ..any };
+    assert_eq!(found("rados:p/a", Some(of_namespace)), [Some(in_namespace("m"))]);
+    // No path is a name in a pool.
+    assert_eq!((found("/a.img", None), found("rados:p/a", None)), (vec![None], vec![]));
+    drop(instances);
+}
