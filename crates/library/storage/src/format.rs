@@ -14,8 +14,8 @@ use lacuna_contracts::{
 };
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Geometry;
-use lacuna_header::{FormatId, HEADER_AREA, Location};
-use lacuna_levels::Masters;
+use lacuna_header::{HEADER_AREA, Location};
+use lacuna_levels::{Masters, Pace};
 use lacuna_medium::Medium;
 use lacuna_nand::FlashGeometry;
 use lacuna_oblivious::Hiding;
@@ -23,6 +23,8 @@ use lacuna_sealed_objects::ObjectLayout;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+
+pub use crate::format_info::FormatInfo;
 
 /// How disks are laid on a medium.
 pub trait Format: fmt::Debug + Send + Sync {
@@ -44,54 +46,6 @@ pub trait Format: fmt::Debug + Send + Sync {
     /// The simulated chip for a new disk of so many blocks.
     fn chip(&self, options: &CreateOptions, _blocks: u64) -> Result<NewChip> {
         Err(options.misplaced(BackingKind::Flash))
-    }
-}
-
-/// The constants of a format.
-#[derive(Clone, Copy, Debug)]
-pub struct FormatInfo {
-    /// The number that stands for it in headers. It decides whether disks of the format may have levels ([`FormatId::has_levels`]).
-    pub id: FormatId,
-    /// Its name, for people and programs.
-    pub name: &'static str,
-    /// What its disks rest on.
-    pub rests_on: BackingKind,
-    /// Whether its disks forget what was deleted, and can be purged.
-    pub forgets: bool,
-    /// Whether its disks keep large blocks of memory for as long as they are open.
-    pub large_memory: bool,
-    /// The format in one line, without a full stop.
-    pub summary: &'static str,
-    /// What [`create`](crate::create()) makes its disks on. Nothing of a format that `create` is not asked for: vaults have a function
-    /// of their own, and the disk that is made for the format sealed in a pool is one of the format sealed on objects.
-    pub made_on: &'static [BackingKind],
-    /// The settings of [`Shape`] that it has, by the names of the fields; others are refused.
-    pub settings: &'static [&'static str],
-}
-
-impl FormatInfo {
-    /// Those of a format that has nothing special, and whose disks are made on what they rest on.
-    pub const fn of(id: FormatId, name: &'static str, rests_on: BackingKind) -> FormatInfo {
-        FormatInfo {
-            id,
-            name,
-            rests_on,
-            forgets: false,
-            large_memory: false,
-            summary: "",
-            made_on: match rests_on {
-                BackingKind::File => &[BackingKind::File],
-                BackingKind::Directory => &[BackingKind::Directory],
-                BackingKind::Flash => &[BackingKind::Flash],
-                BackingKind::Pool => &[BackingKind::Pool],
-            },
-            settings: &[],
-        }
-    }
-
-    /// Whether its disks may have levels, however many there are.
-    pub const fn has_levels(&self) -> bool {
-        self.id.has_levels()
     }
 }
 
@@ -307,8 +261,8 @@ pub trait OpenFormat: Send + Sync {
         &[]
     }
 
-    /// Writes the cover that closing takes, at an even pace; closing does not write it once more then.
-    fn cover_closing(&self) -> Result<()> {
+    /// Writes the cover that closing takes; closing does not write it once more then.
+    fn cover_closing(&self, _pace: Pace) -> Result<()> {
         Ok(())
     }
 

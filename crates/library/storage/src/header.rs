@@ -1,6 +1,6 @@
 //! The header of a disk outside its medium, and its copies on it: backed up, restored and repaired.
 
-use crate::backing::{BackingKind, DiskRef, Site, refuse_snapshot};
+use crate::backing::{DiskRef, Site, refuse_snapshot};
 use crate::claim::Claim;
 use crate::format::Params;
 use crate::formats::table;
@@ -93,7 +93,7 @@ pub fn restore(
     refuse_snapshot(location, "restore the header of")?;
     let public = backup.public();
     let parameters = table::parse(public, location).map_err(naming)?;
-    let is_vault = parameters.format().info().rests_on == BackingKind::Directory;
+    let is_vault = parameters.is_of_vault();
     let made = match location.path().filter(|_| is_vault) {
         Some(dir) => vault_place::NewHeaderFile::make(dir)?,
         None => vault_place::NewHeaderFile::default(),

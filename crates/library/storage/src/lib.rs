@@ -81,6 +81,7 @@ mod enlarge;
 mod erase;
 mod examine;
 pub mod format;
+mod format_info;
 mod formats;
 mod former_copies;
 pub mod header;
@@ -131,7 +132,7 @@ pub use lacuna_header::{
     CopyReport, CopyState, Diagnosis, DiskId, FormatId, HEADER_AREA, KEY_SLOTS, Location, PublicHeader,
     Unlocked, Uuid,
 };
-pub use lacuna_levels::Masters;
+pub use lacuna_levels::{Masters, Pace};
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
 pub use lacuna_nand::{FlashGeometry, Wearing};
 pub use lacuna_oblivious::Hiding;

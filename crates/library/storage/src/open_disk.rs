@@ -1,6 +1,5 @@
 //! A disk that is open, whichever of the formats of this build it has, with what it needs to stay so.
 
-use crate::backing::BackingKind;
 use crate::claim::Claim;
 use crate::format::{FormatInfo, OpenFormat, Params};
 use crate::held_header::{HeaderLease, HeldHeader};
@@ -8,6 +7,7 @@ use crate::private_disk::PrivateDisk;
 use crate::snapshots::Snapshots;
 use lacuna_contracts::{BadBlock, BlockAddr, CheckReport, Disk, Error, Extent, Result, Status};
 use lacuna_header::{DiskId, Uuid};
+use lacuna_levels::Pace;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -101,10 +101,10 @@ impl OpenDisk {
         self.info.has_levels()
     }
 
-    /// Writes the cover that closing a disk with levels takes, at an even pace, while what is mounted of it is being unmounted;
+    /// Writes the cover that closing a disk with levels takes, at an even pace while a file system on it is being unmounted;
     /// [`Disk::close`] does not write it once more then. Of other disks nothing.
-    pub fn cover_closing(&self) -> Result<()> {
-        self.format.cover_closing().map_err(|e| self.guarded(e))
+    pub fn cover_closing(&self, pace: Pace) -> Result<()> {
+        self.format.cover_closing(pace).map_err(|e| self.guarded(e))
     }
 
     /// Sets whether a level gives up what waits for cover: from then on requests that would wait are refused. Level 0 never waits. A number
@@ -150,7 +150,7 @@ impl OpenDisk {
 
     /// Whether another client of a cluster can take the disk over.
     pub fn is_shared(&self) -> bool {
-        self.info.rests_on == BackingKind::Pool
+        self.info.is_shared()
     }
 
     /// The error of a disk that is another client's now.

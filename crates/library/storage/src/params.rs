@@ -1,6 +1,5 @@
 //! What follows from the parameters of a disk, whichever format it has.
 
-use crate::backing::BackingKind;
 use crate::format::Params;
 use crate::human;
 use lacuna_contracts::{Action, Advice, BLOCK_SIZE, Error, Kind, Result, shell_word};
@@ -12,9 +11,14 @@ impl dyn Params + '_ {
         self.format().info().has_levels()
     }
 
+    /// Whether they are of a vault, which is no disk.
+    pub fn is_of_vault(&self) -> bool {
+        self.format().info().is_of_vaults()
+    }
+
     /// Whether the medium of the header holds the data as well.
     pub fn has_data_beside_header(&self) -> bool {
-        self.format().info().rests_on == BackingKind::File
+        self.format().info().has_data_beside_header()
     }
 
     /// Whether the medium of the disk becomes longer when the disk grows, which it can.
@@ -75,7 +79,7 @@ impl dyn Params + '_ {
         let wanted = blocks.saturating_mul(BLOCK_SIZE as u64);
         let refused =
             || Error::new(Kind::Usage, "cannot resize the disk").found(format!("a size of {wanted} bytes"));
-        if self.format().info().rests_on == BackingKind::Directory {
+        if self.is_of_vault() {
             return Err(
                 refused().expected("a disk: a vault has no size, it grows and shrinks with what is in it")
             );

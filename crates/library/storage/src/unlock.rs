@@ -7,7 +7,7 @@
 
 use crate::backing::held::Held;
 use crate::backing::rados::{Reconnect, check_unchanged};
-use crate::backing::{Backing, BackingKind, DiskRef, FilePlace, PoolAccess, refuse_snapshot};
+use crate::backing::{Backing, DiskRef, FilePlace, PoolAccess, refuse_snapshot};
 use crate::claim::Claim;
 use crate::disk_key::{Key, Reach};
 use crate::format::Params;
@@ -243,7 +243,7 @@ impl Volume {
     /// Errors: [`Kind::Usage`] for a vault, [`Kind::Busy`] for a disk that another process has open.
     pub fn into_key(self, forks: bool) -> Result<Key> {
         let Volume { unlocked, parameters, backing, claim, on_device, location, steal, rescue, .. } = self;
-        if parameters.format().info().rests_on == BackingKind::Directory {
+        if parameters.is_of_vault() {
             return Err(not_a_disk(&location));
         }
         let backing = backing.ok_or_else(|| {

@@ -31,7 +31,7 @@
 //! # }
 //! ```
 
-use crate::backing::{BackingKind, FilePlace, PoolAccess};
+use crate::backing::{FilePlace, PoolAccess};
 use crate::claim::Claim;
 use crate::cost::Cost;
 use crate::observer::{Observer, during};
@@ -201,7 +201,7 @@ pub fn unlock(
     let dir = dir.canonicalize().map_err(|e| Error::io(format!("cannot open {}", dir.display()), &e))?;
     let location = Location::Path(dir.clone());
     let volume = crate::unlock::unlock(&location, &PoolAccess::default(), access, observer, ask)?;
-    if volume.parameters.format().info().rests_on != BackingKind::Directory {
+    if !volume.parameters.is_of_vault() {
         return Err(Error::new(Kind::NotFound, format!("{} is not a vault", dir.display()))
             .found(format!("the header of a disk in {HEADER_FILE}")));
     }

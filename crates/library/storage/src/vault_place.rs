@@ -192,7 +192,7 @@ mod tests {
         let at = dir.path().join("v");
         let place = NewPlace::make(&at).unwrap();
         std::fs::create_dir(at.join("a0")).unwrap();
-        for file in [HEADER_FILE, "super.0", "super.1", "journal.0", "journal.1", "lock", "a0/b1"] {
+        for file in FILES.into_iter().chain([HEADER_FILE, "lock", "a0/b1"]) {
             std::fs::write(at.join(file), "").unwrap();
         }
         assert!(is_vault(&at) && check(&at).is_ok());

@@ -5,8 +5,8 @@ use lacuna_storage::format::{
 };
 use lacuna_storage::{
     BLOCK_SIZE, Backing, BackingKind, BadBlock, BlockAddr, CheckReport, ChipShape, Cipher, Cost, Disk, Error,
-    Extent, FormatId, Geometry, Kind, Location, Masters, ObjectLayout, OpenDisk, Opening, Passphrase, Result,
-    Shape, Silent, Status, add_format, blocks, create, open,
+    Extent, FormatId, Geometry, Kind, Location, Masters, ObjectLayout, OpenDisk, Opening, Pace, Passphrase,
+    Result, Shape, Silent, Status, add_format, blocks, create, open,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ impl OpenFormat for TellingDisk {
         &self.levels
     }
 
-    fn cover_closing(&self) -> Result<()> {
+    fn cover_closing(&self, _: Pace) -> Result<()> {
         Err(tells())
     }
 }
@@ -270,7 +270,7 @@ fn errors_of_a_disk_with_levels_are_private_whatever_its_format_does() {
         disk.extents(first, 1).err(),
         disk.levels()[0].flush().err(),
         disk.check(|_| Ok(()), |_, _| ()).err(),
-        disk.cover_closing().err(),
+        disk.cover_closing(Pace::AtOnce).err(),
         disk.close().err(),
     ];
     for (call, e) in errors.into_iter().enumerate() {

@@ -157,7 +157,7 @@ impl Place {
             (Place::Device(medium), Ok(None)) => match starts_with_data(medium) {
                 Ok(false) => None,
                 Ok(true) => Some(DATA.to_owned()),
-                Err(_) => Some("a device that cannot be read".to_owned()),
+                Err(e) => Some(format!("a device that cannot be read ({})", e.finding())),
             },
             (Place::Nothing, _) => None,
         }

@@ -141,8 +141,8 @@ impl OpenFormat for WithLevels {
         &self.levels
     }
 
-    fn cover_closing(&self) -> Result<()> {
-        self.disk.cover_closing(Pace::Even)
+    fn cover_closing(&self, pace: Pace) -> Result<()> {
+        self.disk.cover_closing(pace)
     }
 
     fn give_up(&self, level: u8, gives_up: bool) {

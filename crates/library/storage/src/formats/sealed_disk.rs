@@ -151,8 +151,8 @@ impl OpenFormat for SealedDisk {
 
     fn note(&self) -> Option<&'static str> {
         self.engine.read().is_medium_full().then_some(
-            "the host has no space left for this disk: what was written last stays in its reserve, and little more fits \
-             there. Free space on the host, or delete something on the disk and trim it (fstrim)",
+            "the host has no space left for this disk, or fails what the disk asks of it: what was written last stays in its \
+             reserve, and little more fits there. Free space on the host, or delete something on the disk and trim it (fstrim)",
         )
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn names_of(is: impl Fn(&FormatInfo) -> bool) -> String {
 
 /// Refuses a header in a directory that is of no vault: a user who may write to the directory could have put it there.
 pub(crate) fn check_place(header: &PublicHeader, location: &Location) -> Result<()> {
-    let is_of_vault = || find(header).is_some_and(|format| format.info().rests_on == BackingKind::Directory);
+    let is_of_vault = || find(header).is_some_and(|format| format.info().is_of_vaults());
     match location {
         Location::Path(path) if path.is_dir() && !is_of_vault() => {
             Err(Error::new(Kind::NotFound, format!("{} is not a vault", path.display()))

@@ -1,4 +1,5 @@
 //! A vault in a folder that can be damaged, what it is to hold, and what of that a rescue brings out.
+#![allow(dead_code)]
 
 use lacuna_contracts::{Result, Secret};
 use lacuna_crypto::SeededRandom;

@@ -1,0 +1,190 @@
+//! Two bad blocks of a vault, wherever they lie, in the file of its header as well: a rescue brings out everything that is in neither, under
+//! its name.
+
+mod vault_world;
+
+use lacuna_sim::{FolderImage, Rng, setting};
+use lacuna_storage::vault::{self, HEADER_FILE, NewVault, VaultOpening};
+use lacuna_storage::{Access, Cost, Passphrase, Silent};
+use lacuna_vault::store::{FILES, PAGE, Superblocks};
+use std::collections::BTreeMap;
+use vault_world::{Truth, World, bring_out, compare, content, destroy, write};
+
+/// A file and a block of it.
+type Block = (String, u64);
+
+/// Every block that was ever written, of the files that are wanted.
+fn written(image: &FolderImage, is_wanted: impl Fn(&str) -> bool) -> Vec<Block> {
+    let files = image.files.iter().filter(|(name, _)| is_wanted(name));
+    files.flat_map(|(name, file)| file.written_pages().map(|page| (name.clone(), page))).collect()
+}
+
+/// All pairs of superblocks, which chance rarely meets.
+fn pairs_of_superblocks() -> Vec<(Block, Block)> {
+    let files = FILES.into_iter().filter(|name| name.starts_with("super"));
+    let blocks: Vec<Block> = files.map(|name| (name.to_owned(), 0)).collect();
+    assert_eq!(blocks.len(), 3);
+    let pair = |one: usize, other: usize| (blocks[one].clone(), blocks[other].clone());
+    vec![pair(0, 1), pair(0, 2), pair(1, 2)]
+}
+
+/// Both blocks of a copy of the directory destroyed, and a word for messages.
+fn without(image: &FolderImage, pair: &(Block, Block), rng: &mut Rng) -> (FolderImage, String) {
+    let mut damaged = image.clone();
+    for (name, page) in [&pair.0, &pair.1] {
+        destroy(&mut damaged, name, *page, rng);
+    }
+    (damaged, format!("{pair:?}"))
+}
+
+#[test]
+fn two_bad_blocks_of_a_closed_vault_cost_a_rescue_what_lies_in_them() {
+    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(6));
+    let vault = world.create();
+    for n in 0..20 {
+        let path = format!("{}/a file with a longer name, number {n}", ["a", "b"][n % 2]);
+        let content = content(&path, 0, &mut rng);
+        write(&vault, &mut truth, &path, &content[..content.len().min(9000)]);
+    }
+    vault.close().unwrap();
+    drop(vault);
+    let image = world.folder.snapshot();
+    let blocks = written(&image, |_| true);
+    let mut pairs = pairs_of_superblocks();
+    pairs.extend(
+        (0..setting("LACUNA_PAIRS", 100)).map(|_| (rng.pick(&blocks).clone(), rng.pick(&blocks).clone())),
+    );
+    let (mut lost, mut by_third) = (0, 0);
+    for pair in &pairs {
+        let (damaged, context) = without(&image, pair, &mut rng);
+        let seen = world.look(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let is_by_third = seen.vault().found().superblocks == Superblocks::Lost;
+        assert_eq!(seen.used().is_some(), is_by_third, "{context}: {:?}", seen.used());
+        let (target, report) = bring_out(&seen);
+        let (absent, bad) = compare(target.path(), &truth, &context);
+        assert!(absent.is_empty() && bad <= 2, "{context}: {absent:?}, {bad} blocks");
+        assert_eq!(report.lost > 0, bad > 0, "{context}: {report:?}");
+        lost += bad;
+        by_third += u64::from(is_by_third);
+    }
+    println!("{} blocks, {} pairs, {lost} blocks of files lost", blocks.len(), pairs.len());
+    assert!(lost > pairs.len() as u64 / 20 && by_third > 0);
+}
+
+/// A process ends without a word. Of two bad blocks those with records cost what was committed from there on, and nothing else is missing.
+#[test]
+fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
+    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(7));
+    let vault = world.create();
+    write(&vault, &mut truth, "a/first", b"first");
+    vault.close().unwrap();
+    drop(vault);
+    let vault = world.open(false).unwrap();
+    let mut states = BTreeMap::from([(world.number(), truth.clone())]);
+    for round in 1..12 {
+        for n in 0..=rng.below(3) {
+            let path = format!("{}/file {}", ["a", "b"][(n % 2) as usize], rng.below(12));
+            let content = content(&path, round, &mut rng);
+            write(&vault, &mut truth, &path, &content);
+        }
+        vault.sync().unwrap();
+        states.insert(world.number(), truth.clone());
+    }
+    let newest = world.number();
+    drop(vault);
+    let image = world.folder.snapshot();
+    let (all, journal) = (written(&image, |_| true), written(&image, |name| name.starts_with("journal")));
+    let mut pairs = pairs_of_superblocks();
+    // Each block of the journal is one of them.
+    for one in journal {
+        pairs.push((one, rng.pick(&all).clone()));
+    }
+    for _ in 0..setting("LACUNA_PAIRS", 40) {
+        pairs.push((rng.pick(&all).clone(), rng.pick(&all).clone()));
+    }
+    let (mut cut_short, mut by_third, mut lost) = (0, 0, 0);
+    for pair in &pairs {
+        let (damaged, context) = without(&image, pair, &mut rng);
+        let seen = world.look(&damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let found = seen.vault().found();
+        let state = found.state.number;
+        // The records that are lost are in the journal.
+        let in_journal = [&pair.0, &pair.1].iter().any(|(name, _)| name.starts_with("journal"));
+        assert!(state == newest || in_journal, "{context}: state {state} of {newest}");
+        let (target, report) = bring_out(&seen);
+        let (absent, bad) = compare(target.path(), &states[&state], &context);
+        assert!(absent.is_empty() && bad <= 2, "{context}: {absent:?}, {bad} blocks");
+        assert!(report.lost >= bad + u64::from(state < newest), "{context}: {report:?}");
+        cut_short += u64::from(state < newest);
+        by_third += u64::from(found.superblocks == Superblocks::Lost);
+        lost += bad;
+    }
+    println!("{} pairs, {cut_short} states cut short, {lost} blocks of files lost", pairs.len());
+    assert!(cut_short > 5 && by_third > 0 && lost > 0);
+}
+
+/// Without an anchor and without both superblocks nobody can tell whether the state is the newest, and a rescue says so.
+#[test]
+fn a_rescue_says_that_it_cannot_judge_how_new_the_state_is() {
+    let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(8));
+    let vault = world.create();
+    write(&vault, &mut truth, "a/file", b"content");
+    vault.close().unwrap();
+    drop(vault);
+    let pair = &pairs_of_superblocks()[0];
+    let (damaged, _) = without(&world.folder.snapshot(), pair, &mut rng);
+    let used = world.look(&damaged).unwrap().used().unwrap();
+    assert!(used.contains("by the third one") && !used.contains("nobody can tell"), "{used}");
+    world.anchor = std::sync::Arc::default();
+    let seen = world.look(&damaged).unwrap();
+    let used = seen.used().unwrap();
+    let state = format!("nobody can tell whether state {}", seen.vault().found().state.number);
+    assert!(used.contains(&state), "{used}");
+    assert_eq!(compare(bring_out(&seen).0.path(), &truth, "without an anchor"), (vec![], 0));
+}
+
+/// The header is a file in the directory, with three copies in it: one bad block of it keeps nobody out, and two keep no rescue out.
+#[test]
+fn two_bad_blocks_of_the_header_cost_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let (dir, anchor) = (home.path().join("v"), home.path().join("anchor"));
+    let passphrase = || Passphrase::new(b"correct horse battery staple".to_vec());
+    let cost = Cost::fixed(1024, 1).unwrap();
+    let new = NewVault { cost, anchor: Some(anchor.clone()), ..NewVault::new(&dir) };
+    vault::create(&new, &Silent, || Ok(passphrase())).unwrap();
+    let opening = VaultOpening { anchor: Some(anchor), ..VaultOpening::default() };
+    let open = vault::open(&dir, vec![passphrase()], opening.clone(), &Silent).unwrap();
+    let mut truth = Truth::new();
+    write(open.vault(), &mut truth, "a/file", b"content");
+    open.close().unwrap();
+    let file = dir.join(HEADER_FILE);
+    let whole = std::fs::read(&file).unwrap();
+    let is_written = |block: &&[u8]| block.iter().any(|byte| *byte != 0);
+    let blocks: Vec<usize> =
+        whole.chunks(PAGE).enumerate().filter(|(_, block)| is_written(block)).map(|(nth, _)| nth).collect();
+    assert!(blocks.len() >= 9, "{blocks:?}");
+    for (nth, one) in blocks.iter().enumerate() {
+        for other in &blocks[nth..] {
+            let context = format!("blocks {one} and {other} of {HEADER_FILE}");
+            let mut bytes = whole.clone();
+            for block in [one, other] {
+                bytes[block * PAGE..(block + 1) * PAGE].fill(0xa5);
+            }
+            std::fs::write(&file, bytes).unwrap();
+            if one == other {
+                let looking = VaultOpening { read_only: true, ..opening.clone() };
+                let open = vault::open(&dir, vec![passphrase()], looking, &Silent);
+                open.and_then(vault::OpenVault::close).unwrap_or_else(|e| panic!("{context}: {e}"));
+            }
+            let key = vault::unlock(&dir, Access::Read, &Silent, |_, open| {
+                let given = vec![passphrase()];
+                Ok((open(&given)?, given))
+            });
+            let key = key.unwrap_or_else(|e| panic!("{context}: {e}"));
+            let seen = key.open_to_rescue(opening.clone()).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let (target, report) = bring_out(&seen);
+            assert_eq!(compare(target.path(), &truth, &context), (vec![], 0), "{context}");
+            assert_eq!(report.lost, 0, "{context}: {report:?}");
+        }
+    }
+}
