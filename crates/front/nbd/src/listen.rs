@@ -286,4 +286,19 @@ mod tests {
     fn paths_are_encoded_for_uris() {
         assert_eq!(percent_encoded(Path::new("/run/a b&c.sock")), "/run/a%20b%26c.sock");
     }
+
+    /// The name is not resolved again: by now it could stand for an address that nobody has checked.
+    #[test]
+    fn the_addresses_that_were_stored_are_bound() {
+        let addresses: Vec<SocketAddr> = vec!["127.0.0.2:0".parse().unwrap()];
+        for name in ["0.0.0.0:0", "no.such.host.invalid:0"] {
+            let place = Listen::Tcp { name: name.to_owned(), addresses: addresses.clone() };
+            let opened = open(&[place]).unwrap();
+            let [listener] = &opened[..] else { panic!("{} listeners", opened.len()) };
+            let uri = listener.uri(false);
+            assert!(uri.starts_with("nbd://127.0.0.2:"), "{name}: {uri}");
+        }
+        let stored = Listen::tcp("127.0.0.2:0").unwrap();
+        assert_eq!(stored, Listen::Tcp { name: "127.0.0.2:0".to_owned(), addresses });
+    }
 }

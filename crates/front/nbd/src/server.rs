@@ -47,6 +47,9 @@ pub struct ServerSettings {
     pub idle_timeout: Option<Duration>,
     /// Whether the disk is used by others than clients, which keeps the server from stopping for want of clients.
     pub in_use: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    /// Is called once when the server stops, after the last request was read and before the server waits for those in progress: it sees
+    /// to it that none of them waits for anything but the medium, such as a request of another client that is not read any more.
+    pub before_drain: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Hears of failures of the disk, and of clients that the system could not let in.
     pub report: Option<Reporter>,
 }
@@ -65,6 +68,7 @@ impl Default for ServerSettings {
             drain_timeout: Duration::from_secs(10),
             idle_timeout: None,
             in_use: None,
+            before_drain: None,
             report: None,
         }
     }
@@ -136,8 +140,8 @@ impl Server {
     }
 
     /// Serves until `stop` is used. Then no more requests are read, those already read are carried out and
-    /// answered, all connections are closed and the socket file is removed. The disks are left open and are the
-    /// caller's to flush and close.
+    /// answered ([`ServerSettings::before_drain`]), all connections are closed and the socket file is removed. The disks are
+    /// left open and are the caller's to flush and close.
     pub fn run(self, stop: &StopHandle) -> Result<()> {
         let clients = Clients::default();
         thread::scope(|scope| {
@@ -155,6 +159,10 @@ impl Server {
                     self.report(&Error::io("cannot serve a client", &e));
                 }
             });
+            clients.stop_reading();
+            if let Some(before_drain) = &self.settings.before_drain {
+                before_drain();
+            }
             clients.see_off(self.settings.drain_timeout);
             result
         })
@@ -311,13 +319,15 @@ impl Clients {
         Some(Guest { clients: self, number, socket })
     }
 
-    /// Stops reading everywhere, gives the last replies `patience`, then closes what is left.
-    fn see_off(&self, patience: Duration) {
+    /// Stops reading everywhere.
+    fn stop_reading(&self) {
         self.stopping.store(true, Ordering::SeqCst);
+        self.sockets().values().for_each(|socket| socket.stop_reading());
+    }
+
+    /// Gives the last replies `patience`, then closes what is left.
+    fn see_off(&self, patience: Duration) {
         let mut sockets = self.sockets();
-        for socket in sockets.values() {
-            socket.stop_reading();
-        }
         let deadline = Instant::now() + patience;
         while !sockets.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -9,6 +9,7 @@ use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
 use lacuna_testkit::have;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -99,6 +100,25 @@ fn stopping_answers_what_was_begun() {
     server.join();
     assert_eq!(&disk.contents()[..4], b"last");
     assert!(!disk.closed.load(Ordering::SeqCst), "closing the disk is the caller's business");
+}
+
+#[test]
+fn what_requests_wait_for_can_be_ended_once_nothing_more_is_read() {
+    let disk = Memory::new(16);
+    let gate = Arc::clone(&disk);
+    let settings = ServerSettings {
+        before_drain: Some(Arc::new(move || gate.open_gate(true))),
+        ..ServerSettings::default()
+    };
+    let mut server = Running::unix(disk.exports(), settings);
+    let mut client = Client::connect(&server.socket(), true);
+    disk.open_gate(false);
+    let flush = client.send(0, FLUSH, 0, 0, &[]);
+    wait_until("the flush in the disk", || disk.at_gate.load(Ordering::SeqCst) == 1);
+    server.stop.stop();
+    assert_eq!(client.receive(|_| None), (flush, Reply::Done));
+    assert!(client.closed());
+    server.join();
 }
 
 #[test]
