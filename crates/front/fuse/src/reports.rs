@@ -2,7 +2,7 @@
 
 use lacuna_contracts::Error;
 use lacuna_daemon::{Event, log_failure};
-use lacuna_mount::{Log, Watch};
+use lacuna_mount::{ServerLog, Watch};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -11,7 +11,7 @@ use std::sync::mpsc::Sender;
 pub(crate) struct Reports {
     pub watch: Arc<Watch>,
     pub events: Sender<Event>,
-    pub log: Log,
+    pub log: ServerLog,
 }
 
 impl Reports {

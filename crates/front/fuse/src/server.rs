@@ -4,10 +4,10 @@
 use crate::reports::Reports;
 use lacuna_contracts::{Error, Kind, Naming, Result};
 use lacuna_daemon::{
-    ClosingClient, Event, Front, Identity, Instance, Jobs, MountRecord, Record, Server, ServerState, Service,
-    StatusSource, WakeUps, default_run_base, ends_later,
+    ClosingClient, Event, Front, Identity, Instance, Jobs, MountKind, MountRecord, MountedBy, Record, Server,
+    ServerState, Service, StatusSource, WakeUps, default_run_base, ends_later,
 };
-use lacuna_mount::{Log, Watch, is_mounted, is_mounted_elsewhere};
+use lacuna_mount::{ServerLog, Watch, is_mounted, is_mounted_elsewhere};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -65,7 +65,7 @@ impl Claim {
         identity: Identity,
         read_only: bool,
         run_base: Option<&Path>,
-        log: &Log,
+        log: &ServerLog,
     ) -> Result<Self> {
         let base = run_base.map_or_else(default_run_base, |base| Ok(base.to_owned()))?;
         let mountpoint = mount.mountpoint.clone();
@@ -83,11 +83,10 @@ impl Claim {
         self.instance.make_fuse()
     }
 
-    /// Writes into the record from which loop device the file system is mounted, if from one, and in which way.
-    pub(crate) fn note(&mut self, node: Option<&Path>, way: &str) -> Result<()> {
+    /// Writes into the record what has mounted the file system of the disk.
+    pub(crate) fn note(&mut self, by: MountedBy) -> Result<()> {
         if let Front::Fuse(mount) = &mut self.record.front {
-            mount.loop_device = node.map(ToOwned::to_owned);
-            mount.via = Some(way.to_owned());
+            mount.kind = MountKind::FileSystem { by: Some(by) };
         }
         self.instance.write(&self.record)
     }

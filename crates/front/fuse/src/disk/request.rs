@@ -2,7 +2,7 @@
 
 use lacuna_contracts::{Disk, Error, Kind, Naming, Result, Term};
 use lacuna_daemon::{Identity, JobHandler};
-use lacuna_mount::{Cover, Log, Way, check_type, lacking_for_fuse};
+use lacuna_mount::{Cover, MountMethod, ServerLog, check_type, lacking_for_fuse};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +26,8 @@ pub struct DiskRequest {
     pub read_only: bool,
     /// Mount only the FUSE file. Needs neither root nor a loop device.
     pub raw: bool,
-    /// The way in which the file system is mounted, if not the one that this process has.
-    pub via: Option<Way>,
+    /// The method by which the file system is mounted, if not the one that this process has.
+    pub via: Option<MountMethod>,
     /// Whether no log may keep why it is not closed (deniability contract).
     pub private: bool,
     /// More options for `mount -o`, such as `noload` or `discard`.
@@ -39,7 +39,7 @@ pub struct DiskRequest {
     /// Directory of the run directories, if not [`lacuna_daemon::default_run_base`].
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
-    pub log: Log,
+    pub log: ServerLog,
     /// What does longer work on it for clients.
     pub jobs: Option<Arc<dyn JobHandler>>,
     /// How clients that close it, or ask for its status, are told of settings.
@@ -88,6 +88,6 @@ impl DiskRequest {
         if let Some(lacking) = lacking_for_fuse() {
             return Err(lacking);
         }
-        if self.raw { Ok(()) } else { Way::check(self.via, self.mkfs.as_deref()) }
+        if self.raw { Ok(()) } else { MountMethod::check(self.via, self.mkfs.as_deref()) }
     }
 }

@@ -7,8 +7,8 @@ use crate::reports::Reports;
 use crate::server::{Claim, MountServer, Served, Terms};
 use crate::session::FuseMount;
 use lacuna_contracts::{ByteDisk, Disk, Error, Kind, Result};
-use lacuna_daemon::{DISK_NAME, Event, Jobs, MountRecord, Server, check_mountpoint};
-use lacuna_mount::{Cover, CoverRetry, Follow, MountRequest, Mounted, RELEASE_LIMIT, Way};
+use lacuna_daemon::{DISK_NAME, Event, Jobs, MountKind, MountRecord, MountedBy, Server, check_mountpoint};
+use lacuna_mount::{Cover, CoverRetry, DiskFile, Follow, MountMethod, MountRequest, Mounted, RELEASE_LIMIT};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,8 +35,8 @@ pub struct ServedDisk {
     disk: Arc<CoverRetry>,
     location: String,
     mountpoint: PathBuf,
-    /// The way in which the file system is mounted; none in raw mode.
-    way: Option<Way>,
+    /// The method by which the file system is mounted; none in raw mode.
+    method: Option<MountMethod>,
     reports: Reports,
     /// Why the program failed that served the file system, or what it could not write.
     failed: Option<Error>,
@@ -66,8 +66,8 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
     let (raw, run_base) = (request.raw, request.run_base.as_deref());
     let read_only = request.read_only || request.disk.read_only();
     let mountpoint = check_mountpoint(&request.mountpoint, run_base)?;
-    let mount =
-        MountRecord { mountpoint: mountpoint.clone(), loop_device: None, raw, vault: false, via: None };
+    let kind = if raw { MountKind::Raw } else { MountKind::FileSystem { by: None } };
+    let mount = MountRecord { mountpoint: mountpoint.clone(), kind };
     let location = request.identity.location.clone();
     let mut claim = Claim::new(mount, request.identity, read_only, run_base, &request.log)?;
     let reports = claim.reports.clone();
@@ -96,15 +96,15 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
         let file = fuse.mountpoint().join(DISK_NAME);
         let waking = reports.clone();
         let released = move || waking.wake(Event::DiskReleased);
-        let of_disk = (&disk, &bytes, file.as_path());
-        let mounted = Mounted::set_up(&how, of_disk, mountpoint.clone(), &reports.watch, released)?;
-        claim.note(mounted.node(), mounted.way().name())?;
+        let from = DiskFile { disk: &disk, bytes: &bytes, file: &file, watch: &reports.watch };
+        let mounted = Mounted::set_up(&how, from, mountpoint.clone(), released)?;
+        claim.note(MountedBy::of(&mounted))?;
         Some(mounted)
     };
     let follow = mounted.as_ref().map_or_else(|| Arc::new(|| Ok(())) as Follow, Mounted::follow);
     let (naming, idle_timeout, private) = (request.naming, request.idle_timeout, request.private);
     let terms = Terms { jobs: Jobs::new(request.jobs, follow, naming), naming, idle_timeout, private };
-    let way = mounted.as_ref().map(Mounted::way);
+    let method = mounted.as_ref().map(Mounted::method);
     let (syncing, failed, failures_before) = (None, None, None);
     let served = ServedDisk {
         mounted,
@@ -113,7 +113,7 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
         disk,
         location,
         mountpoint,
-        way,
+        method,
         reports,
         failed,
         failures_before,
@@ -121,7 +121,7 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
     let server = claim.serve(served, Arc::new(bytes), terms)?;
     // Until here a request without cover fails the opening, which the user can repeat. From now on the file system's are tried again
     // until cover comes. In raw mode the program that uses the disk as a file gets the error, and can try again itself.
-    server.served.disk.hold(way.is_some());
+    server.served.disk.hold(method.is_some());
     Ok(server)
 }
 
@@ -170,8 +170,8 @@ impl Served for ServedDisk {
     fn close(&mut self) -> Result<()> {
         self.mounted = None;
         self.fuse.end();
-        let closed = self.disk.close().map_err(|e| match (e.kind(), self.disk.cover(), self.way) {
-            (Kind::NoCover, Cover::Needs(_), Some(Way::Loop)) => e.remedy(
+        let closed = self.disk.close().map_err(|e| match (e.kind(), self.disk.cover(), self.method) {
+            (Kind::NoCover, Cover::Needs(_), Some(MountMethod::Loop)) => e.remedy(
                 "it is closed, without the mark of a clean unmount: what was written before the closing began is on the disk, and \
                  the file system repairs itself when it is mounted again",
             ),
@@ -206,7 +206,7 @@ impl ServedDisk {
     ///
     /// A sync does not reach a program that serves it: that writes what is left when it is unmounted, and waits for cover then.
     fn settle(&mut self) -> Result<()> {
-        let by_kernel = |mounted: &&Mounted| mounted.way() == Way::Loop && self.disk.is_patient();
+        let by_kernel = |mounted: &&Mounted| mounted.method() == MountMethod::Loop && self.disk.is_patient();
         let Some(mounted) = self.mounted.as_ref().filter(by_kernel) else { return Ok(()) };
         let begun = Instant::now();
         // One that began before does not count: more may have been written since.
@@ -244,7 +244,7 @@ impl ServedDisk {
     /// Unmounts the file system and the FUSE file below it.
     fn unmount(&mut self) -> Result<()> {
         if let Some(mounted) = &mut self.mounted {
-            let by_program = mounted.way() != Way::Loop;
+            let by_program = mounted.method() != MountMethod::Loop;
             let before = *self.failures_before.get_or_insert_with(|| self.reports.watch.failures());
             let detached = AtomicBool::new(false);
             let unmounted = mounted.unmount(|| {

@@ -1,5 +1,6 @@
 //! `copy_file_range`: copies within the vault, without a way through the kernel, and keeps holes.
 
+use lacuna_contracts::Plain;
 use lacuna_vault::{Allocate, FsError, FsResult, SeekTo, Vault};
 
 /// What one step copies, in bytes.
@@ -21,7 +22,8 @@ pub(crate) struct Place {
 pub(crate) fn copy(vault: &Vault, from: Place, to: Place, length: u64) -> FsResult<u64> {
     let size = vault.attr(from.ino)?.size;
     let total = length.min(MOST).min(size.saturating_sub(from.offset));
-    let mut buffer = Vec::new();
+    // As long as a step can be: memory that grows is given back without being wiped.
+    let mut buffer = Plain::new(vec![0u8; total.min(STEP as u64) as usize]);
     let mut done = 0;
     while done < total {
         let source = Place { offset: from.offset + done, ..from };
@@ -36,8 +38,8 @@ pub(crate) fn copy(vault: &Vault, from: Place, to: Place, length: u64) -> FsResu
     Ok(done)
 }
 
-/// Copies a piece of what lies at `from`, or makes the same hole.
-fn step(vault: &Vault, from: Place, to: Place, length: u64, buffer: &mut Vec<u8>) -> FsResult<u64> {
+/// Copies a piece of what lies at `from`, by way of `buffer`, or makes the same hole.
+fn step(vault: &Vault, from: Place, to: Place, length: u64, buffer: &mut [u8]) -> FsResult<u64> {
     let data = match vault.seek(from.ino, from.offset, SeekTo::Data) {
         Ok(at) => at,
         Err(FsError::Errno(libc::ENXIO)) => from.offset.saturating_add(length),
@@ -49,10 +51,7 @@ fn step(vault: &Vault, from: Place, to: Place, length: u64, buffer: &mut Vec<u8>
         return Ok(hole);
     }
     let end = vault.seek(from.ino, from.offset, SeekTo::Hole)?;
-    let wanted = length.min(end.saturating_sub(from.offset)).min(STEP as u64) as usize;
-    if buffer.len() < wanted {
-        buffer.resize(wanted, 0);
-    }
+    let wanted = (length.min(end.saturating_sub(from.offset)) as usize).min(buffer.len());
     let read = vault.read(from.ino, from.offset, &mut buffer[..wanted])?;
     Ok(vault.write(to.ino, to.offset, &buffer[..read])? as u64)
 }

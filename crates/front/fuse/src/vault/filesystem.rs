@@ -163,8 +163,8 @@ impl Filesystem for VaultFilesystem {
         reply: ReplyAttr,
     ) {
         let front = self.front.by_use();
-        let times = (atime.map(time_or_now), mtime.map(time_or_now), ctime);
-        let changes = changes(mode, (uid, gid), size, times);
+        let (atime, mtime) = (atime.map(time_or_now), mtime.map(time_or_now));
+        let changes = changes(mode, uid, gid, size, atime, mtime, ctime);
         match front.set_attr(ino.0, &changes, caller(request)) {
             Ok(attr) => reply.attr(&FOR_EVER, &file_attr(&attr)),
             Err(e) => reply.error(front.report_node("change the attributes of", ino.0, e)),
@@ -236,8 +236,8 @@ impl Filesystem for VaultFilesystem {
         reply: ReplyEmpty,
     ) {
         let front = self.front.by_use();
-        let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
-        let done = front.rename(from, to, flags.bits());
+        let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
+        let done = front.rename(parent.0, name, new_parent.0, new_name, flags.bits());
         reply_done(front, "rename in", parent, done, reply);
     }
 

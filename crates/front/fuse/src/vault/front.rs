@@ -190,21 +190,28 @@ impl Front {
     }
 
     /// Renames. `flags` are those of `renameat2`.
-    pub(crate) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> FsResult<()> {
+    pub(crate) fn rename(
+        &self,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        flags: u32,
+    ) -> FsResult<()> {
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(FsError::Errno(libc::EINVAL)),
         };
-        let last = if mode == RenameMode::Replace { self.bury_last(to.0, to.1)? } else { None };
+        let last = if mode == RenameMode::Replace { self.bury_last(new_parent, new_name)? } else { None };
         // A process that has just found the replaced file opens it: it lives until the kernel has forgotten it.
         let kept = match last.map(|ino| self.vault.opened(ino).map(|()| ino)) {
             None | Some(Err(FsError::Errno(_))) => None,
             Some(Ok(ino)) => Some(ino),
             Some(Err(e)) => return self.settle(last, Err(e)),
         };
-        let renamed = self.vault.rename(from.0, from.1, to.0, to.1, mode);
+        let renamed = self.vault.rename(parent, name, new_parent, new_name, mode);
         match kept {
             Some(ino) if renamed.is_ok() => self.nodes.keep(ino),
             Some(ino) => self.vault.closed(ino),
@@ -363,22 +370,18 @@ pub(crate) fn in_words(what: String, error: FsError) -> Error {
     }
 }
 
-/// The changes that the kernel asks for.
+/// The changes that the kernel asks for, in the order in which it names them.
 pub(crate) fn changes(
     mode: Option<u32>,
-    owner: (Option<u32>, Option<u32>),
+    uid: Option<u32>,
+    gid: Option<u32>,
     size: Option<u64>,
-    times: (Option<Time>, Option<Time>, Option<SystemTime>),
+    atime: Option<Time>,
+    mtime: Option<Time>,
+    ctime: Option<SystemTime>,
 ) -> Changes {
-    Changes {
-        mode: mode.map(|mode| (mode & PERMISSIONS) as u16),
-        uid: owner.0,
-        gid: owner.1,
-        size,
-        atime: times.0,
-        mtime: times.1,
-        ctime: times.2.map(requested),
-    }
+    let mode = mode.map(|mode| (mode & PERMISSIONS) as u16);
+    Changes { mode, uid, gid, size, atime, mtime, ctime: ctime.map(requested) }
 }
 
 #[cfg(test)]

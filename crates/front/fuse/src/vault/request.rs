@@ -2,7 +2,7 @@
 
 use lacuna_contracts::{Naming, Term};
 use lacuna_daemon::Identity;
-use lacuna_mount::Log;
+use lacuna_mount::ServerLog;
 use lacuna_vault::Vault;
 use std::any::Any;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct VaultRequest {
     /// Directory of the run directories, if not [`lacuna_daemon::default_run_base`].
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
-    pub log: Log,
+    pub log: ServerLog,
     /// How clients that close it, or ask for its status, are told of settings.
     pub naming: Naming,
     /// What else is held as long as the vault is open. It is let go after the vault is closed, and before a client hears of

@@ -10,7 +10,7 @@ use crate::vault::request::VaultRequest;
 use crate::vault::seek::KernelNotifier;
 use crate::vault::status::VaultStatus;
 use lacuna_contracts::{Error, Kind, Result};
-use lacuna_daemon::{Jobs, MountRecord, Registry, Server, await_dying, check_mountpoint, close};
+use lacuna_daemon::{Jobs, MountKind, MountRecord, Registry, Server, await_dying, check_mountpoint, close};
 use lacuna_mount::{RELEASE_LIMIT, unmount_fuse};
 use lacuna_vault::Vault;
 use std::any::Any;
@@ -60,8 +60,7 @@ fn set_up(request: VaultRequest) -> Result<MountedVault> {
     await_dying(&request.mountpoint, run_base)?;
     clear_dead(&request.mountpoint, run_base)?;
     let mountpoint = check_mountpoint(&request.mountpoint, run_base)?;
-    let mount =
-        MountRecord { mountpoint: mountpoint.clone(), loop_device: None, raw: false, vault: true, via: None };
+    let mount = MountRecord { mountpoint: mountpoint.clone(), kind: MountKind::Vault };
     let claim = Claim::new(mount, request.identity, read_only, run_base, &request.log)?;
     let reports = claim.reports.clone();
     let (vault, kernel) = (request.vault, KernelNotifier::default());

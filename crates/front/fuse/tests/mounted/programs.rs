@@ -5,7 +5,7 @@ use crate::memory::MemoryDisk;
 use crate::place::{Place, Server, needs, pattern};
 use lacuna_contracts::Kind;
 use lacuna_fuse::DiskRequest;
-use lacuna_mount::{Cover, CoverSource, Program, Way};
+use lacuna_mount::{Cover, CoverSource, MountMethod, Program};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 fn request(place: &Place, disk: &Arc<MemoryDisk>, mkfs: bool) -> DiskRequest {
     let mut request = place.request(disk);
-    request.via = Some(Way::Program(Program::Fuse2fs));
+    request.via = Some(MountMethod::Program(Program::Fuse2fs));
     request.mkfs = mkfs.then(|| "ext4".to_owned());
     request
 }

@@ -159,7 +159,8 @@ fn directory_that_is_removed_is_an_error() {
         close(&place.mountpoint(), Some(&place.run_base())).unwrap_err().kind() != Kind::Busy
     });
     assert_ne!(server.last_words(&place), "");
-    assert!(place.take_log().iter().any(|line| line.contains("journal")));
+    let log = place.take_log();
+    assert!(log.iter().any(|line| line.contains("journal")), "{log:?}");
 }
 
 #[test]

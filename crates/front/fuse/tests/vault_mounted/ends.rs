@@ -5,7 +5,7 @@ use crate::machine::{lacking, run, skipped, wait_until};
 use crate::place::{Place, needs};
 use crate::serving::{How, IDLE_LIMIT};
 use lacuna_contracts::Kind;
-use lacuna_daemon::{Closed, Registry, close};
+use lacuna_daemon::{Closed, MountRecord, Registry, close};
 use lacuna_fuse::{MountedVault, VaultRequest};
 use lacuna_vault::Vault;
 use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs};
@@ -114,7 +114,7 @@ fn running_server_tells_of_itself() {
     let peers = || Registry::open(Some(&place.run_base())).unwrap().all().unwrap();
     let found = peers();
     assert_eq!(found.len(), 1);
-    assert!(found[0].mount().is_some_and(|mount| mount.vault) && found[0].record.location == "vault");
+    assert!(found[0].mount().is_some_and(MountRecord::is_vault) && found[0].record.location == "vault");
     fs::write(place.mountpoint().join("file"), b"content").unwrap();
     assert!(!found[0].status().unwrap_or_else(|e| panic!("{e}")).items.is_empty());
     place.unmount(server);
