@@ -30,7 +30,7 @@ pub(crate) use vault::{
 use crate::args::size::Size;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lacuna_mount::Way;
+use lacuna_mount::MountMethod;
 use lacuna_storage::format::Format;
 use lacuna_storage::{Cipher, FORMATS, Location, ObjectLayout};
 use location::location;
@@ -200,8 +200,8 @@ pub(crate) struct OpenArgs {
     /// How the file system is mounted. loop: by the kernel from a loop device, which needs root. fuse2fs: by the program
     /// fuse2fs, ext2, ext3 and ext4, without root. lklfuse: by the program lklfuse, without root [default: loop where it can be
     /// had, otherwise the program that is installed]
-    #[arg(long, value_name = "WAY", value_parser = way(), conflicts_with = "raw")]
-    pub via: Option<Way>,
+    #[arg(long, value_name = "WAY", value_parser = mount_method(), conflicts_with = "raw")]
+    pub via: Option<MountMethod>,
     /// More options for mount -o, separated by commas: discard, or noload to read an ext4 with --read-only that
     /// was not unmounted
     #[arg(long, value_name = "LIST", conflicts_with = "raw")]
@@ -433,9 +433,10 @@ pub(crate) struct ManArgs {
     pub dir: PathBuf,
 }
 
-fn way() -> impl TypedValueParser<Value = Way> {
-    PossibleValuesParser::new(Way::ALL.map(Way::name))
-        .try_map(|name| Way::ALL.into_iter().find(|way| way.name() == name).ok_or("no such way"))
+fn mount_method() -> impl TypedValueParser<Value = MountMethod> {
+    PossibleValuesParser::new(MountMethod::ALL.map(MountMethod::name)).try_map(|name| {
+        MountMethod::ALL.into_iter().find(|method| method.name() == name).ok_or("no such method")
+    })
 }
 
 /// The formats that can be asked for.

@@ -1,11 +1,13 @@
 //! Where passphrases come from: files, descriptors, tokens, a helper program, or the terminal.
 
 use crate::args::{PassphraseArgs, RecoveryArgs, Source};
+use crate::terminal::console;
 use crate::terminal::descriptor;
 use crate::terminal::token;
 use lacuna_storage::keys::same;
 use lacuna_storage::{
-    Error, KEY_SLOTS, Kind, NewDisk, Opened, Opener, Passphrase, Result, Unlocked, Uuid, shell_word,
+    Error, KEY_SLOTS, Kind, NewDisk, Opened, Opener, Passphrase, PublicHeader, Result, Unlocked, Uuid,
+    shell_word,
 };
 use std::cell::RefCell;
 use std::fs::File;
@@ -21,18 +23,31 @@ const CREDENTIAL: &str = "lacuna.passphrase";
 const ATTEMPTS: u32 = 3;
 
 /// Opens a header with the passphrases that the options give, or with one that is asked for, three times if need be.
-pub(crate) fn to_open(args: &PassphraseArgs, location: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
+pub(crate) fn to_open(
+    args: &PassphraseArgs,
+    location: &str,
+    disk: &PublicHeader,
+    open: Opener<'_>,
+) -> Result<Opened> {
     opened_by(args, &format!("Passphrase for {location}: "), disk, open)
 }
 
 /// [`to_open`] with a prompt of its own.
-pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
-    let mut given = given(args, disk)?;
+pub(crate) fn opened_by(
+    args: &PassphraseArgs,
+    prompt: &str,
+    disk: &PublicHeader,
+    open: Opener<'_>,
+) -> Result<Opened> {
+    let mut given = given(args, disk.uuid)?;
     if given.is_empty() && args.askpass.is_none() {
         given.extend(credential()?);
     }
     if !given.is_empty() {
-        return Ok((open(&given).map_err(|e| about_tokens(args, e))?, given));
+        // Deniability contract: how many were given would tell a log how many levels there may be. With level 0 alone one is enough.
+        let is_number_told = !disk.format.has_levels() || console::is_watched();
+        let unlocked = open(&given).map_err(|e| about_tokens(args, e, is_number_told))?;
+        return Ok((unlocked, given));
     }
     let (unlocked, passphrase) = tried(prompt, open, |prompt| ask(args, prompt))?;
     Ok((unlocked, vec![passphrase]))
@@ -40,7 +55,12 @@ pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: O
 
 /// [`opened_by`] for a key operation that loses what is not given: where a person types, one passphrase after another is asked
 /// for, and each is tried before the next.
-pub(crate) fn to_keep(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
+pub(crate) fn to_keep(
+    args: &PassphraseArgs,
+    prompt: &str,
+    disk: &PublicHeader,
+    open: Opener<'_>,
+) -> Result<Opened> {
     let (mut unlocked, mut passphrases) = opened_by(args, prompt, disk, open)?;
     let mut already = "";
     while !args.is_given() {
@@ -96,11 +116,16 @@ fn tried(
 
 /// Says of a refused passphrase that is the secret of a token why that may be, and what to do.
 ///
-/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was.
-fn about_tokens(args: &PassphraseArgs, e: Error) -> Error {
-    let Some(token) = args.tokens().next().filter(|_| e.kind() == Kind::Passphrase) else { return e };
+/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was; how many passphrases were given is
+/// left out unless `is_number_told`.
+fn about_tokens(args: &PassphraseArgs, e: Error, is_number_told: bool) -> Error {
+    if e.kind() != Kind::Passphrase {
+        return e;
+    }
+    let e = if is_number_told { e } else { e.without_finding() };
+    let Some(token) = args.tokens().next() else { return e };
     let e = match args.sources.len() {
-        1 => e.found(format!("a secret of the token {token} that opens nothing")),
+        1 if is_number_told => e.found(format!("a secret of the token {token} that opens nothing")),
         _ => e,
     };
     e.remedy(format!(

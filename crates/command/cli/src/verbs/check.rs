@@ -6,7 +6,7 @@ use crate::terminal::bad_runs::{BadRuns, blocks};
 use crate::terminal::console::{self, Console};
 use crate::terminal::settings;
 use crate::verbs::online;
-use crate::verbs::unlock;
+use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use indicatif::ProgressBar;
 use lacuna_daemon::{Conversation, Heard, Job};
 use lacuna_storage::{
@@ -57,7 +57,8 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let read_only =
         args.read_only || lacuna_storage::peek(&args.location)?.is_some_and(|disk| disk.has_levels());
     let access = unlock::access(read_only);
-    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let place = DiskArgs { location: &args.location, holder: &args.holder };
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let volume = unlock::unlock_expected(place, access, given, console)?;
     let verified = volume.parameters.describe().verifies;
     // Another disk may have come there meanwhile.

@@ -190,12 +190,8 @@ fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option
 
 /// What is mounted at a path that is given, also where something else keeps others from being seen. Nothing looks at the path itself.
 fn mounted_at(target: &Path) -> Result<Option<Mount>> {
-    let path = status::canonical_path(target);
-    let (peers, unseen) = Registry::open(None)?.seen();
-    match peers.iter().filter_map(Mount::of).find(|mount| mount.mountpoint == path) {
-        Some(mount) => Ok(Some(mount)),
-        None => unseen.into_iter().next().map_or(Ok(None), Err),
-    }
+    let peers = Registry::open(None)?.mounted_at(&status::canonical_path(target))?;
+    Ok(peers.first().and_then(Mount::of))
 }
 
 fn location_of(target: &Path) -> Location {

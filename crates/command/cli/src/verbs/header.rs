@@ -38,7 +38,7 @@ pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> 
         &backup,
         may_lose,
         &console,
-        |open| passphrase::to_open(&args.passphrase, &opens, backup.public().uuid, open),
+        |open| passphrase::to_open(&args.passphrase, &opens, backup.public(), open),
         |words| {
             console.note(words);
             if args.yes { Ok(()) } else { agree(&args.location) }
@@ -63,7 +63,7 @@ pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     let location = &args.location;
     let shown = location.to_string();
     let ask = |disk: &lacuna_storage::PublicHeader, open: lacuna_storage::Opener<'_>| {
-        passphrase::to_open(&args.passphrase, &shown, disk.uuid, open)
+        passphrase::to_open(&args.passphrase, &shown, disk, open)
     };
     match online::header(location, &args.holder, ExpectArgs { expect: None })? {
         Some(medium) => header::repair_open(&OpenHeader { location, medium }, &console, ask)?,

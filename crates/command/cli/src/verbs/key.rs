@@ -189,9 +189,9 @@ fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlock
             check_agreement(args, warning)?;
             // Said before anything is asked for, so that the answers are given knowingly.
             console.note(warning);
-            passphrase::to_keep(given, &prompt, disk.uuid, open)?
+            passphrase::to_keep(given, &prompt, disk, open)?
         } else {
-            passphrase::opened_by(given, &prompt, disk.uuid, open)?
+            passphrase::opened_by(given, &prompt, disk, open)?
         };
         let opened = check_id(opened, args.expect.expect, &args.location)?;
         works = working(&opened, given);
@@ -214,6 +214,10 @@ fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlock
         Some(keep) if keys.levels().is_some() && usize::from(keep) != given => {
             Err(Error::new(Kind::Usage, "nothing was changed")
                 .found(match given {
+                    // Deniability contract: a log does not hear how many there are.
+                    _ if !console::is_watched() => {
+                        "another number of passphrases that open the disk".to_owned()
+                    }
                     1 => "one passphrase that opens the disk".to_owned(),
                     several => format!("{several} passphrases that differ and open the disk"),
                 })

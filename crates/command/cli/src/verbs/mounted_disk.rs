@@ -4,7 +4,7 @@ use crate::args::{HeaderVerb, KeyVerb, Verb};
 use crate::verbs::place::file_at;
 use crate::verbs::status;
 use crate::verbs::status::account::moved_to;
-use lacuna_daemon::{FileIdentity, Peer, Registry};
+use lacuna_daemon::{FileIdentity, Registry};
 use lacuna_storage::{Error, Kind, Location, Result};
 
 /// Puts what is mounted at a mount point in its place, for the verbs that work on what is open.
@@ -17,13 +17,12 @@ pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let Some(given) = location(verb) else { return Ok(()) };
     let Location::Path(path) = &*given else { return Ok(()) };
     let path = status::canonical_path(path);
-    let peers = match Registry::open(None).and_then(|registry| registry.all()) {
+    let peers = match Registry::open(None).and_then(|registry| registry.mounted_at(&path)) {
         // What is mounted nowhere needs no server.
         Err(_) if !lacuna_mount::is_mounted(&path)? => return Ok(()),
         peers => peers?,
     };
-    let is_there = |peer: &&Peer| peer.mount().is_some_and(|mount| mount.mountpoint == path);
-    let Some(peer) = peers.iter().find(is_there) else { return Ok(()) };
+    let Some(peer) = peers.first() else { return Ok(()) };
     // A location in a pool does not say in which namespace and cluster.
     let disk = Location::parse(&peer.record.location).ok();
     let Some(disk) = disk.filter(|disk| disk.path().is_some()) else { return Ok(()) };

@@ -1,11 +1,10 @@
 //! The server of this user that has a disk open, asked to do what it alone can do.
 
 use crate::args::{ExpectArgs, HolderArgs};
-use crate::verbs::in_pool;
 use crate::verbs::place::file_at;
 use crate::verbs::serve::header_wire::RemoteHeader;
 use crate::verbs::status;
-use lacuna_daemon::{Conversation, Job, Meant, MountRecord, Peer, Registry, ServerStatus};
+use lacuna_daemon::{Conversation, Job, Meant, MountRecord, Peer, ServerStatus};
 use lacuna_storage::{ClusterOptions, DiskId, Location, Medium, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,12 +43,8 @@ pub(crate) fn begin(
 
 /// The living servers of the disk that is at this location now: mounts first, and those that write before those that read.
 fn servers(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
-    let meant = in_pool::of(location, cluster);
-    let mut peers = Registry::open(None)?.by_location(&status::canonical(location), file_at(location))?;
-    peers.retain(|peer| {
-        let is_vault = peer.mount().is_some_and(|mount| mount.vault);
-        peer.alive && !is_vault && peer.record.in_pool == meant
-    });
+    let mut peers = status::of_disk(location, cluster)?;
+    peers.retain(|peer| peer.alive && !peer.mount().is_some_and(MountRecord::is_vault));
     let key = |peer: &Peer| -> (bool, bool, Option<PathBuf>) {
         let mountpoint = peer.mount().map(|mount| mount.mountpoint.clone());
         (mountpoint.is_none(), peer.record.read_only, mountpoint)

@@ -4,7 +4,7 @@ use crate::args::ClusterArgs;
 use crate::verbs::in_pool;
 use crate::verbs::place::file_at;
 use crate::verbs::status;
-use lacuna_daemon::{FileIdentity, InPool, Peer, Registry, ServerStatus};
+use lacuna_daemon::{DiskQuery, FileIdentity, InPool, Peer, PoolQuery, Registry, ServerStatus};
 use lacuna_storage::{Error, Kind, Location, Result, shell_word};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,20 +21,23 @@ impl OpenAt {
     /// The options say which of the disks of this name in pools is meant, where there are several.
     pub(crate) fn find(location: &Location, options: &ClusterArgs) -> Result<OpenAt> {
         let cluster = &options.of(location)?;
-        let shown = status::canonical(location);
+        let in_pool = in_pool::of(location, cluster).map(|disk| PoolQuery {
+            disk,
+            is_namespace_named: options.namespace.is_some(),
+            is_conf_named: cluster.conf.is_some(),
+        });
+        let (shown, is_in_pool) = (status::canonical(location), in_pool.is_some());
         let registry = Registry::open(None)?;
-        let mut peers = registry.by_location(&shown, file_at(location))?;
-        let Some(meant) = in_pool::of(location, cluster) else {
+        let peers = registry.by_disk(&DiskQuery { location: &shown, file: file_at(location), in_pool })?;
+        if peers.is_empty() && !is_in_pool {
             // Where nothing of the file is open, a file that was deleted has the name.
-            return if peers.is_empty() { OpenAt::deleted(&registry, &shown) } else { Ok(peers.into()) };
-        };
-        let all = peers.iter().filter_map(|peer| peer.record.in_pool.clone()).collect();
-        let given = (options.namespace.is_some(), cluster.conf.is_some());
-        let chosen = in_pool::chosen(all, given, &meant);
-        if chosen.len() > 1 {
-            return Err(several(location, &chosen));
+            return OpenAt::deleted(&registry, &shown);
         }
-        peers.retain(|peer| peer.record.in_pool.as_ref().is_some_and(|in_pool| chosen.contains(in_pool)));
+        let places: BTreeSet<&InPool> =
+            peers.iter().filter_map(|peer| peer.record.in_pool.as_ref()).collect();
+        if places.len() > 1 {
+            return Err(several(location, &places));
+        }
         Ok(peers.into())
     }
 
@@ -91,8 +94,8 @@ impl From<Vec<Peer>> for OpenAt {
     }
 }
 
-fn several(location: &Location, all: &BTreeSet<InPool>) -> Error {
-    let named: Vec<String> = all.iter().map(in_pool::options).collect();
+fn several(location: &Location, places: &BTreeSet<&InPool>) -> Error {
+    let named: Vec<String> = places.iter().copied().map(in_pool::options).collect();
     Error::new(Kind::Usage, format!("cannot close {location}"))
         .found(format!("open disks of this name in several places: {}", named.join("; ")))
         .expected("one disk")
@@ -113,6 +116,6 @@ impl Mount {
     pub(crate) fn of(peer: &Peer) -> Option<Mount> {
         let mount = peer.mount()?;
         let location = Some(peer.record.location.clone());
-        Some(Mount { mountpoint: mount.mountpoint.clone(), location, vault: mount.vault })
+        Some(Mount { mountpoint: mount.mountpoint.clone(), location, vault: mount.is_vault() })
     }
 }

@@ -70,7 +70,7 @@ fn all(console: Console) -> Result<()> {
 
 /// Notes what the file system that is mounted from a disk keeps of what was deleted.
 fn note_file_system(peer: &Peer, console: Console) {
-    let Some(mount) = peer.mount().filter(|mount| !mount.raw) else { return };
+    let Some(mount) = peer.mount().filter(|mount| !mount.is_raw()) else { return };
     if rustix::fs::statfs(&mount.mountpoint).is_ok_and(|about| about.f_type as u32 == BTRFS) {
         console.note(KEPT_BY_BTRFS);
     }
@@ -136,7 +136,7 @@ fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -
     let budget = budget(args.cache)?;
     let ask = |disk: &lacuna_storage::PublicHeader, open: lacuna_storage::Opener<'_>| {
         let opened =
-            crate::terminal::passphrase::to_open(&args.passphrase, &location.to_string(), disk.uuid, open)?;
+            crate::terminal::passphrase::to_open(&args.passphrase, &location.to_string(), disk, open)?;
         unlock::check_id(opened, args.expect.expect, location)
     };
     let volume = lacuna_storage::unlock(location, &PoolAccess::default(), Access::Write, &console, ask)?;

@@ -5,7 +5,7 @@ use crate::terminal::console::Console;
 use crate::terminal::working;
 use crate::verbs::in_pool;
 use crate::verbs::online::{self, Begun};
-use crate::verbs::unlock;
+use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use lacuna_daemon::{Heard, Job, MountRecord};
 use lacuna_mount::Growth;
 use lacuna_storage::{Access, Error, Kind, Result, human};
@@ -39,7 +39,8 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     {
         return of_server(args, begun, console);
     }
-    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let place = DiskArgs { location: &args.location, holder: &args.holder };
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let mut volume = unlock::unlock_expected(place, Access::Write, given, console)?;
     let is_larger = lacuna_storage::resize(&mut volume, size)?;
     let disk = volume.parameters.describe();
@@ -73,8 +74,8 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
         }
     })?;
     let size = done["size"].as_u64().unwrap_or(0);
-    let raw = mounted.as_ref().is_some_and(|record| record.raw);
-    let mounted = mounted.filter(|record| !record.raw);
+    let raw = mounted.as_ref().is_some_and(MountRecord::is_raw);
+    let mounted = mounted.filter(|record| !record.is_raw());
     let mut said = if done["changed"] == true {
         format!("{} is now {}", args.location, human(size))
     } else if done["largest"] == size {
@@ -97,7 +98,7 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
             console.done(&said)?;
             return Err(other_type(&record));
         }
-        (Some(record), None) if record.loop_device.is_none() => said.push_str(
+        (Some(record), None) if record.loop_device().is_none() => said.push_str(
             "; to make its file system larger too, close it, open it with --raw, and use the tool of that file system (for ext4: \
              `e2fsck -f` and `resize2fs`)",
         ),
@@ -116,12 +117,12 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
 fn kernel_mount(args: &ResizeArgs) -> Result<MountRecord> {
     let mounted = online::mount_of(&args.location, &args.holder.cluster.of(&args.location)?)?;
     let found = match &mounted {
-        Some(record) if record.raw => "an open disk without a file system of its own (--raw)",
+        Some(record) if record.is_raw() => "an open disk without a file system of its own (--raw)",
         Some(_) => "a file system that a program serves (`open --via`)",
         None => "a disk that is not mounted",
     };
     let mounted_at_all = mounted.is_some();
-    let record = mounted.filter(|record| record.loop_device.is_some()).ok_or_else(|| {
+    let record = mounted.filter(|record| record.loop_device().is_some()).ok_or_else(|| {
         Error::new(Kind::Usage, "cannot make the file system larger")
             .found(found)
             .expected("one that is mounted by way of a loop device")
@@ -142,7 +143,7 @@ fn grow_file_system(record: &MountRecord, console: Console) -> Result<()> {
 }
 
 fn growth_of(record: &MountRecord) -> Result<Option<Growth>> {
-    Growth::of(&record.mountpoint, record.loop_device.as_deref())
+    Growth::of(&record.mountpoint, record.loop_device())
 }
 
 /// Runs the tool; `failed` says what is so if it fails.

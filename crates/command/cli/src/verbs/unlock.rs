@@ -13,25 +13,40 @@ use lacuna_storage::{
 };
 use std::fmt::Display;
 
+/// A disk that is to be unlocked, as options name it.
+#[derive(Clone, Copy)]
+pub(crate) struct DiskArgs<'a> {
+    pub location: &'a Location,
+    pub holder: &'a HolderArgs,
+}
+
+/// What opens a disk or vault, as options say, and which one it has to be.
+#[derive(Clone, Copy)]
+pub(crate) struct UnlockArgs<'a> {
+    pub passphrase: &'a PassphraseArgs,
+    pub expect: ExpectArgs,
+}
+
 /// Unlocks a disk, and says on one with levels what writing to it may cost.
 pub(crate) fn unlock(
     location: &Location,
     holder: &HolderArgs,
     access: Access,
-    args: &PassphraseArgs,
+    passphrase: &PassphraseArgs,
     console: Console,
 ) -> Result<Volume> {
-    unlock_expected((location, holder), access, (args, ExpectArgs { expect: None }), console)
+    let with = UnlockArgs { passphrase, expect: ExpectArgs { expect: None } };
+    unlock_expected(DiskArgs { location, holder }, access, with, console)
 }
 
 /// The same of the disk that it has to be. Another one is refused before it is taken from another client.
 pub(crate) fn unlock_expected(
-    (location, holder): (&Location, &HolderArgs),
+    DiskArgs { location, holder }: DiskArgs<'_>,
     access: Access,
-    (args, ExpectArgs { expect }): (&PassphraseArgs, ExpectArgs),
+    with: UnlockArgs<'_>,
     console: Console,
 ) -> Result<Volume> {
-    let ask = asking(location, args, expect);
+    let ask = asking(location, with);
     let volume = lacuna_storage::unlock(location, &holder.of(location)?, access, &console, ask)
         .map_err(|e| say_whose(location, e, console))?;
     if volume.parameters.has_levels() && access == Access::Write {
@@ -43,28 +58,22 @@ pub(crate) fn unlock_expected(
 
 /// Unlocks what is left of a disk, for reading.
 pub(crate) fn unlock_to_rescue(
-    (location, holder): (&Location, &HolderArgs),
-    (args, ExpectArgs { expect }): (&PassphraseArgs, ExpectArgs),
+    DiskArgs { location, holder }: DiskArgs<'_>,
+    with: UnlockArgs<'_>,
     console: Console,
 ) -> Result<Volume> {
-    lacuna_storage::unlock_to_rescue(
-        location,
-        &holder.of(location)?,
-        &console,
-        asking(location, args, expect),
-    )
-    .map_err(|e| say_whose(location, e, console))
+    lacuna_storage::unlock_to_rescue(location, &holder.of(location)?, &console, asking(location, with))
+        .map_err(|e| say_whose(location, e, console))
 }
 
 /// Gets the passphrase and opens the header, which has to be that of the expected disk.
 fn asking<'a>(
     location: &'a Location,
-    args: &'a PassphraseArgs,
-    expect: Option<DiskId>,
+    with: UnlockArgs<'a>,
 ) -> impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened> + 'a {
     move |disk: &PublicHeader, open: Opener<'_>| {
-        let opened = passphrase::to_open(args, &location.to_string(), disk.uuid, open)?;
-        check_id(opened, expect, location)
+        let opened = passphrase::to_open(with.passphrase, &location.to_string(), disk, open)?;
+        check_id(opened, with.expect.expect, location)
     }
 }
 

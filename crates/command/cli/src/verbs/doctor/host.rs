@@ -13,19 +13,21 @@ use std::path::Path;
 
 /// Looks at who has it open, and at what mounting takes.
 pub(crate) fn look(
-    location: (&Location, &ClusterOptions),
+    location: &Location,
+    cluster: &ClusterOptions,
     header: Option<&PublicHeader>,
     console: Console,
     findings: &mut Findings,
 ) {
-    open_by(location, header, console, findings);
+    open_by(location, cluster, header, console, findings);
     if cfg!(feature = "fuse") {
         mounting(findings);
     }
 }
 
 fn open_by(
-    (location, cluster): (&Location, &ClusterOptions),
+    location: &Location,
+    cluster: &ClusterOptions,
     header: Option<&PublicHeader>,
     console: Console,
     findings: &mut Findings,

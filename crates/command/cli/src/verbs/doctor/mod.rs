@@ -17,7 +17,7 @@ pub(crate) fn run(args: &DoctorArgs, console: Console) -> Result<()> {
     let cluster = args.cluster.of(location)?;
     let mut findings = Findings::default();
     let header = medium::look(location, &cluster, &mut findings);
-    host::look((location, &cluster), header.as_ref(), console, &mut findings);
+    host::look(location, &cluster, header.as_ref(), console, &mut findings);
     if args.json {
         console::json(&findings.to_json(&location.to_string()))?;
     } else {

@@ -4,7 +4,7 @@ use crate::args::{ExpectArgs, HolderArgs, InfoArgs};
 use crate::terminal::console::Console;
 use crate::terminal::settings;
 use crate::verbs::status;
-use crate::verbs::unlock;
+use crate::verbs::unlock::{self, UnlockArgs};
 use crate::verbs::vault;
 use lacuna_storage::vault::AboutVault;
 use lacuna_storage::{About, AboutMedium, Access, Disk, Error, Kind, Opening, Result, Uuid};
@@ -70,7 +70,8 @@ impl Told {
         if !args.passphrase.is_given() {
             return Ok(Told::default());
         }
-        let key = vault::key(dir, Access::Read, (&args.passphrase, ExpectArgs { expect: None }), console)?;
+        let given = UnlockArgs { passphrase: &args.passphrase, expect: ExpectArgs { expect: None } };
+        let key = vault::key(dir, Access::Read, given, console)?;
         check_same(args, about.header.uuid, key.uuid())?;
         Ok(Told { id: Some(key.id().to_string()), ..Told::default() })
     }

@@ -7,14 +7,14 @@ use crate::terminal::settings;
 use crate::terminal::working::{self, Stage};
 use crate::verbs::open::mountpoint;
 use crate::verbs::serve::background::{self, Ready};
-use crate::verbs::serve::disk_jobs::DiskJobs;
+use crate::verbs::serve::disk_jobs::ServedDisk;
 use crate::verbs::serve::notify;
 use crate::verbs::status;
-use crate::verbs::unlock;
+use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use lacuna_daemon::{HeldFile, Identity, Registry, become_io_flusher};
 use lacuna_fuse::{DiskRequest, MountedDisk, Stopper};
-use lacuna_mount::{Cover, CoverSource, Log, Program, Way};
-use lacuna_storage::{Disk, Error, FormatId, Key, Kind, OpenDisk, Opening, Result, shell_word};
+use lacuna_mount::{Cover, CoverSource, MountMethod, Program, ServerLog};
+use lacuna_storage::{Disk, Error, Key, Kind, OpenDisk, Opening, Pace, Result, shell_word};
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -32,7 +32,7 @@ const GIVEN_UP: Duration = Duration::from_secs(5);
 /// `lacuna open`.
 pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     check_of_vaults(&args)?;
-    check_way(&args)?;
+    check_mount_method(&args)?;
     unlock::check_idle(&args.location, &args.idle)?;
     let budget = budget(args.cache)?;
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
@@ -54,13 +54,13 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
         }
     }
     let access = unlock::access(args.read_only);
-    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let place = DiskArgs { location: &args.location, holder: &args.holder };
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let mut volume = unlock::unlock_expected(place, access, given, console)?;
     let file = volume.take_file();
     let verifies = volume.parameters.describe().verifies;
     let key = volume.into_key(!args.foreground)?;
     unlock::refuse_idle(key.has_levels(), &args.idle)?;
-    let format = key.format();
     // Before the disk is opened: closing one that was opened for writing writes.
     check_count(&args, &key).map_err(|e| if key.has_levels() { e.private() } else { e })?;
     let opening = Opening {
@@ -72,9 +72,20 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
         expect: args.expect.expect,
     };
     let what = format!("opening {}", args.location);
-    background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
-        serve(&args, (&shown, format), (key, verifies, file), opening, console, ready)
+    background::run(!args.foreground, key.has_levels(), console, &what, |ready| {
+        serve(&args, UnlockedDisk { location: shown, key, verifies, file }, opening, console, ready)
     })
+}
+
+/// A disk that is unlocked and not yet open.
+struct UnlockedDisk {
+    /// The location by which others know it.
+    location: String,
+    key: Key,
+    /// Whether its cipher lets altered data be noticed.
+    verifies: bool,
+    /// Its file or device; none in a pool.
+    file: Option<OwnedFd>,
 }
 
 /// Refuses what could not be mounted on, before a passphrase is asked for.
@@ -97,14 +108,14 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
 }
 
 /// Refuses what cannot be mounted on this machine by this user, before a passphrase is asked for.
-fn check_way(args: &OpenArgs) -> Result<()> {
+fn check_mount_method(args: &OpenArgs) -> Result<()> {
     if let Some(lacking) = lacuna_mount::lacking_for_fuse() {
         return Err(lacking.context(format!("cannot open {}", args.location)));
     }
     if args.raw {
         return Ok(());
     }
-    Way::check(args.via, args.mkfs.as_deref())
+    MountMethod::check(args.via, args.mkfs.as_deref())
         .map_err(|e| e.context(format!("cannot open {}", args.location)))
 }
 
@@ -130,8 +141,7 @@ fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
 
 fn serve(
     args: &OpenArgs,
-    (location, format): (&str, FormatId),
-    (key, verifies, file): (Key, bool, Option<OwnedFd>),
+    unlocked: UnlockedDisk,
     opening: Opening,
     console: Console,
     ready: &mut Ready,
@@ -146,6 +156,8 @@ fn serve(
     })?;
     let what = format!("opening {}", args.location);
     let drawn = if args.foreground { console } else { console.without_drawing() };
+    let UnlockedDisk { location, key, verifies, file } = unlocked;
+    let format = key.format();
     // An error here leaves no disk open.
     let (held, cluster) = (Arc::new(HeldFile::of(file)?), args.holder.cluster.of(&args.location)?);
     let disk = Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
@@ -156,9 +168,9 @@ fn serve(
     let say = background::reporter(!args.foreground, disk.has_levels());
     let opened = ready.working(console, opening_stage(args, &levels), || {
         // Only what serves holds the file: who waits for its end may take it away then.
-        let identity = status::identity((&args.location, format.to_string()), &cluster, &disk, held);
-        let identity = Identity { location: location.to_owned(), ..identity };
-        mount(args, &identity, (&disk, verifies), &levels, &say)
+        let identity = status::identity(&args.location, format.to_string(), &cluster, &disk, held);
+        let identity = Identity { location, ..identity };
+        mount(args, &ServedDisk::new(Arc::clone(&disk), verifies, identity), &levels, &say)
     })?;
     let closing: Vec<_> = opened.iter().map(MountedDisk::closing).collect();
     let covering = Arc::new(AtomicBool::new(false));
@@ -197,7 +209,7 @@ fn serve(
 }
 
 /// Closes levels that are open to be protected, and mounted nowhere. The first failure is what it ends with; `say` hears of the others.
-fn close_unmounted(levels: &[Arc<dyn Disk>], say: &Log) -> Result<()> {
+fn close_unmounted(levels: &[Arc<dyn Disk>], say: &ServerLog) -> Result<()> {
     let mut closed = Ok(());
     for level in levels {
         closed = background::both(closed, level.close(), say);
@@ -231,7 +243,7 @@ fn stop_all(
     let Some(disk) = disk.upgrade() else { return };
     covering.store(true, Ordering::Relaxed);
     // What is wrong with it, closing tells.
-    let _told = disk.cover_closing();
+    let _told = disk.cover_closing(Pace::Even);
     let settle = || {
         if disk.has_levels() && !disk.read_only() {
             std::thread::sleep(SETTLE);
@@ -252,7 +264,7 @@ fn stop_all(
 
 /// Says what a person should know of a disk that was just mounted.
 fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Console) {
-    if args.raw || args.read_only || Way::is_loop(args.via) {
+    if args.raw || args.read_only || MountMethod::is_loop(args.via) {
         return;
     }
     if disk.forgets() {
@@ -262,7 +274,9 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
         );
     }
     // Deniability contract: the same words however many levels there are.
-    if args.via != Some(Way::Program(Program::Lklfuse)) && disk.has_levels() && working::is_uncovered(levels)
+    if args.via != Some(MountMethod::Program(Program::Lklfuse))
+        && disk.has_levels()
+        && working::is_uncovered(levels)
     {
         console.note(
             "fuse2fs keeps times of access whatever the mount options are: to look at files is to write, and on a deeper level waits \
@@ -277,15 +291,13 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
 /// nowhere, the medium would tell that there are some.
 fn mount(
     args: &OpenArgs,
-    identity: &Identity,
-    (disk, verifies): (&Arc<OpenDisk>, bool),
+    ServedDisk { disk, jobs, identity }: &ServedDisk,
     levels: &[Arc<dyn Disk>],
-    say: &Log,
+    say: &ServerLog,
 ) -> Result<Vec<MountedDisk>> {
     let mut opened: Vec<MountedDisk> = Vec::new();
     let source = CoverSource::default();
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
-    let jobs = DiskJobs::of(disk, verifies, identity.file.identity());
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = DiskRequest::new(Arc::clone(level), identity.location.as_str(), mountpoint);
         request.identity = identity.clone();
@@ -311,7 +323,8 @@ fn mount(
         let discards =
             |option: &str| option == "discard" || option == "nodiscard" || option.starts_with("discard=");
         let told = given.is_some_and(|given| given.split(',').any(discards));
-        let forgets = disk.forgets() && !args.raw && !args.read_only && !told && Way::is_loop(args.via);
+        let forgets =
+            disk.forgets() && !args.raw && !args.read_only && !told && MountMethod::is_loop(args.via);
         let forget = forgets.then_some("discard");
         let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
         request.mount_options = (!options.is_empty()).then(|| options.join(","));
@@ -320,7 +333,7 @@ fn mount(
         request.log = Arc::clone(say);
         // `lacuna close` and `lacuna status` show what the server says.
         request.naming = settings::full_name;
-        request.jobs = Some(Arc::clone(&jobs));
+        request.jobs = Some(Arc::clone(jobs));
         // The same for every level: a failure that is told in full must not say that it is of level 0.
         let started = MountedDisk::start(request);
         let started = started.map_err(|e| match e.kind() {
@@ -362,7 +375,7 @@ fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Res
 }
 
 /// Serves until all are closed. The first failure is what it ends with; `say` hears of the others.
-fn wait_all(opened: Vec<MountedDisk>, say: &Log) -> Result<()> {
+fn wait_all(opened: Vec<MountedDisk>, say: &ServerLog) -> Result<()> {
     let mut opened = opened.into_iter();
     let Some(first) = opened.next() else { return Ok(()) };
     std::thread::scope(|scope| {

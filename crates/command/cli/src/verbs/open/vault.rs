@@ -10,7 +10,7 @@ use crate::verbs::open::mountpoint;
 use crate::verbs::serve::background::{self, Ready};
 use crate::verbs::serve::notify;
 use crate::verbs::status;
-use crate::verbs::unlock;
+use crate::verbs::unlock::{self, UnlockArgs};
 use crate::verbs::vault;
 use lacuna_daemon::{HeldFile, Identity, Registry, become_io_flusher};
 use lacuna_fuse::{MountedVault, VaultRequest};
@@ -41,9 +41,10 @@ pub(crate) fn open(dir: &Path, args: &OpenArgs, console: Console) -> Result<()> 
     let mountpoint = mountpoint::check(&args.mountpoints[0], Some(console))?;
     check_apart(dir, &mountpoint)?;
     let access = unlock::access(args.read_only);
-    let key = vault::key(dir, access, (&args.passphrase, args.expect), console)?;
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
+    let key = vault::key(dir, access, given, console)?;
     let what = format!("opening {}", dir.display());
-    background::run(!args.foreground, false, (console, &what), |ready| {
+    background::run(!args.foreground, false, console, &what, |ready| {
         let place = Place { dir, location: &location, mountpoint: &mountpoint };
         serve(&place, args, key, opening, console, ready)
     })
@@ -98,7 +99,7 @@ fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
 fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()> {
     let mountpoint = status::canonical(&Location::Path(mountpoint.to_owned()));
     for left in Registry::open(None)?.all()? {
-        let Some(mount) = left.mount().filter(|mount| mount.vault && !left.alive) else { continue };
+        let Some(mount) = left.mount().filter(|mount| mount.is_vault() && !left.alive) else { continue };
         if left.record.location != location && mount.mountpoint != Path::new(&mountpoint) {
             continue;
         }
@@ -156,7 +157,8 @@ fn serve(
         vault::notes(&open, args.read_only, console);
         let (location, format) = (place.location.to_owned(), "vault".to_owned());
         let (id, file) = (Some(id.to_string()), Arc::new(held));
-        mount(place, args, (open, Identity { location, format, id, file, ..Identity::default() }), &say)
+        let identity = Identity { location, format, id, file, ..Identity::default() };
+        mount(place, args, open, identity, &say)
     })?;
     let _kept = notify::keep(|| None, mounted.closing());
     let stopper = mounted.stopper();
@@ -181,8 +183,9 @@ fn serve(
 fn mount(
     place: &Place<'_>,
     args: &OpenArgs,
-    (open, identity): (OpenVault, Identity),
-    say: &lacuna_mount::Log,
+    open: OpenVault,
+    identity: Identity,
+    say: &lacuna_mount::ServerLog,
 ) -> Result<MountedVault> {
     let mut request = VaultRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
     request.allow_other = args.vault.allow_other;

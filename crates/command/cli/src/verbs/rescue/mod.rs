@@ -10,7 +10,7 @@ use crate::terminal::bad_runs::blocks;
 use crate::terminal::console::{self, Console};
 use crate::verbs::rescue::image::Image;
 use crate::verbs::rescue::map::Subject;
-use crate::verbs::unlock;
+use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use lacuna_daemon::HeldFile;
 use lacuna_storage::{
     BLOCK_SIZE, CheckReport, Disk, Error, Key, Kind, Opening, Reading, Result, human, read_blocks,
@@ -46,8 +46,9 @@ struct Answer {
 pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     image::check(&args.target, args.force)?;
-    let given = (&args.passphrase, args.expect);
-    let mut volume = unlock::unlock_to_rescue((&args.location, &args.holder), given, console)?;
+    let place = DiskArgs { location: &args.location, holder: &args.holder };
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
+    let mut volume = unlock::unlock_to_rescue(place, given, console)?;
     let source = HeldFile::of(volume.take_file())?.identity();
     let verified = volume.parameters.describe().verifies;
     let key = volume.into_key(false)?;

@@ -5,7 +5,7 @@ use crate::terminal::settings;
 use crate::terminal::working::{self, Looking, Stage};
 use crate::verbs::serve::notify;
 use lacuna_daemon::{ReadyPipe, Side, daemonize};
-use lacuna_mount::{Log, proc};
+use lacuna_mount::{ServerLog, proc};
 use lacuna_storage::{Error, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -60,7 +60,8 @@ impl Ready {
 pub(crate) fn run(
     background: bool,
     secret: bool,
-    (console, what): (Console, &str),
+    console: Console,
+    what: &str,
     serve: impl FnOnce(&mut Ready) -> Result<()>,
 ) -> Result<()> {
     if !background {
@@ -124,7 +125,7 @@ pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
 /// Where a server's messages go: to standard error, or from the background to the system's log.
 ///
 /// Deniability contract: as for [`run`]. In the foreground standard error may be such a log too, unless it is a terminal.
-pub(crate) fn reporter(background: bool, secret: bool) -> Log {
+pub(crate) fn reporter(background: bool, secret: bool) -> ServerLog {
     if secret && (background || !console::is_watched()) {
         Arc::new(|_| {})
     } else if background {
@@ -135,7 +136,7 @@ pub(crate) fn reporter(background: bool, secret: bool) -> Log {
 }
 
 /// What a server ends with, of two things that it did. If both failed, the second failure goes where messages go.
-pub(crate) fn both(first: Result<()>, second: Result<()>, say: &Log) -> Result<()> {
+pub(crate) fn both(first: Result<()>, second: Result<()>, say: &ServerLog) -> Result<()> {
     console::both_told(first, second, &**say)
 }
 

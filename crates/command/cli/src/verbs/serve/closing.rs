@@ -1,4 +1,5 @@
-//! The cover of a closing: the server of a disk with levels writes it while this process closes what is open of the disk.
+//! The cover of a closing: the server of a disk with levels writes it while this process closes what is open of the disk. A
+//! server of NBD writes it when it ends, for the last requests of its clients.
 //!
 //! Deniability contract: it is asked for before anything is closed, whatever is mounted, and level 0 is closed after it. What hidden
 //! levels have pending then is lost, unless the user chose to wait; a terminal alone hears of that.
@@ -8,7 +9,7 @@ use crate::terminal::working::{self, Looking};
 use crate::verbs::serve::disk_jobs::GIVE_UP;
 use crate::verbs::status;
 use lacuna_daemon::{Conversation, Heard, Job, Peer, Registry, ServerStatus};
-use lacuna_storage::{Error, Kind, OpenDisk, Result, human};
+use lacuna_storage::{Error, Kind, OpenDisk, Pace, Result, human};
 use parking_lot::Mutex;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the closing of a level goes on at least before it is given up. One that is in use is refused sooner, and stays as it is.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long requests that are in progress when a server stops have before the cover of the closing, whatever levels there are.
+const REQUESTS_END: Duration = Duration::from_millis(250);
 /// How long level 0 is kept open when the cover is written, however many deeper levels are mounted: all of them are given up at once,
 /// and are unmounted meanwhile. One in whose file system another is mounted is closed after that; there is time for three in a row.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -50,15 +53,39 @@ impl Patience {
     }
 }
 
+/// Writes the cover of the closing for the requests that are in progress when a server of NBD stops; those that wait for more cover are
+/// refused. If a signal stopped it (`signalled`), a terminal has them waited for first, until `ended_again`.
+///
+/// Deniability contract: otherwise a hidden request would wait for beats, or for a write of level 0 that does not come any more. The server
+/// would end later than with level 0 alone, and leave more on the medium.
+pub(crate) fn cover_last_requests(
+    disk: &Arc<OpenDisk>,
+    signalled: bool,
+    ended_again: impl Fn() -> bool,
+    console: Console,
+) {
+    if !disk.has_levels() {
+        return;
+    }
+    // What waits for nothing but the medium is done first: closing writes no second cover, so what came after this one would be lost.
+    thread::sleep(REQUESTS_END);
+    // What is wrong with the disk, closing it says.
+    let _told = working::show(console, "closing: writing cover", |_| disk.cover_closing(Pace::AtOnce));
+    if signalled {
+        wait_on_terminal(disk, ended_again, console);
+    }
+    (1..disk.open_levels() as u64).for_each(|level| disk.give_up(level, true));
+}
+
 /// Waits on a terminal, when a signal ends a server there, for what hidden levels have pending; another signal (`ended_again`) loses it.
 /// Without cover of its own, which nobody gives any more, that is lost in any case.
-pub(crate) fn wait_on_terminal(disk: &Arc<OpenDisk>, ended_again: impl Fn() -> bool, console: Console) {
+fn wait_on_terminal(disk: &Arc<OpenDisk>, ended_again: impl Fn() -> bool, console: Console) {
     let levels = disk.levels();
     let left = || {
         let waiting = levels.iter().flat_map(|level| level.status().items);
         waiting.filter(|item| item.name == "waiting_for_cover").map(|item| item.value).sum::<u64>()
     };
-    if !console::is_watched() || !disk.has_levels() || working::is_uncovered(&levels) || left() == 0 {
+    if !console::is_watched() || working::is_uncovered(&levels) || left() == 0 {
         return;
     }
     console.note(&format!(

@@ -2,8 +2,10 @@
 
 use crate::terminal::settings;
 use crate::verbs::serve::header_wire;
-use lacuna_daemon::{Exchange, FileIdentity, Job, JobHandler, Meant};
-use lacuna_storage::{BadBlock, Disk, DiskId, Error, Kind, OpenDisk, Result, human, is_of_version_table};
+use lacuna_daemon::{Exchange, FileIdentity, Identity, Job, JobHandler, Meant};
+use lacuna_storage::{
+    BadBlock, Disk, DiskId, Error, Kind, OpenDisk, Pace, Result, human, is_of_version_table,
+};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -17,8 +19,25 @@ const LISTEN: Duration = Duration::from_millis(500);
 /// How often a client is told how far a check is.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
+/// An open disk with what a server needs to serve it.
+pub(crate) struct ServedDisk {
+    pub disk: Arc<OpenDisk>,
+    /// The jobs that it does for other commands.
+    pub jobs: Arc<dyn JobHandler>,
+    /// By what other commands know it.
+    pub identity: Identity,
+}
+
+impl ServedDisk {
+    /// `verifies`: whether its cipher lets altered data be noticed.
+    pub(crate) fn new(disk: Arc<OpenDisk>, verifies: bool, identity: Identity) -> ServedDisk {
+        let jobs = DiskJobs::of(&disk, verifies, identity.file.identity());
+        ServedDisk { disk, jobs, identity }
+    }
+}
+
 /// See the head of this file.
-pub(crate) struct DiskJobs {
+struct DiskJobs {
     /// The disk may be closed while clients ask.
     disk: Weak<OpenDisk>,
     id: DiskId,
@@ -29,8 +48,8 @@ pub(crate) struct DiskJobs {
 }
 
 impl DiskJobs {
-    /// On a disk that was opened from this file; `verifies`: whether its cipher lets altered data be noticed.
-    pub(crate) fn of(disk: &Arc<OpenDisk>, verifies: bool, file: FileIdentity) -> Arc<dyn JobHandler> {
+    /// On a disk that was opened from this file.
+    fn of(disk: &Arc<OpenDisk>, verifies: bool, file: FileIdentity) -> Arc<dyn JobHandler> {
         Arc::new(DiskJobs { disk: Arc::downgrade(disk), id: disk.id(), verifies, file })
     }
 
@@ -110,7 +129,7 @@ fn resize(disk: &OpenDisk, size: Option<u64>, exchange: &Exchange) -> Result<Val
 }
 
 fn closing(disk: &OpenDisk, exchange: &mut Exchange) -> Result<Value> {
-    match disk.cover_closing() {
+    match disk.cover_closing(Pace::Even) {
         // Closing says it again. What waits for a medium that takes nothing is given up all the same.
         Err(e) if e.kind().is_refusal() => {}
         covered => covered?,

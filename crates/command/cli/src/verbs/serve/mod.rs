@@ -16,12 +16,12 @@ use crate::terminal::settings;
 use crate::terminal::working::{self, Looking};
 use crate::verbs::lacks;
 use crate::verbs::serve::background::Ready;
-use crate::verbs::serve::disk_jobs::DiskJobs;
+use crate::verbs::serve::disk_jobs::ServedDisk;
 use crate::verbs::serve::pid_file::PidFile;
 use crate::verbs::serve::served::{NbdState, Served};
 use crate::verbs::status;
-use crate::verbs::unlock;
-use lacuna_daemon::{HeldFile, Identity, Instance, JobHandler, Jobs, log_failure};
+use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
+use lacuna_daemon::{HeldFile, Identity, Instance, Jobs, log_failure};
 use lacuna_nbd::{Exports, Listen, Server, ServerSettings, StopHandle, TlsMode};
 use lacuna_storage::{ByteDisk, Disk, Error, Kind, OpenDisk, Opening, Result, Site};
 use parking_lot::Mutex;
@@ -50,7 +50,8 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     unlock::check_idle(&args.location, &args.idle)?;
     let access = unlock::access(args.read_only);
-    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let place = DiskArgs { location: &args.location, holder: &args.holder };
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let mut volume = unlock::unlock_expected(place, access, given, console)?;
     let file = volume.take_file();
     let verifies = volume.parameters.describe().verifies;
@@ -66,9 +67,8 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         expect: args.expect.expect,
     };
     let what = format!("opening {}", args.location);
-    background::run(args.fork, key.has_levels(), (console, &what), |ready| {
-        // In the background another process has the terminal, and says what this one does.
-        let drawn = if args.fork { console.without_drawing() } else { console };
+    background::run(args.fork, key.has_levels(), console, &what, |ready| {
+        let drawn = drawn(&args, console);
         // An error here leaves no disk open.
         let file = Arc::new(HeldFile::of(file)?);
         let cluster = args.holder.cluster.of(&args.location)?;
@@ -77,9 +77,8 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         if let Some(note) = disk.note() {
             console.note(note);
         }
-        let jobs = DiskJobs::of(&disk, verifies, file.identity());
-        let identity = status::identity((&args.location, format.to_string()), &cluster, &disk, file);
-        serve(&args, &listen, (disk, jobs, identity), (console, drawn), ready)
+        let identity = status::identity(&args.location, format.to_string(), &cluster, &disk, file);
+        serve(&args, &listen, ServedDisk::new(disk, verifies, identity), console, ready)
     })
 }
 
@@ -114,13 +113,19 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
     Ok(())
 }
 
+/// The console of what takes long. In the background another process has the terminal, and says what this one does.
+fn drawn(args: &ServeArgs, console: Console) -> Console {
+    if args.fork { console.without_drawing() } else { console }
+}
+
 fn serve(
     args: &ServeArgs,
     listen: &[Listen],
-    (disk, jobs, identity): (Arc<OpenDisk>, Arc<dyn JobHandler>, Identity),
-    (console, drawn): (Console, Console),
+    ServedDisk { disk, jobs, identity }: ServedDisk,
+    console: Console,
     ready: &mut Ready,
 ) -> Result<()> {
+    let drawn = drawn(args, console);
     let stop = StopHandle::new()?;
     let (stopping, signals) = (stop.clone(), Arc::new(AtomicU64::new(0)));
     let signalled = Arc::clone(&signals);
@@ -131,16 +136,16 @@ fn serve(
     let lookout = disk.is_shared().then(|| Lookout::start(&disk, &stop)).transpose()?;
     let ending = stop.clone();
     let kept = notify::keep(working::left(disk.levels(), disk.has_levels()), move || ending.stopped());
+    // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
+    let jobs = Jobs::new(Some(jobs), Arc::new(|| Ok(())), settings::full_name);
+    let before_drain = before_drain_of(&disk, &stop, &jobs, args.fork, signals, drawn);
     let mut signs = Signs::default();
-    let served = serve_disk(args, listen, (&disk, jobs, identity), console, ready, &stop, &mut signs);
+    let parts = ServerParts { disk: &disk, jobs, identity, stop: &stop, before_drain };
+    let served = serve_disk(args, listen, parts, console, ready, &mut signs);
     drop(lookout);
-    // However the serving ended: from now on `status` says that it has.
+    // Also if it did not come to the serving: from now on `status` says that it ends.
     stop.stop();
     signs.served.iter().for_each(Served::end_work);
-    // A client that closes it has chosen before.
-    if !args.fork && signals.load(Ordering::Relaxed) > 0 {
-        closing::wait_on_terminal(&disk, || signals.load(Ordering::Relaxed) > 1, console);
-    }
     let what = format!("closing {}", args.location);
     let closed = working::show(drawn, &what, |working| {
         let (working, weak, location) = (working.clone(), Arc::downgrade(&disk), args.location.to_string());
@@ -165,6 +170,28 @@ fn serve(
         say(&e);
     }
     ended
+}
+
+/// What a server does when it stops, whatever stopped it, before it waits for requests in progress: `status` says so from then on, the jobs
+/// end, and the requests get the cover of the closing.
+fn before_drain_of(
+    disk: &Arc<OpenDisk>,
+    stop: &StopHandle,
+    jobs: &Jobs,
+    forks: bool,
+    signals: Arc<AtomicU64>,
+    console: Console,
+) -> Arc<dyn Fn() + Send + Sync> {
+    let (disk, stop, jobs) = (Arc::clone(disk), stop.clone(), jobs.clone());
+    Arc::new(move || {
+        stop.stop();
+        // One that covers a closing lets hidden levels wait again when it ends.
+        jobs.end();
+        let count = || signals.load(Ordering::Relaxed);
+        // A client that closes the disk has chosen before whether that waits.
+        let signalled = !forks && count() > 0;
+        closing::cover_last_requests(&disk, signalled, || count() > 1, console);
+    })
 }
 
 /// By what others know of a server.
@@ -205,13 +232,22 @@ impl Drop for Lookout {
     }
 }
 
+/// What a server of NBD is put together from.
+struct ServerParts<'s> {
+    disk: &'s Arc<OpenDisk>,
+    jobs: Jobs,
+    identity: Identity,
+    stop: &'s StopHandle,
+    /// What is done when it stops, before requests in progress are waited for.
+    before_drain: Arc<dyn Fn() + Send + Sync>,
+}
+
 fn serve_disk(
     args: &ServeArgs,
     listen: &[Listen],
-    (disk, jobs, identity): (&Arc<OpenDisk>, Arc<dyn JobHandler>, Identity),
+    ServerParts { disk, jobs, identity, stop, before_drain }: ServerParts<'_>,
     console: Console,
     ready: &mut Ready,
-    stop: &StopHandle,
     signs: &mut Signs,
 ) -> Result<()> {
     let say = background::reporter(args.fork, disk.has_levels());
@@ -228,11 +264,10 @@ fn serve_disk(
         *remembered.lock() = Some(e.clone());
         log_failure(e, failures.fetch_add(1, Ordering::Relaxed), &say);
     };
-    // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
-    let jobs = Jobs::new(Some(jobs), Arc::new(|| Ok(())), settings::full_name);
     let (working, file) = (jobs.clone(), Arc::clone(&identity.file));
     let mut server_settings = ServerSettings {
         in_use: Some(Arc::new(move || working.is_at_work() || file.is_deleted())),
+        before_drain: Some(before_drain),
         report: Some(Arc::new(report)),
         max_connections: usize::from(args.max_connections),
         idle_timeout: args.idle.idle_timeout,

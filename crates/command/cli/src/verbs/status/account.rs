@@ -1,7 +1,7 @@
 //! What a server says of itself, in words: ten lines that a person reads, and all counters.
 
 use crate::terminal::utc::utc;
-use crate::verbs::status::activity::{Activity, percent};
+use crate::verbs::status::activity::{Activity, CacheUse};
 use lacuna_storage::{Location, human, shell_word};
 use serde_json::Value;
 use std::fmt::Write;
@@ -142,9 +142,14 @@ fn short(server: &Value) -> Vec<(String, String)> {
         ("cover", cover(&activity)),
         (
             "metadata in the cache",
-            activity.cache.and_then(percent).map(|hits| format!("{hits}% of look-ups")),
+            activity.cache.and_then(CacheUse::percent).map(|hits| format!("{hits}% of look-ups")),
         ),
-        ("host", activity.medium_full.then(|| "full: free space there, or delete and trim here".to_owned())),
+        (
+            "host",
+            activity.medium_full.then(|| {
+                "full, or fails calls (see its log): free space there, or delete and trim here".to_owned()
+            }),
+        ),
     ];
     rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }

@@ -29,8 +29,8 @@ pub(crate) struct Activity {
     pub cover: Option<u64>,
     /// Blocks on the medium, and of clients: write amplification is their quotient.
     pub amplified: Option<(u64, u64)>,
-    /// Pages of metadata that were in the cache, and that were not.
-    pub cache: Option<(u64, u64)>,
+    /// Look-ups of pages of metadata in the cache; none where there is no such cache.
+    pub cache: Option<CacheUse>,
     /// Whether the host has no space left.
     pub medium_full: bool,
 }
@@ -57,7 +57,9 @@ impl Activity {
             cover_interval: of_disk("cover_interval"),
             cover: of_disk("refreshes"),
             amplified: of_disk("medium_blocks_written").zip(of_disk("public_blocks_written")),
-            cache: of_disk("metadata_cache_hits").zip(of_disk("metadata_cache_misses")),
+            cache: of_disk("metadata_cache_hits")
+                .zip(of_disk("metadata_cache_misses"))
+                .map(|(hits, misses)| CacheUse { hits, misses }),
             medium_full: of_disk("medium_full").is_some_and(|full| full > 0),
         }
     }
@@ -83,10 +85,27 @@ impl Activity {
     }
 }
 
-/// The part of the first in both, in percent; none of nothing.
-pub(crate) fn percent((part, rest): (u64, u64)) -> Option<u64> {
-    let all = u128::from(part) + u128::from(rest);
-    (all > 0).then(|| u64::try_from(u128::from(part) * 100 / all).unwrap_or(100))
+/// Look-ups in a cache, by whether it had what was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CacheUse {
+    pub hits: u64,
+    pub misses: u64,
+}
+
+impl CacheUse {
+    /// The hits, in percent; none if nothing was looked for.
+    pub(crate) fn percent(self) -> Option<u64> {
+        let all = u128::from(self.hits) + u128::from(self.misses);
+        (all > 0).then(|| u64::try_from(u128::from(self.hits) * 100 / all).unwrap_or(100))
+    }
+
+    /// The look-ups since a moment, at which there had been `before`.
+    pub(crate) fn since(self, before: CacheUse) -> CacheUse {
+        CacheUse {
+            hits: self.hits.saturating_sub(before.hits),
+            misses: self.misses.saturating_sub(before.misses),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -118,6 +137,23 @@ mod tests {
         let vault = Activity::of(&items(&[("changed_inodes", 2)]));
         assert_eq!(vault.pending_words().unwrap(), "2 files");
         assert_eq!(Activity::of(&json!([])), Activity::default());
-        assert_eq!((percent((3, 1)), percent((0, 0)), percent((u64::MAX, 0))), (Some(75), None, Some(100)));
+    }
+
+    #[test]
+    fn hits_of_a_cache_are_a_part_of_all_look_ups() {
+        let used = |hits, misses| CacheUse { hits, misses };
+        for (cache, percent) in [
+            (used(3, 1), Some(75)),
+            (used(0, 0), None),
+            (used(u64::MAX, 0), Some(100)),
+            (used(0, 7), Some(0)),
+        ] {
+            assert_eq!(cache.percent(), percent, "{cache:?}");
+        }
+        assert_eq!(used(5, 9).since(used(2, 9)), used(3, 0));
+        // Another server may count from the beginning again.
+        assert_eq!(used(1, 0).since(used(2, 9)), used(0, 0));
+        let counted = items(&[("metadata_cache_hits", 3), ("metadata_cache_misses", 1)]);
+        assert_eq!(Activity::of(&counted).cache, Some(used(3, 1)));
     }
 }

@@ -9,7 +9,7 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::settings;
 use crate::verbs::in_pool;
 use crate::verbs::place::file_at;
-use lacuna_daemon::{HeldFile, Identity, Peer, Registry, ServerStatus};
+use lacuna_daemon::{DiskQuery, HeldFile, Identity, Peer, PoolQuery, Registry, ServerStatus};
 use lacuna_storage::{ClusterOptions, Error, Kind, Location, OpenDisk, Result};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     let target = &args.target;
     let look = || -> Result<Vec<Value>> {
         match target {
-            Some(target) => Ok(to_json(&accounts(peers_at(target)?, console))),
+            Some(target) => Ok(to_json(&accounts(peers_at(target, None)?, console))),
             None => all(console),
         }
     };
@@ -79,21 +79,32 @@ pub(crate) fn accounts_of(
     cluster: &ClusterOptions,
     console: Console,
 ) -> Result<Vec<Account>> {
-    let mut peers = peers_at(target)?;
-    if let Some(meant) = in_pool::of(target, cluster) {
-        peers.retain(|peer| peer.record.in_pool.as_ref() == Some(&meant));
-    }
-    Ok(accounts(peers, console))
+    Ok(accounts(peers_at(target, Some(cluster))?, console))
 }
 
-/// The servers of the disk or vault at this location, or of the mount there.
-fn peers_at(target: &Location) -> Result<Vec<Peer>> {
+/// The servers of the mount at a path, or else of the disk or vault at this location; without `cluster` of all disks in pools that have this
+/// name.
+fn peers_at(target: &Location, cluster: Option<&ClusterOptions>) -> Result<Vec<Peer>> {
     let registry = Registry::open(None)?;
-    let wanted = canonical(target);
-    let mut peers = registry.all()?;
-    peers.retain(|peer| peer.mount().is_some_and(|mount| mount.mountpoint.to_string_lossy() == wanted));
     // A mount point is not looked at: its server may not answer.
-    if peers.is_empty() { registry.by_location(&wanted, file_at(target)) } else { Ok(peers) }
+    let mounted = match target {
+        Location::Path(path) => registry.mounted_at(&canonical_path(path))?,
+        Location::Nand(_) | Location::Ubi(_) | Location::Rados { .. } => Vec::new(),
+    };
+    if !mounted.is_empty() {
+        return Ok(mounted);
+    }
+    match cluster {
+        Some(cluster) => of_disk(target, cluster),
+        None => registry.by_location(&canonical(target), file_at(target)),
+    }
+}
+
+/// The servers of the disk or vault that is at this location now.
+pub(crate) fn of_disk(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
+    let in_pool = in_pool::of(location, cluster).map(PoolQuery::exactly);
+    let (shown, file) = (canonical(location), file_at(location));
+    Registry::open(None)?.by_disk(&DiskQuery { location: &shown, file, in_pool })
 }
 
 /// The accounts of these: servers of NBD, then mounts, then mounts of dead servers; mounts of one disk stand together, by level.
@@ -143,7 +154,8 @@ pub(crate) fn unless_ended<T>(answer: Result<T>) -> Result<Option<T>> {
 
 /// A disk as other commands know it that this process opened at `location`.
 pub(crate) fn identity(
-    (location, format): (&Location, String),
+    location: &Location,
+    format: String,
     cluster: &ClusterOptions,
     disk: &OpenDisk,
     file: Arc<HeldFile>,

@@ -7,7 +7,7 @@ use crate::args::StatusArgs;
 use crate::terminal::utc::utc;
 use crate::verbs::serve::background;
 use crate::verbs::status::account::{self, no_answer, place, since};
-use crate::verbs::status::activity::{Activity, percent};
+use crate::verbs::status::activity::{Activity, CacheUse};
 use lacuna_storage::{Error, Result, human};
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
@@ -27,7 +27,7 @@ const HOME: &str = "\x1b[H";
 const REST_OF_LINE: &str = "\x1b[K";
 const REST_OF_SCREEN: &str = "\x1b[J";
 /// What a terminal has that does not say it.
-const USUAL: (usize, usize) = (80, 24);
+const USUAL: TerminalSize = TerminalSize { columns: 80, rows: 24 };
 /// Lines above the servers.
 const TITLE: usize = 2;
 
@@ -99,9 +99,8 @@ impl History {
             let passed = at.saturating_duration_since(*then);
             seen.read = rate(before.read, seen.activity.read, passed);
             seen.written = rate(before.written, seen.activity.written, passed);
-            seen.hits = before.cache.zip(seen.activity.cache).and_then(|(before, now)| {
-                percent((now.0.saturating_sub(before.0), now.1.saturating_sub(before.1)))
-            });
+            let both = before.cache.zip(seen.activity.cache);
+            seen.hits = both.and_then(|(before, now)| now.since(before).percent());
             seen.most = (most.0.max(seen.read.unwrap_or(0)), most.1.max(seen.written.unwrap_or(0)));
         }
         seen
@@ -139,12 +138,12 @@ impl Screen {
     fn show(&self, seen: &[Seen], interval: Duration) -> Result<bool> {
         let mut text = String::new();
         if self.drawn {
-            let (width, height) = size();
+            let size = size();
             text.push_str(HOME);
-            let frame = frame(seen, interval, (width, height));
+            let frame = frame(seen, interval, size);
             for (number, line) in frame.iter().enumerate() {
                 let end = if number + 1 < frame.len() { "\r\n" } else { "" };
-                let _ = write!(text, "{}{REST_OF_LINE}{end}", cut(line, width));
+                let _ = write!(text, "{}{REST_OF_LINE}{end}", cut(line, size.columns));
             }
             text.push_str(REST_OF_SCREEN);
         } else {
@@ -181,10 +180,16 @@ fn write(text: &str) -> Result<bool> {
     }
 }
 
-/// Columns and rows.
-fn size() -> (usize, usize) {
+/// How many characters a terminal shows.
+#[derive(Clone, Copy)]
+struct TerminalSize {
+    columns: usize,
+    rows: usize,
+}
+
+fn size() -> TerminalSize {
     let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-    size.map_or(USUAL, |size| (size.ws_col.into(), size.ws_row.into()))
+    size.map_or(USUAL, |size| TerminalSize { columns: size.ws_col.into(), rows: size.ws_row.into() })
 }
 
 /// A line that fits, without what would move the cursor.
@@ -192,8 +197,8 @@ fn cut(line: &str, width: usize) -> String {
     line.chars().map(|c| if c.is_control() { '?' } else { c }).take(width).collect()
 }
 
-/// The lines of a screen, at most `height`: all that is of interest where it fits, otherwise a row of a table for each server.
-fn frame(seen: &[Seen], interval: Duration, (width, height): (usize, usize)) -> Vec<String> {
+/// The lines of a screen, at most as many as it has rows: all that is of interest where it fits, otherwise a row of a table for each server.
+fn frame(seen: &[Seen], interval: Duration, size: TerminalSize) -> Vec<String> {
     let title = format!(
         "lacuna status   {}   every {} s, Ctrl-C ends it",
         utc(lacuna_daemon::seconds_now()),
@@ -201,8 +206,8 @@ fn frame(seen: &[Seen], interval: Duration, (width, height): (usize, usize)) -> 
     );
     let mut lines = vec![title, String::new()];
     let whole: Vec<String> = seen.iter().flat_map(block).collect();
-    let room = height.saturating_sub(TITLE);
-    let table = || once(heading()).chain(seen.iter().map(|seen| row(seen, width))).collect();
+    let room = size.rows.saturating_sub(TITLE);
+    let table = || once(heading()).chain(seen.iter().map(|seen| row(seen, size.columns))).collect();
     let rest: Vec<String> = if whole.len() <= room { whole } else { table() };
     let fits = rest.len() <= room;
     let shown = if fits { rest.len() } else { room.saturating_sub(1) };
@@ -210,7 +215,7 @@ fn frame(seen: &[Seen], interval: Duration, (width, height): (usize, usize)) -> 
     if !fits {
         lines.push(format!("and {} more", rest.len() - shown));
     }
-    lines.truncate(height);
+    lines.truncate(size.rows);
     lines
 }
 
@@ -254,7 +259,7 @@ fn block(seen: &Seen) -> Vec<String> {
             .unwrap_or_default()
     ));
     lines.extend(account::cover(activity).map(|words| format!("  {:<14}{words}", "cover")));
-    if let Some(all) = activity.cache.and_then(percent) {
+    if let Some(all) = activity.cache.and_then(CacheUse::percent) {
         let now = seen.hits.map_or_else(|| "-".to_owned(), |hits| format!("{hits}%"));
         lines.push(format!("  {:<14}{now:>14}{:>14}{:>14}", "cache hits", "", format!("{all}%")));
     }
@@ -297,7 +302,9 @@ fn line(seen: &Seen) -> String {
     parts.extend(activity.in_flight.map(|count| format!("in flight {count}")));
     parts.extend(activity.pending_words().map(|words| format!("pending {words}")));
     parts.extend(activity.cover.map(|count| format!("cover {count}")));
-    parts.extend(seen.hits.or(activity.cache.and_then(percent)).map(|hits| format!("cache hits {hits}%")));
+    parts.extend(
+        seen.hits.or(activity.cache.and_then(CacheUse::percent)).map(|hits| format!("cache hits {hits}%")),
+    );
     parts.extend((server["closing"] == true).then(|| "closing".to_owned()));
     parts.extend(server["last_error"].as_str().map(|error| format!("last failure: {error}")));
     cut(&format!("{name}: {}", parts.join(", ")), usize::MAX)
@@ -332,13 +339,13 @@ mod tests {
         let history = History::default();
         for servers in [1, 2, 3, 40] {
             let all: Vec<Seen> = (0..servers).map(|n| history.see(&seen(n), Instant::now())).collect();
-            for height in [1, 2, 3, 10, 24, 100] {
-                for width in [1, 40, 52, 80, 200] {
-                    let lines = frame(&all, Duration::from_secs(1), (width, height));
-                    assert!(lines.len() <= height, "{servers} in {height}: {lines:?}");
+            for rows in [1, 2, 3, 10, 24, 100] {
+                for columns in [1, 40, 52, 80, 200] {
+                    let lines = frame(&all, Duration::from_secs(1), TerminalSize { columns, rows });
+                    assert!(lines.len() <= rows, "{servers} in {rows}: {lines:?}");
                 }
             }
-            assert!(frame(&all, Duration::from_secs(1), (80, 24)).concat().contains("disk0"));
+            assert!(frame(&all, Duration::from_secs(1), USUAL).concat().contains("disk0"));
         }
         assert_eq!(cut("ab\x1b[Jc\nd", 6), "ab?[Jc");
     }

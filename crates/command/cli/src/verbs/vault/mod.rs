@@ -5,16 +5,14 @@ pub(crate) mod rescue;
 
 use crate::args::cost;
 use crate::args::size::budget;
-use crate::args::{
-    ExpectArgs, PassphraseArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultStatArgs,
-};
+use crate::args::{VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultStatArgs};
 use crate::terminal::console::{self, Console};
 use crate::terminal::passphrase;
 use crate::terminal::settings;
 use crate::terminal::working;
 use crate::verbs::place::file_at;
-use crate::verbs::unlock::check_id;
-use lacuna_daemon::{Op, Peer, Registry};
+use crate::verbs::unlock::{UnlockArgs, check_id};
+use lacuna_daemon::{MountRecord, Op, Peer, Registry};
 use lacuna_storage::vault::{
     self, BadFile, CheckReport, Consent, NewVault, OpenVault, VaultKey, VaultOpening,
 };
@@ -70,15 +68,11 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
 
 /// Takes hold of a vault and opens its header, with the passphrase that options give or a person types. Another vault than the
 /// expected one is refused.
-pub(crate) fn key(
-    dir: &Path,
-    access: Access,
-    (args, ExpectArgs { expect }): (&PassphraseArgs, ExpectArgs),
-    console: Console,
-) -> Result<VaultKey> {
+pub(crate) fn key(dir: &Path, access: Access, given: UnlockArgs<'_>, console: Console) -> Result<VaultKey> {
     let shown = dir.display().to_string();
     let ask = |disk: &PublicHeader, open: Opener<'_>| {
-        passphrase::to_open(args, &shown, disk.uuid, open).and_then(|opened| check_id(opened, expect, &shown))
+        let opened = passphrase::to_open(given.passphrase, &shown, disk, open)?;
+        check_id(opened, given.expect.expect, &shown)
     };
     vault::unlock(dir, access, &console, ask).map_err(|e| {
         if e.kind() != Kind::Busy {
@@ -107,7 +101,7 @@ fn server_of(dir: &Path) -> Result<Option<(PathBuf, u32)>> {
 /// The vaults that this user has mounted. Errors: what keeps one of them from being seen.
 fn running() -> Result<Vec<Peer>> {
     let mut peers = Registry::open(None)?.all()?;
-    peers.retain(|peer| peer.alive && peer.mount().is_some_and(|mount| mount.vault));
+    peers.retain(|peer| peer.alive && peer.mount().is_some_and(MountRecord::is_vault));
     Ok(peers)
 }
 
@@ -125,7 +119,8 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     // A vault that is only looked at stays as it is: a new state of it might be in conflict with one of another machine.
     let access = if args.repair { Access::Write } else { Access::Read };
-    let key = key(&args.dir, access, (&args.passphrase, args.expect), console)?;
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
+    let key = key(&args.dir, access, given, console)?;
     let opening = VaultOpening {
         read_only: !args.repair,
         budget,
@@ -143,8 +138,8 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     });
     bar.finish_and_clear();
     let repaired = report.and_then(|report| {
-        let lacks = args.repair && (report.single > 0 || report.lacks_superblock);
-        let pages = if lacks { open.vault().repair()? } else { 0 };
+        // Also where nothing is missing by the report: a check reads no third copies.
+        let pages = if args.repair { open.vault().repair()? } else { 0 };
         Ok((report, pages))
     });
     let closed = open.close();
@@ -247,7 +242,8 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
             refused("no terminal to ask whether to go on").remedy("if that is what you want, give --yes")
         );
     }
-    let key = key(dir, Access::Write, (&args.passphrase, args.expect), console)?;
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
+    let key = key(dir, Access::Write, given, console)?;
     let opening = VaultOpening { anchor: args.anchor.anchor.clone(), ..VaultOpening::default() };
     let looking = VaultOpening { read_only: true, ..opening.clone() };
     match key.open(looking).map(|open| (open.is_first_opening(), open.close())) {
@@ -355,7 +351,7 @@ pub(crate) fn many(count: u64, what: &str) -> String {
 }
 
 /// Where the findings of a running vault go: to the log of its server.
-pub(crate) fn log(say: &lacuna_mount::Log) -> vault::Log {
+pub(crate) fn log(say: &lacuna_mount::ServerLog) -> vault::Log {
     let say = Arc::clone(say);
     Arc::new(move |line: &str| say(&Error::new(Kind::Corrupt, line)))
 }

@@ -4,6 +4,7 @@ use crate::args::VaultRescueArgs;
 use crate::args::size::budget;
 use crate::terminal::console::{self, Console};
 use crate::terminal::working;
+use crate::verbs::unlock::UnlockArgs;
 use crate::verbs::vault::{key, many};
 use lacuna_storage::vault::{Missing, RescueReport, VaultOpening, rescue};
 use lacuna_storage::{Access, Error, Kind, Result, human, printable};
@@ -12,12 +13,13 @@ use serde_json::json;
 /// `lacuna vault rescue`.
 pub(crate) fn run(args: &VaultRescueArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    let key = key(&args.dir, Access::Read, (&args.passphrase, args.expect), console)?;
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
+    let key = key(&args.dir, Access::Read, given, console)?;
     let opening = VaultOpening { budget, anchor: args.anchor.anchor.clone(), ..VaultOpening::default() };
     let damaged =
         working::show(console, &format!("opening {}", args.dir.display()), |_| key.open_to_rescue(opening))?;
     if let Some(used) = damaged.used() {
-        console.note(used);
+        console.note(&used);
     }
     let bar = console.progress(0, "{per_sec} files");
     let report = rescue(&damaged, &args.target, &mut |done| bar.set_position(done));
