@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-/// What drops a result, or may.
-const PATTERNS: [&str; 4] = ["let Ok(", ".ok()", "unwrap_or_default()", "Result::ok"];
+/// What drops a result, or may; or an error by which one might be told from another.
+const PATTERNS: [&str; 6] =
+    ["let Ok(", ".ok()", "unwrap_or_default()", "Result::ok", "Err(_)", "or_else(|_|"];
 /// What ends a value of a kind that is no result: a lock, an option that is emptied, memory that came from outside.
 const ENDS: [&str; 3] = [".lock()", ".take()", "Box::from_raw("];
 /// The folder of what is measured or tested with, which is none of the product.

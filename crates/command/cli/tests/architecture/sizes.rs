@@ -7,7 +7,7 @@ const MOST_LINES_OF_FUNCTION: usize = 100;
 /// A function should have fewer lines.
 const LONG: usize = 70;
 /// How many functions have more. The number only falls: if there are fewer, it is lowered.
-const LONG_FUNCTIONS: usize = 4;
+const LONG_FUNCTIONS: usize = 3;
 /// Where our code is.
 const FOLDERS: [&str; 4] = ["crates", "papers", "fuzz", "examples"];
 

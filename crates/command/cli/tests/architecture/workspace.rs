@@ -26,6 +26,11 @@ pub(crate) fn root() -> PathBuf {
 }
 
 pub(crate) fn crates() -> Vec<Crate> {
+    parse(&metadata())
+}
+
+/// What Cargo tells of the workspace.
+fn metadata() -> Value {
     let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
     let out = Command::new(cargo)
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -33,7 +38,15 @@ pub(crate) fn crates() -> Vec<Crate> {
         .output()
         .unwrap();
     assert!(out.status.success(), "cargo metadata, {}: {}", out.status, String::from_utf8_lossy(&out.stderr));
-    parse(&serde_json::from_slice(&out.stdout).unwrap())
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// The packages that Cargo builds at the root of the workspace if it is not told which.
+fn default_packages(metadata: &Value) -> Vec<&str> {
+    let is_default =
+        |package: &&Value| metadata["workspace_default_members"].as_array().unwrap().contains(&package["id"]);
+    let packages = metadata["packages"].as_array().unwrap().iter().filter(is_default);
+    packages.map(|package| package["name"].as_str().unwrap()).collect()
 }
 
 /// Which crate depends on which others, tests aside.
@@ -82,6 +95,19 @@ pub(crate) fn texts(root: &Path, ending: &str) -> Vec<(String, String)> {
     }
     found.sort();
     found
+}
+
+/// Built with others, the command gets the features that those ask of its crates: the benchmark has disks on flash that encrypt nothing
+/// for comparison (`keys-off` of `lacuna-flash`), which are in no release.
+#[test]
+fn a_plain_build_is_the_command_alone() {
+    assert_eq!(default_packages(&metadata()), ["lacuna-cli"]);
+    let package = |name: &str| json!({ "id": format!("path+file:///{name}#0.1.0"), "name": name });
+    let all = json!({
+        "packages": [package("lacuna-cli"), package("lacuna-flash"), package("lacuna-bench")],
+        "workspace_default_members": ["path+file:///lacuna-bench#0.1.0", "path+file:///lacuna-cli#0.1.0"],
+    });
+    assert_eq!(default_packages(&all), ["lacuna-cli", "lacuna-bench"]);
 }
 
 #[test]

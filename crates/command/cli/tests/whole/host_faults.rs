@@ -99,7 +99,11 @@ fn a_passphrase_costs_no_more_memory_than_a_container_has() {
     group.lacuna(&scene, &["create", "disk.img", "--size", "64M", "--key-file", "key"]).code(0);
     let dear = ["--size", "64M", "--kdf-memory", "512M", "--kdf-passes", "1", "--key-file", "key"];
     scene.lacuna(&[&["create", "dear.img"], &dear[..]].concat()).code(0);
-    group.lacuna(&scene, &["check", "dear.img", "--key-file", "key"]).code(3);
+    let refused = group.lacuna(&scene, &["check", "dear.img", "--key-file", "key"]).code(3).stderr;
+    // Whoever reads it knows which limit to raise, and that it is not the machine's memory that is short.
+    let name = group.0.file_name().unwrap().to_str().unwrap();
+    assert!(refused.contains("under a limit of 307200 KiB, of the control group /"), "{refused}");
+    assert!(refused.contains(name) && refused.contains("raise the limit"), "{refused}");
 }
 
 /// Paths are bytes.
@@ -194,24 +198,99 @@ fn a_server_keeps_no_descriptor_that_it_was_started_with() {
     vault.close().code(0);
 }
 
+/// Every verb that writes to the disk at `location`. `backup` is one of its header.
+fn writing_verbs<'a>(location: &'a str, backup: &'a str) -> Vec<Vec<&'a str>> {
+    let mut verbs = vec![
+        vec!["serve", location, "--socket", "s", "--key-file", "key"],
+        vec!["check", location, "--key-file", "key"],
+        vec!["key", "add", location, "--key-file", "key", "--new-key-file", "key"],
+        vec!["header", "restore", location, backup, "--yes", "--older", "--key-file", "key"],
+        vec!["header", "repair", location, "--key-file", "key"],
+        vec!["erase", location, "--yes"],
+    ];
+    if location.starts_with("nand:") {
+        verbs.push(vec!["purge", location, "--key-file", "key"]);
+    } else {
+        verbs.push(vec!["resize", location, "--size", "32M", "--key-file", "key"]);
+    }
+    if can_mount("/dev/fuse") {
+        verbs.push(vec!["open", location, "mnt", "--raw", "--key-file", "key"]);
+        verbs.push(vec!["open", location, "mnt", "--key-file", "key"]);
+    }
+    verbs
+}
+
+/// Each of them is refused for `reason`, and says how to read what is there.
+#[track_caller]
+fn assert_way_to_read(scene: &Scene, location: &str, backup: &str, reason: &str) {
+    for words in writing_verbs(location, backup) {
+        let said = scene.lacuna(&words);
+        assert!(said.code > 0 && said.stderr.contains(reason), "{words:?}: {} {}", said.code, said.stderr);
+        assert!(said.stderr.contains("--read-only"), "{words:?}: {}", said.stderr);
+    }
+    scene.lacuna(&["check", location, "--read-only", "--key-file", "key"]).code(0);
+}
+
+/// Disks that something was written to, and backups of their headers: a disk in a file, and one on flash.
+fn written_disks() -> Scene {
+    let scene = Scene::with_disk(&["--size", "16M"]);
+    scene.create("nand:chip.img", &["--size", "8M"]).code(0);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    for (location, backup) in [("disk.img", "disk.bak"), ("nand:chip.img", "chip.bak")] {
+        let server = scene.serve_disk(location, &[]);
+        Client::connect(&server.socket).unwrap().write_at(0, &noise(1, 8192)).unwrap();
+        assert_eq!(server.stop(), 0);
+        scene.lacuna(&["header", "backup", location, backup]).code(0);
+    }
+    scene
+}
+
 #[test]
 fn a_device_that_takes_no_writes_names_the_way_to_read_it() {
     if !can_mount("/dev/loop-control") {
         return;
     }
-    let scene = Scene::with_disk(&["--size", "16M"]);
-    let server = scene.serve(&[]);
-    Client::connect(&server.socket).unwrap().write_at(0, &noise(1, 8192)).unwrap();
-    assert_eq!(server.stop(), 0);
-    let device = Device::over(&scene, &["-r", "disk.img"]);
-    let add = ["key", "add", &device.0, "--key-file", "key", "--new-key-file", "key"];
-    let serve = ["serve", &device.0, "--socket", "s", "--key-file", "key"];
-    for words in [&serve[..], &["check", &device.0, "--key-file", "key"], &add] {
-        let said = scene.lacuna(words);
-        assert!(said.code > 0 && said.stderr.contains("takes no writes"), "{words:?}: {}", said.stderr);
-        assert!(said.stderr.contains("--read-only"), "{words:?}: {}", said.stderr);
+    let scene = written_disks();
+    for (file, backup, prefix) in [("disk.img", "disk.bak", ""), ("chip.img", "chip.bak", "nand:")] {
+        let before = fs::read(scene.path(file)).unwrap();
+        let device = Device::over(&scene, &["-r", file]);
+        assert_way_to_read(&scene, &format!("{prefix}{}", device.0), backup, "takes no writes");
+        assert!(fs::read(scene.path(file)).unwrap() == before, "{file}");
     }
-    scene.lacuna(&["check", &device.0, "--read-only", "--key-file", "key"]).code(0);
+}
+
+/// A file that nobody may change, while this is there.
+struct Immutable(PathBuf);
+
+impl Immutable {
+    /// None, said so, where the system or the file system has no such files.
+    fn set(path: PathBuf) -> Option<Immutable> {
+        let set = Command::new("chattr").arg("+i").arg(&path).output();
+        if set.is_ok_and(|output| output.status.success()) {
+            return Some(Immutable(path));
+        }
+        skipped("no file can be made immutable here");
+        None
+    }
+}
+
+impl Drop for Immutable {
+    fn drop(&mut self) {
+        let _ = Command::new("chattr").arg("-i").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn an_immutable_file_names_the_way_to_read_it() {
+    let scene = written_disks();
+    for (location, file, backup) in
+        [("disk.img", "disk.img", "disk.bak"), ("nand:chip.img", "chip.img", "chip.bak")]
+    {
+        let before = fs::read(scene.path(file)).unwrap();
+        let Some(_immutable) = Immutable::set(scene.path(file)) else { return };
+        assert_way_to_read(&scene, location, backup, "it may be immutable");
+        assert!(fs::read(scene.path(file)).unwrap() == before, "{file}");
+    }
 }
 
 /// The maker of a directory chooses its name.

@@ -48,7 +48,10 @@ fn where_levels_may_be_hidden_all_passphrases_are_given() {
     key(&scene, &["add", "--new-key-file", "second", "--key-file", "second", "--yes", "--keep", "2"]).code(1);
     // One of two was forgotten.
     let forgotten = key(&scene, &["add", "--new-key-file", "third", "--yes", "--keep", "2"]).code(1).stderr;
-    assert!(forgotten.contains("one passphrase") && forgotten.contains("2, as --keep says"), "{forgotten}");
+    assert!(
+        forgotten.contains("another number of passphrases") && forgotten.contains("2, as --keep says"),
+        "{forgotten}"
+    );
     // Nor does one that was given twice count for two.
     key(&scene, &["add", "--key-file", "key", "--new-key-file", "third", "--yes", "--keep", "2"]).code(1);
     works([true, true, false]);

@@ -1,7 +1,20 @@
-//! A disk under other names than its own, and names that a shell reads as something else.
+//! A disk under other names than its own, names that a shell reads as something else, and names that a terminal obeys.
 
 use crate::scene::{Device, Scene, can_mount, have};
+use crate::vault_scene::VaultScene;
 use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A name that would clear a terminal, and forge a line of a log.
+const EVIL: &str = "evil\u{1b}[2J\u{7}\nlacuna: a line that was never said";
+/// The same as people may see it.
+const TAMED: &str = "evil\\u{1b}[2J\\u{7}\\nlacuna: a line that was never said";
+
+#[track_caller]
+fn assert_tame(said: &str) {
+    assert!(!said.contains('\u{1b}') && !said.contains("\nlacuna: a line"), "{said:?}");
+}
 
 #[test]
 fn force_overwrites_no_disk_that_is_open_under_another_name() {
@@ -41,4 +54,85 @@ fn hints_can_be_pasted_into_a_shell() {
     assert!(opened.contains(&hint), "{opened}");
     assert!(refused.contains(r"`lacuna close 'it'\''s a disk'`"), "{refused}");
     assert!(!scene.path("it's a disk/disk").exists());
+}
+
+/// Of the program that claimed a disk, and of one that uses a mount: their makers choose what they are called.
+#[test]
+fn names_of_processes_reach_no_terminal_with_control_characters() {
+    let Some(vault) = VaultScene::new(&[]) else { return };
+    let scene = &vault.0;
+    // What the kernel keeps of a process's name: 15 bytes.
+    let (evil, tamed) = ("\u{1b}[2J\u{7}\nlacuna:", "\\u{1b}[2J\\u{7}\\nlacuna:");
+    let copy = |program: &Path, dir: &str| {
+        fs::create_dir(scene.path(dir)).unwrap();
+        let at = scene.path(dir).join(evil);
+        fs::hard_link(program, &at).or_else(|_| fs::copy(program, &at).map(drop)).unwrap();
+        at
+    };
+    let sleep = copy(Path::new("/bin/sleep"), "a");
+    vault.open().code(0);
+    let mut user = Command::new(&sleep).arg("1000").current_dir(scene.path("mnt")).spawn().unwrap();
+    let busy = vault.close();
+    let _ = user.kill();
+    user.wait().unwrap();
+    let busy = busy.code(5).stderr;
+    assert!(!busy.contains('\u{1b}') && busy.contains(tamed), "{busy:?}");
+    vault.close().code(0);
+
+    // A copy has the UUID of the disk, which the other program has claimed.
+    scene.create("disk.img", &["--size", "16M"]).code(0);
+    fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
+    let mut command = Command::new(copy(Path::new(env!("CARGO_BIN_EXE_lacuna")), "b"));
+    command.args(["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key"]);
+    let server = scene.served_by(&mut command);
+    let refused = scene.create("copy.img", &["--size", "16M", "--force"]).code(5).stderr;
+    assert!(refused.contains(&format!("process {}", server.process())), "{refused:?}");
+    assert!(!refused.contains('\u{1b}') && refused.contains(tamed), "{refused:?}");
+    assert_eq!(server.stop(), 0);
+}
+
+/// Whoever fills a vault chooses names in it, and whoever holds its directory when they are told.
+#[test]
+fn names_in_a_vault_reach_no_log_and_no_terminal_with_control_characters() {
+    let Some(vault) = VaultScene::new(&["--integrity", "mt"]) else { return };
+    vault.open().code(0);
+    vault.write(EVIL, &[7; 3 * 4096]);
+    let backing = vault.backing(EVIL);
+    vault.close().code(0);
+    let mut bytes = fs::read(&backing).unwrap();
+    bytes[4096] ^= 1;
+    fs::write(&backing, bytes).unwrap();
+
+    let server = vault.open_in_foreground(&[]);
+    assert_eq!(vault.read(EVIL).unwrap_err().raw_os_error(), Some(libc::EIO));
+    vault.close().code(0);
+    assert_eq!(server.wait(), 0);
+    let log = vault.said();
+    assert_tame(&log);
+    assert!(log.contains(TAMED), "{log:?}");
+    for words in [&["vault", "check", "v"][..], &["vault", "rescue", "v", "out"]] {
+        let ran = vault.keyed(words).code(10);
+        assert_tame(&ran.stdout);
+        assert_tame(&ran.stderr);
+        assert!(ran.stdout.contains(TAMED), "{words:?}: {:?}", ran.stdout);
+    }
+}
+
+#[test]
+fn names_of_certificates_reach_no_terminal_with_control_characters() {
+    let scene = Scene::with_disk(&["--size", "16M"]);
+    fs::create_dir(scene.path(EVIL)).unwrap();
+    let serve = ["serve", "disk.img", "--listen", "127.0.0.1:0", "--tls-dir", EVIL, "--key-file", "key"];
+    let refused = || {
+        let ran = scene.lacuna(&serve);
+        assert!(ran.code > 0, "{:?}", ran.stdout);
+        assert_tame(&ran.stderr);
+        assert!(!cfg!(feature = "tls") || ran.stderr.contains(TAMED), "{:?}", ran.stderr);
+    };
+    // None, and what is none.
+    refused();
+    for name in ["ca-cert.pem", "server-cert.pem", "server-key.pem"] {
+        fs::write(scene.path(EVIL).join(name), "-----BEGIN \u{1b}[2J-----\nlacuna: a line\n").unwrap();
+    }
+    refused();
 }

@@ -59,7 +59,17 @@ impl Client {
         self.request(TRIM, offset, len, &[])
     }
 
+    /// Asks for a flush and goes on. As long as that takes, other requests are answered before it.
+    pub(crate) fn begin_flush(&mut self) -> io::Result<()> {
+        self.send(FLUSH, 0, 0, &[])
+    }
+
     fn request(&mut self, command: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<()> {
+        self.send(command, offset, len, data)?;
+        self.answer()
+    }
+
+    fn send(&mut self, command: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<()> {
         let mut request = Vec::with_capacity(28 + data.len());
         request.extend(0x2560_9513u32.to_be_bytes());
         request.extend(0u16.to_be_bytes());
@@ -68,7 +78,11 @@ impl Client {
         request.extend(offset.to_be_bytes());
         request.extend((len as u32).to_be_bytes());
         request.extend(data);
-        self.0.write_all(&request)?;
+        self.0.write_all(&request)
+    }
+
+    /// What became of the request that is answered next. What was read follows.
+    pub(crate) fn answer(&mut self) -> io::Result<()> {
         let reply = self.read::<16>()?;
         assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes());
         match i32::from_be_bytes(reply[4..8].try_into().unwrap()) {

@@ -1,11 +1,12 @@
 //! Rights that the program has and the person who starts it may not have.
 
-use crate::scene::{Scene, can_mount, have, skipped};
+use crate::scene::{Ran, Scene, can_mount, have, skipped};
+use crate::vault_scene::VaultScene;
 use rustix::fs::StatVfsMountFlags;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -37,6 +38,42 @@ fn root_runs_no_program_that_lies_in_the_way() {
     let ran = fs::read_to_string(scene.path("ran")).unwrap_or_default();
     assert_eq!(ran, "", "{}", String::from_utf8_lossy(&opened.stderr));
     assert!(opened.status.success() && closed.status.success());
+}
+
+/// Without the right to mount, as in a container, root asks `fusermount3`: that of the system, which may not mount either.
+#[test]
+fn root_without_rights_runs_no_fusermount3_that_lies_in_the_way() {
+    if !is_root() || !have("setpriv") || !have("fusermount3") {
+        return;
+    }
+    let Some(vault) = VaultScene::new(&[]) else { return };
+    let scene = &vault.0;
+    scene.create("disk.img", &["--size", "16M"]).code(0);
+    let ran = scene.path("ran");
+    let trap = scene.path("bin/fusermount3");
+    fs::create_dir(scene.path("bin")).unwrap();
+    fs::write(&trap, format!("#!/bin/sh\necho ran >> '{}'\nexit 1\n", ran.display())).unwrap();
+    fs::set_permissions(&trap, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", scene.path("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let bounded = |words: &[&str]| -> Ran {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]).args(words);
+        command.current_dir(scene.path(".")).stdin(Stdio::null()).env_remove("LISTEN_FDS");
+        command.env("XDG_RUNTIME_DIR", scene.path(".")).env("XDG_STATE_HOME", scene.path("state"));
+        command.env("PATH", &path).env("FUSERMOUNT_PATH", &trap).output().unwrap().into()
+    };
+    // The trap works, and the right is gone.
+    if bounded(&["sh", "-c", "fusermount3; ! mount -t tmpfs none mnt"]).code != 0 {
+        return skipped("a right cannot be given up here");
+    }
+    assert_eq!(fs::read_to_string(&ran).unwrap(), "ran\n");
+    fs::remove_file(&ran).unwrap();
+    let lacuna = env!("CARGO_BIN_EXE_lacuna");
+    for open in [&["v", "mnt"][..], &["disk.img", "mnt", "--raw"]] {
+        let said = bounded(&[&[lacuna, "open"], open, &["--key-file", "key"]].concat());
+        assert!(!ran.exists(), "{open:?} ran what lies in the way: {}", said.stderr);
+        assert!(said.code > 0 && said.stderr.contains("fusermount3"), "{open:?}: {}", said.stderr);
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Who writes the pool beside the program, on a real cluster: snapshots that are gone from it, and objects that are removed, cut or
-//! put back. (`hostile.rs` of `sealed-objects` plays all of it, in memory.)
+//! put back. (`hostile_pool` of `games` plays all of it, in memory.)
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};

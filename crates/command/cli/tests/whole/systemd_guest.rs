@@ -101,7 +101,7 @@ fn lay_out(tree: &Path) {
     for helper in ["mount.lacuna", "umount.lacuna"] {
         symlink("../bin/lacuna", tree.join("usr/sbin").join(helper)).unwrap();
     }
-    for dir in DISKS.map(|(disk, _)| disk).into_iter().chain(["other"]) {
+    for dir in DISKS.map(|(disk, _)| disk).into_iter().chain(["other", "chip"]) {
         fs::create_dir_all(tree.join("srv").join(dir)).unwrap();
     }
 }
@@ -118,6 +118,15 @@ fn make(scene: &Scene, name: &str) {
     scene.create(name, &["--size", "64M", "--preallocate"]).code(0);
     scene.lacuna(&["open", name, "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
     scene.lacuna(&["close", "mnt"]).code(0);
+}
+
+/// Makes a disk on a chip in a file that is laid over the guest's root, with a file system.
+fn make_chip(scene: &Scene) {
+    let location = "nand:tree/guest/chip.img";
+    scene.create(location, &["--size", "8M"]).code(0);
+    scene.lacuna(&["open", location, "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
+    scene.lacuna(&["close", "mnt"]).code(0);
+    scene.wait_until_free(location);
 }
 
 /// A guest that runs. It ends with this.
@@ -194,6 +203,7 @@ fn disks_are_there_after_every_boot() {
         disks.push(scene.path(&name));
     }
     lay_out(&scene.path("tree"));
+    make_chip(&scene);
     assert!(script().arg("pack").arg(scene.path("")).arg(scene.path("tree")).status().unwrap().success());
 
     let mut before = "none";

@@ -93,7 +93,8 @@ has() { # NAME
 
 # A log must not tell that there is a deeper level.
 told_nothing() {
-    ! journalctl --no-pager -b -u 'store@*' -u lacuna-sleep.service | grep '/srv/other\|level 1\|hidden\|waited\|KiB' || fail "a log tells too much"
+    # A disk on flash has no levels.
+    ! journalctl --no-pager -b -u 'store@*' -u lacuna-sleep.service | grep -v chip | grep '/srv/other\|level 1\|hidden\|waited\|KiB' || fail "a log tells too much"
 }
 
 end_in_units() {
@@ -113,6 +114,30 @@ end_in_units() {
     has few
     end_store both success
     told_nothing
+}
+
+recoverable() {
+    lacuna info nand:/guest/chip.img --json | tr -d ' \n' | sed -n 's/.*"recoverable":\([0-9]*\).*/\1/p'
+}
+
+# A disk on flash that is in use stays open when the machine goes to sleep. What was deleted on it is gone then.
+purge_before_sleep() {
+    lacuna open nand:/guest/chip.img /srv/chip --key-file /etc/lacuna/key --purge-period 0 || fail "the disk on flash does not open"
+    head -c 256K /dev/urandom >/srv/chip/file
+    sync -f /srv/chip
+    dd if=/dev/urandom of=/srv/chip/file bs=4K count=64 conv=notrunc,fsync 2>/dev/null
+    before_purge=$(recoverable)
+    [ "${before_purge:-0}" -ge 262144 ] || fail "what was overwritten on flash is not recoverable: ${before_purge:-nothing is told}"
+    (cd /srv/chip && exec sleep 1000) &
+    user=$!
+    sleep 1
+    # It fails if it says so of what is in use; it must purge that in any case.
+    systemctl start lacuna-sleep.service || systemctl reset-failed lacuna-sleep.service
+    grep -q ' /srv/chip .* ext4 ' /proc/self/mountinfo || fail "a disk on flash that was in use did not stay open"
+    # Its file system may have written a little since.
+    [ "$(recoverable)" -lt 262144 ] || fail "lacuna-sleep.service left $(recoverable) bytes recoverable on flash"
+    kill "$user"
+    wait "$user"
 }
 
 end_before_sleep() {
@@ -170,6 +195,7 @@ case $boot in
     begin_store both
     has cut.other
     end_store both success
+    purge_before_sleep
     end_before_sleep
     ;;
 esac

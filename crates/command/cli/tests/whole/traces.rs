@@ -1,7 +1,8 @@
 //! What the system is asked to do to the medium is the same whether levels above a depth are absent, idle, read or busy: the real
 //! program under `strace`, with the same work on the levels up to that depth each time.
 //!
-//! `LACUNA_TRACES` sets the sessions that are traced for each format, at depths 0 and 1 in turn (default 12, at depth 0).
+//! `LACUNA_TRACES` sets the sessions that are traced for each format (default 12), twelve for each seed; `LACUNA_SEED` the first seed
+//! (default 0). Even seeds are played at depth 0, odd ones at depth 1. The digest is that of the calls that are compared in order.
 //!
 //! Compared are, of all system calls on the file of the medium that change it or make it durable:
 //! - `deniable`: its writes and discards, with offset and length, in order. Which thread makes a call does not matter.
@@ -24,6 +25,7 @@ use lacuna_deniable::{Geometry, Params as DeniableParams};
 use lacuna_oblivious::{Params, Plan};
 use lacuna_testkit::setting;
 use std::fs::{self, FileTimes, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -85,7 +87,7 @@ const SESSIONS: [Public; 3] = [
 ];
 
 /// One system call on the medium: its name, and the bytes that it concerns.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Call {
     name: String,
     offset: u64,
@@ -280,10 +282,11 @@ fn see(format: &str, hidden: Hidden, round: Round) -> Seen {
     Seen { sessions, file, blocks: meta.blocks() }
 }
 
-/// Compares what was seen with hidden levels to what was seen without, by what `compared` makes of the calls of a session. `due`
-/// are the syncs that its writes cause, beside those of its flushes.
+/// Compares what was seen with hidden levels to what was seen without: of the calls of a session those that are `ordered`, one by one,
+/// and what `compared` makes of all of them. `due` are the syncs that its writes cause, beside those of its flushes.
 fn compare(
     format: &str,
+    ordered: impl Fn(&Call) -> bool,
     compared: impl Fn(&[Call], &[Call]) -> Result<(), String>,
     due: impl Fn(&[Call]) -> u64,
 ) {
@@ -296,14 +299,21 @@ fn compare(
     let presences = [Hidden::Idle, Hidden::Read, Hidden::Busy];
     let in_a_round = (SESSIONS.len() * (1 + presences.len())) as u64;
     let rounds = setting("LACUNA_TRACES", in_a_round).div_ceil(in_a_round);
-    for round in (0..rounds).map(|seed| Round { depth: seed as usize % 2, seed }) {
+    let (first, mut digest) = (setting("LACUNA_SEED", 0), DefaultHasher::new());
+    for round in (first..first + rounds).map(|seed| Round { depth: (seed % 2) as usize, seed }) {
+        // A round that fails stands last.
+        println!("{format}, depth {}: LACUNA_SEED={} plays this round first", round.depth, round.seed);
         let absent = see(format, Hidden::Absent, round);
         assert!(absent.sessions.iter().all(|session| session.calls.len() > 50));
+        let calls = absent.sessions.iter().flat_map(|session| &session.calls);
+        calls.filter(|call| ordered(call)).for_each(|call| call.hash(&mut digest));
         for hidden in presences {
             let present = see(format, hidden, round);
-            let what = format!("{format}, depth {}, seed {}, {hidden:?}", round.depth, round.seed);
+            let what = format!("{format}, depth {}, LACUNA_SEED={}, {hidden:?}", round.depth, round.seed);
             for (number, (without, with)) in absent.sessions.iter().zip(&present.sessions).enumerate() {
-                compared(&without.calls, &with.calls)
+                let calls = without.calls.iter().filter(|call| ordered(call));
+                same("calls", calls, with.calls.iter().filter(|call| ordered(call)))
+                    .and_then(|()| compared(&without.calls, &with.calls))
                     .and_then(|()| no_more_syncs(with, due(&without.calls)))
                     .unwrap_or_else(|e| panic!("{what}, session {number}: {e}"));
             }
@@ -312,7 +322,7 @@ fn compare(
                 .unwrap_or_else(|e| panic!("{what}: {e}"));
         }
     }
-    println!("{format}: {} traces", rounds * in_a_round);
+    println!("{format}: {} traces, seed {first}, digest {:016x}", rounds * in_a_round, digest.finish());
 }
 
 /// Compares calls in order.
@@ -356,10 +366,10 @@ fn deniable() {
     const SPARE: u16 = 200;
     let params = DeniableParams::plan(SIZE, Geometry::DEFAULT, SPARE, 0).unwrap();
     let stripe = params.geometry.blocks() * BLOCK;
-    let writes = |call: &&Call| !call.is_sync();
     compare(
         "deniable",
-        |without, with| same("writes", without.iter().filter(writes), with.iter().filter(writes)),
+        |call| !call.is_sync(),
+        |_, _| Ok(()),
         // Every half gap.
         |calls| calls.iter().filter(|call| call.len == stripe).count() as u64 / (u64::from(params.gap) / 2),
     );
@@ -372,7 +382,8 @@ fn oblivious() {
     const WRITTEN: u64 = 8 * (BLOCK + 64);
     let params = Params::plan(SIZE, Plan { cover_millis: 0, ..Plan::DEFAULT }).unwrap();
     let cells = params.end() - params.cells / 8 * GROUP;
-    let ordered = |call: &&Call| !call.is_sync() && call.offset < cells;
+    // Those to ring and journal.
+    let ordered = |call: &Call| !call.is_sync() && call.offset < cells;
     let in_place = |calls: &[Call]| {
         let mut groups = 0;
         for call in calls.iter().filter(|call| !call.is_sync() && call.offset >= cells) {
@@ -385,14 +396,12 @@ fn oblivious() {
     };
     compare(
         "oblivious",
-        |without, with| {
-            same("ring and journal", without.iter().filter(ordered), with.iter().filter(ordered))?;
-            near("groups", TOLERANCE, in_place(without)?, in_place(with)?)
-        },
+        ordered,
+        |without, with| near("groups", TOLERANCE, in_place(without)?, in_place(with)?),
         |calls| {
             // A batch is a write to the ring and one to each copy of the journal. A part of the ring is synced as it ends, and
             // again if a later batch needs it in place before the next one ends.
-            let batches = calls.iter().filter(ordered).count() as u64 / 3;
+            let batches = calls.iter().filter(|call| ordered(call)).count() as u64 / 3;
             2 * batches / (u64::from(params.ring) / 6)
         },
     );

@@ -1,8 +1,7 @@
 //! Vaults from the command line: made, opened, checked, their passphrases, and what is refused.
 
-use crate::scene::{noise, send, wait_until};
+use crate::scene::noise;
 use crate::vault_scene::VaultScene;
-use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -201,7 +200,19 @@ fn one_copy_of_the_names_is_enough_and_without_both_the_files_are_named() {
     }
     let name = |file: &std::path::Path| file.strip_prefix(&vault).unwrap().display().to_string();
     let (mut named, mut listed) = (0, 0);
-    for (whole, files) in &alike {
+    for (whole, files) in &mut alike {
+        if files.len() > 1 {
+            // A rescue alone reads the third file: a check does not miss it.
+            let is_third = |file: &std::path::PathBuf| {
+                alter(file);
+                let code = scene.keyed(&["vault", "check", "v"]).code;
+                fs::write(file, whole).unwrap();
+                code == 0
+            };
+            assert_eq!(files.len(), 3);
+            files.retain(|file| !is_third(file));
+            assert_eq!(files.len(), 2);
+        }
         let restore = || files.iter().for_each(|file| fs::write(file, whole).unwrap());
         alter(&files[0]);
         let ran = scene.keyed(&["vault", "check", "v"]).code(10);
@@ -278,15 +289,7 @@ fn what_a_killed_server_left_is_cleared_away_by_the_next_opening() {
     scene.write("kept", &kept);
     fs::File::open(scene.0.path("mnt/kept")).unwrap().sync_all().unwrap();
     scene.write("perhaps", b"not synced");
-    let pid = scene.0.lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["pid"].clone();
-    send(Signal::KILL, pid);
-    wait_until("the end of the server", || fs::metadata(scene.0.path("mnt")).is_err());
-    // Its mount dies before the process has let go of its locks.
-    wait_until("a status that tells of the dead server", || {
-        let status = scene.0.lacuna(&["status", "--json"]).code(0).json();
-        let mut servers = status["servers"].as_array().unwrap().iter();
-        servers.any(|server| server["vault"] == true && server["died"] == true)
-    });
+    scene.kill_server();
 
     let opened = scene.open().code(0);
     assert!(opened.stderr.contains("what it left mounted is cleared away"), "{}", opened.stderr);

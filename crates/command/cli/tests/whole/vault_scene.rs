@@ -1,6 +1,6 @@
 //! A vault in a scene, and machines that open it: each has a folder of its own for what it remembers.
 
-use crate::scene::{CHEAP, Ran, Scene, can_mount};
+use crate::scene::{CHEAP, Ran, Scene, Signal, can_mount, send, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -77,6 +77,20 @@ impl VaultScene {
         let said = fs::read_to_string(self.0.path("said")).unwrap();
         assert!(opened.starts_with("opened "), "it said {opened:?} and {said}");
         Foreground(child)
+    }
+
+    /// Ends the server as a power cut would end the program, and waits until it has let go of the vault.
+    pub(crate) fn kill_server(&self) {
+        let pid = self.0.lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["pid"].clone();
+        send(Signal::KILL, pid);
+        // The kernel may still know the attributes of the root.
+        wait_until("the end of the server", || fs::read_dir(self.0.path("mnt")).is_err());
+        // Its mount dies before the process has let go of its locks.
+        wait_until("a status that tells of the dead server", || {
+            let status = self.0.lacuna(&["status", "--json"]).code(0).json();
+            let mut servers = status["servers"].as_array().unwrap().iter();
+            servers.any(|server| server["vault"] == true && server["died"] == true)
+        });
     }
 
     /// What a server in the foreground said so far.

@@ -1,0 +1,213 @@
+//! How a server of NBD ends, or fails to start, is the same whichever levels of its disk are open: its exit code, what it says in a log,
+//! how much of the medium changed, what lies beside it, and what other commands find.
+
+use crate::nbd_client::Client;
+use crate::scene::{Scene, Serving, Signal, noise};
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const BLOCK: usize = 4096;
+const FORMATS: [&str; 2] = ["deniable", "oblivious"];
+/// The key files of level 0 and of level 1.
+const KEYS: [&str; 2] = ["key", "deep"];
+/// Bytes of level 1 that the cover of a closing takes along.
+const FEW: usize = 64 << 10;
+/// Such as it does not, of each format, which the queue of the level holds all the same.
+const MANY: [usize; 2] = [7 << 20, 3 << 20];
+
+/// A disk of two levels, `fresh.img`, whose clock never beats while the test runs.
+fn scene(format: &str) -> Scene {
+    let scene = Scene::new();
+    fs::write(scene.path("deep"), "battery staple").unwrap();
+    fs::write(scene.path("wrong"), "wrong").unwrap();
+    let shape = ["--format", format, "--size", "64M", "--levels", "2", "--key-file", "deep"];
+    scene.create("fresh.img", &[&shape[..], &["--cover", "3600000"]].concat()).code(0);
+    scene
+}
+
+/// Gives each server the same disk.
+fn copy_disk(scene: &Scene) {
+    fs::copy(scene.path("fresh.img"), scene.path("disk.img")).unwrap();
+}
+
+/// What is seen of an ending without a key.
+struct Ending {
+    code: i32,
+    said: String,
+    /// What `status` finds then, and the files beside the disk.
+    left: String,
+    /// Blocks of the medium.
+    changed: usize,
+}
+
+impl Ending {
+    fn of(scene: &Scene, code: i32, said: String) -> Ending {
+        let status = scene.lacuna(&["status", "disk.img"]);
+        let left = format!("{}: {} {:?}", status.code, status.stderr, below(&scene.path(".")));
+        let [before, after] = ["fresh.img", "disk.img"].map(|name| fs::read(scene.path(name)).unwrap());
+        let blocks = before.chunks(BLOCK).zip(after.chunks(BLOCK));
+        Ending { code, said, left, changed: blocks.filter(|(before, after)| before != after).count() }
+    }
+
+    #[track_caller]
+    fn is_like(&self, other: &Ending, what: &str) {
+        self.looks_like(other, what);
+        // Chance decides which cells of an `oblivious` disk are rewritten, some of them more than once.
+        let (one, two) = (self.changed, other.changed);
+        assert!(one.abs_diff(two) <= one / 4, "{what}: {one} blocks changed, and {two}");
+    }
+
+    /// The same, of all but the medium.
+    #[track_caller]
+    fn looks_like(&self, other: &Ending, what: &str) {
+        let seen = |ending: &Ending| (ending.code, ending.said.clone(), ending.left.clone());
+        assert_eq!(seen(self), seen(other), "{what}");
+    }
+}
+
+/// All that lies in a directory and below it.
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(below(&path));
+        }
+        found.push(path);
+    }
+    found.sort();
+    found
+}
+
+/// How a server ends that does not come to serve.
+fn refused(scene: &Scene, key: &str, options: &[&str]) -> Ending {
+    copy_disk(scene);
+    let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key];
+    let ran = scene.lacuna(&[&serve[..], options].concat());
+    assert!(ran.code > 0, "{options:?}");
+    Ending::of(scene, ran.code, ran.stderr)
+}
+
+/// The same for each key: how it ends with that of level 0.
+#[track_caller]
+fn refused_alike(scene: &Scene, options: &[&str]) -> Ending {
+    let [public, hidden] = KEYS.map(|key| refused(scene, key, options));
+    hidden.is_like(&public, &format!("{options:?}"));
+    public
+}
+
+#[test]
+fn a_server_that_cannot_start_ends_alike_whatever_its_key_opens() {
+    for format in FORMATS {
+        let scene = scene(format);
+        fs::create_dir(scene.path("empty")).unwrap();
+        fs::write(scene.path("file"), "no process number").unwrap();
+        for options in [&["--idle-timeout", "90s"][..], &["--write-through"], &["--pid-file", "file"]] {
+            assert_eq!(refused_alike(&scene, options).changed, 0, "{format}, {options:?}");
+        }
+        // What is found when the disk is open: closing it writes cover.
+        for options in [&["--tls-dir", "empty"][..], &["--pid-file", "none/pid"]] {
+            let is_found_then = options[0] != "--tls-dir" || cfg!(feature = "tls");
+            assert_eq!(refused_alike(&scene, options).changed > 0, is_found_then, "{format}, {options:?}");
+        }
+        let _other = UnixListener::bind(scene.path("nbd.sock")).unwrap();
+        let busy = refused_alike(&scene, &[]);
+        assert!(busy.code == 5 && busy.changed > 0, "{format}: {}, {}", busy.code, busy.said);
+    }
+}
+
+#[test]
+fn a_log_does_not_hear_how_many_passphrases_were_given() {
+    for format in FORMATS {
+        let scene = scene(format);
+        let one = refused(&scene, "wrong", &[]);
+        assert!(one.code == 2 && one.changed == 0 && one.said.contains("wrong passphrase"), "{}", one.said);
+        for key in KEYS {
+            refused(&scene, key, &["--key-file", "wrong"]).is_like(&one, key);
+        }
+        let serve =
+            ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "deep", "--key-file", "wrong"];
+        let told = scene.lacuna_on_terminal(&serve).code(2).stderr;
+        assert!(told.contains("of the 2 passphrases given, number 2 opens nothing"), "{told}");
+    }
+}
+
+/// Whether the medium takes writes.
+#[derive(Clone, Copy, PartialEq)]
+enum Medium {
+    Good,
+    Full,
+}
+
+/// Serves the disk, and lets a file hear what is said.
+fn serve(scene: &Scene, key: &str, medium: Medium) -> Serving {
+    copy_disk(scene);
+    let args = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key];
+    let mut command = scene.command(&args);
+    if medium == Medium::Full {
+        // Whichever unit the shell counts in: before everything but the header.
+        let script = "ulimit -f 1024; exec \"$0\" \"$@\"";
+        command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_lacuna")]).args(args).stdin(Stdio::null());
+        command.env("XDG_STATE_HOME", scene.path("state"));
+    }
+    scene.served_by_saying(&mut command, fs::File::create(scene.path("log")).unwrap().into())
+}
+
+fn ended(scene: &Scene, server: Serving) -> Ending {
+    let code = server.wait();
+    Ending::of(scene, code, fs::read_to_string(scene.path("log")).unwrap())
+}
+
+/// How a server with level 0 alone ends while a client is connected.
+fn public_end(scene: &Scene, medium: Medium, signal: Signal) -> Ending {
+    let server = serve(scene, "key", medium);
+    let mut client = Client::connect_to(&server.socket, "0").unwrap();
+    client.read_at(0, BLOCK).unwrap();
+    server.signal(signal);
+    ended(scene, server)
+}
+
+/// How one with level 1 ends while a flush of so many bytes of that waits for cover, and what its client hears of the flush.
+fn hidden_end(scene: &Scene, medium: Medium, signal: Signal, len: usize) -> (Ending, io::Result<()>) {
+    let server = serve(scene, "deep", medium);
+    let mut client = Client::connect_to(&server.socket, "1").unwrap();
+    let writes = (0..len).step_by(FEW);
+    writes.for_each(|at| client.write_at(at as u64, &noise(1 + at as u64, FEW)).unwrap());
+    client.begin_flush().unwrap();
+    // The server has read the flush, for it answers what came after it.
+    client.read_at(0, BLOCK).unwrap();
+    server.signal(signal);
+    let flushed = client.answer();
+    (ended(scene, server), flushed)
+}
+
+#[test]
+fn a_server_that_is_told_to_end_does_not_wait_for_what_hidden_requests_wait_for() {
+    for (format, many) in FORMATS.into_iter().zip(MANY) {
+        let scene = scene(format);
+        for signal in [Signal::TERM, Signal::INT] {
+            let public = public_end(&scene, Medium::Good, signal);
+            assert!(public.code == 0 && public.changed > 0, "{format}: {}, {}", public.code, public.said);
+            let (hidden, flushed) = hidden_end(&scene, Medium::Good, signal, FEW);
+            // The cover of the closing took it along.
+            flushed.unwrap();
+            hidden.is_like(&public, format);
+        }
+        let full = public_end(&scene, Medium::Full, Signal::TERM);
+        assert!(full.code == 20 && full.said.contains("on a terminal only"), "{format}: {}", full.said);
+        let (hidden, flushed) = hidden_end(&scene, Medium::Full, Signal::TERM, FEW);
+        flushed.unwrap_err();
+        hidden.is_like(&full, format);
+        // What the cover does not take along is lost, as if the medium had failed.
+        let (hidden, flushed) = hidden_end(&scene, Medium::Good, Signal::TERM, many);
+        flushed.unwrap_err();
+        hidden.looks_like(&full, format);
+        // The log or journal ends early then, and cells that are in the journal alone are not written in place.
+        let public = public_end(&scene, Medium::Good, Signal::TERM);
+        assert!(hidden.changed > public.changed / 4, "{format}: {}, {}", hidden.changed, public.changed);
+    }
+}

@@ -1,0 +1,102 @@
+//! A vault whose server was killed, and of whose journal a page is lost afterwards.
+
+use crate::scene::noise;
+use crate::vault_scene::VaultScene;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+/// Bytes of a page of the journal.
+const PAGE: usize = 4096;
+/// Files that are written one after the other, each synced by itself.
+const FILES: u64 = 6;
+/// The most pages of a journal file that are lost, one at a time.
+const TRIED: usize = 40;
+
+fn name(number: u64) -> String {
+    format!("file {number}")
+}
+
+fn content(number: u64) -> Vec<u8> {
+    noise(number + 1, 9000)
+}
+
+/// What the loss of single pages led to.
+#[derive(Debug, Default)]
+struct Led {
+    /// Files that did not come out, and were named.
+    named: usize,
+    /// Exit codes with which the vault was refused.
+    codes: BTreeSet<i32>,
+}
+
+impl Led {
+    /// Brings out what there is. What does not come out as it was written is told, with exit code 10.
+    fn rescue(&mut self, scene: &VaultScene, what: &str) {
+        let ran = scene.keyed(&["vault", "rescue", "v", "out", "--json"]);
+        assert!([0, 10].contains(&ran.code), "{what}: {} {}", ran.code, ran.stderr);
+        let said = ran.json();
+        let missing = said["missing"].as_array().unwrap();
+        let missing: BTreeSet<&str> = missing.iter().map(|one| one["path"].as_str().unwrap()).collect();
+        let out = scene.0.path("out");
+        let is_whole =
+            |number: &u64| fs::read(out.join(name(*number))).is_ok_and(|bytes| bytes == content(*number));
+        let lost: Vec<u64> = (0..FILES).filter(|number| !is_whole(number)).collect();
+        let is_told = ran.code == 10 && !missing.is_empty() && said["lost"].as_u64() > Some(0);
+        assert!(lost.is_empty() || is_told, "{what}: {lost:?} did not come out: {said}");
+        self.named += lost.iter().filter(|number| missing.contains(&*format!("/{}", name(**number)))).count();
+        fs::remove_dir_all(out).unwrap();
+    }
+
+    /// Whether the vault opens. Where it does not, an opening for writing says the same, and leaves it as it is.
+    fn check(&mut self, scene: &VaultScene, what: &str) {
+        let ran = scene.keyed(&["vault", "check", "v"]);
+        let words = &ran.stderr;
+        let is_refused = match ran.code {
+            0 => false,
+            10 => words.contains("the journal of the vault is damaged"),
+            11 => {
+                assert!(words.contains("older"), "{what}: {words}");
+                true
+            }
+            code => panic!("{what}: {code} {words}"),
+        };
+        if is_refused && self.codes.insert(ran.code) {
+            scene.open().code(ran.code);
+        }
+    }
+}
+
+/// Everything up to the lost page comes out, and what follows it is named. As long as the journal shows that it had more, `open` tells of
+/// damage (exit code 10); without the newest record itself nothing tells the vault from an older one that was put back (11).
+#[test]
+fn what_a_lost_page_of_the_journal_takes_is_named() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    scene.open().code(0);
+    for number in 0..FILES {
+        scene.write(&name(number), &content(number));
+        fs::File::open(scene.0.path("mnt").join(name(number))).unwrap().sync_all().unwrap();
+    }
+    scene.kill_server();
+    let mut led = Led::default();
+    for journal in ["journal.0", "journal.1"] {
+        let path = scene.0.path("v").join(journal);
+        let whole = fs::read(&path).unwrap();
+        let held = |page: &usize| whole[page * PAGE..][..PAGE].iter().any(|byte| *byte != 0);
+        let pages: Vec<usize> = (0..whole.len() / PAGE).filter(held).collect();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        for page in pages.iter().step_by(pages.len().div_ceil(TRIED).max(1)) {
+            let (at, what) = (page * PAGE, format!("page {page} of {journal}"));
+            file.write_all_at(&[0; PAGE], at as u64).unwrap();
+            led.rescue(&scene, &what);
+            led.check(&scene, &what);
+            file.write_all_at(&whole[at..][..PAGE], at as u64).unwrap();
+        }
+    }
+    assert!(led.named > 0 && led.codes.contains(&10), "{led:?}");
+    // Nothing of all that has changed the vault.
+    scene.open().code(0);
+    assert!((0..FILES).all(|number| scene.read(&name(number)).unwrap() == content(number)));
+    scene.close().code(0);
+    scene.keyed(&["vault", "check", "v"]).code(0);
+}
