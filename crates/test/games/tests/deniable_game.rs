@@ -12,7 +12,7 @@
 //! With the threads of the disk running, the levels above are driven by a thread of their own, on a medium that takes its
 //! time. The cover beats when the workload says so: what time it is belongs to the adversary's knowledge.
 //!
-//! `LACUNA_GAMES` sets the rounds at each depth (default 20).
+//! `LACUNA_GAMES` sets the rounds at each depth (default 20), `LACUNA_SEED` the first seed (default 1).
 
 #[path = "../../../formats/deniable/tests/fixture/mod.rs"]
 mod fixture;
@@ -20,10 +20,10 @@ mod fixture;
 use fixture::{create_with, open_with, options, params_of};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, Geometry, LevelDisk, Levels, OpenOptions, Params};
-use lacuna_games::games;
+use lacuna_games::{Seed, games, seeds};
 use lacuna_levels::Pace;
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng, Slow};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Record, Recorder, Rng, Slow, setting};
 use lacuna_testkit::StopAtEnd;
 use lacuna_testkit::levels::{Above, seeded};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -243,11 +243,12 @@ fn chi_square<'a>(bytes: impl Iterator<Item = &'a u8>) -> f64 {
 
 #[test]
 fn at_no_depth_do_traces_tell_of_the_levels_above() {
-    let params = params();
+    let (params, seeds) = (params(), seeds(1, 20));
     for depth in 0..3 {
         let mut rest: [Vec<u8>; 3] = Default::default();
         let (mut endings, mut digest) = ([0u64; 2], DefaultHasher::new());
-        for seed in 1..=games(20) {
+        for seed in seeds.clone() {
+            let _seed = Seed(seed);
             let game = Game { depth, threads: false, seed: seed * 1000 };
             let idle = play_both(game, Above::Idle);
             let busy = play_both(game, Above::Busy);
@@ -259,14 +260,15 @@ fn at_no_depth_do_traces_tell_of_the_levels_above() {
                 }
                 run.trace.iter().for_each(|record| split(&params, depth, record).0.hash(&mut digest));
             }
-            if seed <= 8 {
+            if seed < seeds.start + 8 {
                 for (rest, run) in rest.iter_mut().zip([&idle[0], &idle[1], &busy[1]]) {
                     run.trace.iter().for_each(|record| rest.extend(split(&params, depth, record).1));
                 }
             }
         }
         println!(
-            "depth {depth}: {} endings, {} of them with a loss; digest {:016x}",
+            "depth {depth}, seed {}: {} endings, {} of them with a loss; digest {:016x}",
+            seeds.start,
             endings[0] + endings[1],
             endings[1],
             digest.finish()
@@ -288,8 +290,10 @@ fn at_no_depth_do_traces_tell_of_the_levels_above() {
 
 #[test]
 fn full_levels_above_leave_the_same_trace() {
+    let seed = setting("LACUNA_SEED", 7);
+    let _seed = Seed(seed);
     for depth in 0..3 {
-        let game = Game { depth, threads: false, seed: 7 };
+        let game = Game { depth, threads: false, seed };
         let [absent, full] = play_both(game, Above::Full);
         assert_eq!(difference(depth, &absent.trace, &full.trace), None, "depth {depth}");
     }
@@ -299,7 +303,8 @@ fn full_levels_above_leave_the_same_trace() {
 #[test]
 fn at_no_depth_do_threads_tell_of_the_levels_above() {
     for depth in 0..3 {
-        for seed in 1..=games(20) / 4 {
+        for seed in seeds(1, 20).take(games(20) as usize / 4) {
+            let _seed = Seed(seed);
             let game = Game { depth, threads: true, seed: seed * 1000 };
             for above in [Above::Idle, Above::Busy, Above::Full] {
                 let [absent, run] = play_both(game, above).map(|played| changes(played.trace));

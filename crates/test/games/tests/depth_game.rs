@@ -5,7 +5,7 @@
 //! compared; with threads, on a medium that hesitates, all that the keys open, batch by batch, for the order of writes in place depends
 //! on speed.
 //!
-//! `LACUNA_GAMES` sets the games of each kind (default 4).
+//! `LACUNA_GAMES` sets the games of each kind (default 4), `LACUNA_SEED` the first seed (default 1). With threads there is no digest.
 
 #[path = "../../../formats/oblivious/tests/fixture/mod.rs"]
 mod fixture;
@@ -14,13 +14,14 @@ mod view;
 
 use fixture::{UUID, counter, create, masters, open_with, options};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
-use lacuna_games::games;
+use lacuna_games::{Seed, seeds};
 use lacuna_levels::Pace;
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
 use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder, Rng, Slow};
 use lacuna_testkit::StopAtEnd;
 use lacuna_testkit::levels::Above;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use view::{Bytes, Observer, Seen, Shown};
@@ -239,11 +240,15 @@ fn difference(one: &[&Seen], other: &[&Seen]) -> Option<String> {
 }
 
 fn play(hiding: Hiding, threads: bool) {
-    let params = params(hiding);
+    let (params, seeds) = (params(hiding), seeds(1, 4));
     for depth in 0..3 {
         let (mut rest, mut endings) = (Bytes::default(), [0u64; 2]);
-        for seed in (1..=games(4)).map(|seed| seed * 1000) {
-            let of = |above, failing| Game::new(&params, depth, above, threads, seed).play(seed, failing);
+        let mut digest = DefaultHasher::new();
+        for seed in seeds.clone() {
+            let _seed = Seed(seed);
+            let of = |above, failing| {
+                Game::new(&params, depth, above, threads, seed * 1000).play(seed * 1000, failing)
+            };
             for above in [Above::Idle, Above::Busy, Above::Full] {
                 // A full level is written before level 0 is: on a plausible disk that is something else.
                 if hiding == Hiding::Plausible && above == Above::Full {
@@ -256,10 +261,17 @@ fn play(hiding: Hiding, threads: bool) {
                 let found = difference(&absent.trace(), &game.trace());
                 assert_eq!(found, None, "depth {depth}, seed {seed}, {above:?}");
                 rest.add(&game.observer.rest);
+                game.trace().iter().for_each(|seen| seen.outside().hash(&mut digest));
             }
         }
         rest.assert_uniform("what the keys do not open");
-        println!("depth {depth}: {} endings, {} of them with a loss", endings[0] + endings[1], endings[1]);
+        let digest = if threads { "none".to_owned() } else { format!("{:016x}", digest.finish()) };
+        println!(
+            "{hiding:?}, depth {depth}, seed {}: {} endings, {} of them with a loss, digest {digest}",
+            seeds.start,
+            endings[0] + endings[1],
+            endings[1]
+        );
         // Where every operation counts, batches come often enough.
         let lossless = hiding == Hiding::Plausible;
         assert!(endings[0] > 0 && (lossless || endings[1] > 0), "depth {depth}: {endings:?}");

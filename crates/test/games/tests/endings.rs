@@ -1,15 +1,19 @@
-//! How a session ends in which a hidden level lost something: as one whose medium fails at that moment.
+//! How a session ends in which a hidden level lost something: as one whose medium fails at that moment. And what a closing asks of the
+//! medium, and how long that takes: the same whatever levels exist. The time is that of a model: what the disk does beside its medium has
+//! no part in it.
 
 #[path = "../../../formats/deniable/tests/fixture/mod.rs"]
 mod deniable;
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
-use lacuna_levels::{LevelFormat, Levels, level_disks};
+use lacuna_levels::{LevelFormat, Levels, Pace, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Params, Plan};
-use lacuna_sim::{OpKind, Recorder};
+use lacuna_sim::{LatencyMedium, LatencyModel, OpKind, Recorder};
 use lacuna_testkit::levels::{create, open};
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A session with a block on level 1, whose user closes that level before any cover comes or after it: the writes of the end, and whether
 /// that failed.
@@ -52,4 +56,83 @@ fn an_ending_of_deniable_says_no_more_than_a_failed_medium() {
 fn an_ending_of_oblivious_says_no_more_than_a_failed_medium() {
     let params = Params::plan(32 << 20, Plan::DEFAULT).unwrap();
     a_level_that_ended_badly_leaves_no_word_that_the_disk_was_closed(&params);
+}
+
+/// What level 1 is in a session.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Deeper {
+    Absent,
+    /// It is there, and the disk is opened with the key of level 0 alone.
+    Unopened,
+    /// It is open, and everything of it is durable.
+    Idle,
+    /// The same, and some blocks of it wait for cover.
+    Pending,
+}
+
+/// What a closing asks of the medium.
+struct Closing {
+    /// The kind of each operation, its length, and the number of its call.
+    asked: Vec<(OpKind, u64, u64)>,
+    /// How long that takes a solid-state disk.
+    time: Duration,
+}
+
+/// The closing of a session of the same public work, with so many beats after its cover.
+fn closing<F: LevelFormat>(params: &F, deeper: Deeper, pace: Pace, beats: u64) -> Closing {
+    let memory = Arc::new(MemoryMedium::new(params.end()));
+    let timed = Arc::new(LatencyMedium::new(memory, LatencyModel::ssd(), Arc::default()));
+    let recorder = Arc::new(Recorder::new(Arc::clone(&timed)));
+    let medium: Arc<dyn Medium> = recorder.clone();
+    create(&medium, params, if deeper == Deeper::Absent { 1 } else { 2 }, 1).unwrap();
+    let opened = if matches!(deeper, Deeper::Absent | Deeper::Unopened) { 1 } else { 2 };
+    let disk = open(&medium, params, opened, 1).unwrap();
+    let levels = level_disks(&disk);
+    let put = |blocks: Range<u64>| {
+        for level in &levels[1..] {
+            blocks.clone().for_each(|block| level.write(BlockAddr(block), &[7; BLOCK_SIZE]).unwrap());
+        }
+    };
+    put(0..3);
+    // Round the log of `deniable`, so that its stripes carry blocks on.
+    let public = &levels[0];
+    (0..600).for_each(|n| public.write(BlockAddr(n % public.blocks()), &[5; BLOCK_SIZE]).unwrap());
+    public.flush().unwrap();
+    if deeper == Deeper::Pending {
+        put(8..10);
+    }
+    recorder.take();
+    let begun = timed.elapsed();
+    disk.cover_closing(pace).unwrap();
+    (0..beats).for_each(|_| disk.refresh().unwrap());
+    levels.iter().rev().for_each(|level| level.close().unwrap());
+    let time = timed.elapsed().saturating_sub(begun);
+    let records = recorder.take();
+    let first = records[0].call;
+    let asked = records.iter().map(|record| (record.kind, record.len, record.call - first)).collect();
+    Closing { asked, time }
+}
+
+fn a_closing_takes_the_same_time_whatever_levels_there_are<F: LevelFormat>(params: &F) {
+    for pace in [Pace::AtOnce, Pace::Even] {
+        let absent = closing(params, Deeper::Absent, pace, 0);
+        for deeper in [Deeper::Unopened, Deeper::Idle, Deeper::Pending] {
+            let other = closing(params, deeper, pace, 0);
+            assert_eq!(other.time, absent.time, "{deeper:?}, {pace:?}");
+            assert!(other.asked == absent.asked, "{deeper:?}, {pace:?}: other calls");
+        }
+    }
+    let [none, one] = [0, 1].map(|beats| closing(params, Deeper::Absent, Pace::AtOnce, beats));
+    assert!(none.time < one.time && none.asked != one.asked, "one stripe or batch more would show");
+}
+
+#[test]
+fn a_closing_of_deniable_takes_the_same_time_whatever_levels_there_are() {
+    a_closing_takes_the_same_time_whatever_levels_there_are(&deniable::params());
+}
+
+#[test]
+fn a_closing_of_oblivious_takes_the_same_time_whatever_levels_there_are() {
+    let params = Params::plan(32 << 20, Plan::DEFAULT).unwrap();
+    a_closing_takes_the_same_time_whatever_levels_there_are(&params);
 }

@@ -1,8 +1,10 @@
-//! An object store that answers two queries of one object differently, with any version that it ever had, with another object, or
-//! with a mixture. What holds with each cipher and layout:
+//! An object store that answers two queries of one object differently, with any version that it ever had, with another object, with
+//! a mixture, or with what was made of it; that lists objects which are gone and leaves out some that are there; that answers for a
+//! snapshot with other times; and that rolls objects back to those. What holds with each cipher and layout:
 //!
-//! - `gcm`: a block reads as a version of its own, whole, zeros among them, or fails. In the layout `adaptive`, whose seals bind what
-//!   the object holds, it reads as its latest version or fails as long as the book is honest.
+//! - `gcm`: a block reads as a version of its own, whole, zeros among them, or fails; at a snapshot, as one from before it was made. In
+//!   the layout `adaptive`, whose seals bind what the object holds, it reads as its latest version or fails as long as the book is
+//!   honest: now, at a snapshot, and after a rollback, as the latest of that time.
 //! - The others: the same as the first, or as noise, since nothing authenticates a block; never as another block's content.
 //!
 //! `LACUNA_LIES` sets the openings for all ciphers and layouts together (default 400), `LACUNA_SEED` the first seed.
@@ -26,6 +28,16 @@ const SESSIONS: u64 = 4;
 const OF_ONE_DISK: u64 = 20;
 /// Of a thousand queries, how many are answered with lies, in turn.
 const OFTEN: [u64; 4] = [20, 100, 300, 600];
+/// The snapshot that is made in the midst of these sessions.
+const SNAPSHOT: &str = "then";
+
+/// What is looked at while the store lies.
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    Now,
+    Snapshot,
+    RolledBack,
+}
 
 /// A disk whose stores keep their past.
 struct Kept {
@@ -45,9 +57,36 @@ impl Kept {
     }
 
     fn open(&self, read_only: bool, seed: u64) -> Result<ObjectDisk> {
+        self.open_with(ObjectOptions { read_only, ..options(seed) })
+    }
+
+    fn open_with(&self, options: ObjectOptions) -> Result<ObjectDisk> {
         let stores = Stores { data: Arc::new(self.data.clone()), book: Arc::new(self.book.clone()) };
-        let options = ObjectOptions { read_only, ..options(seed) };
         ObjectDisk::open(stores, &self.params, &fixture::master(), &fixture::UUID, options)
+    }
+
+    /// Lies from now on, now and then in the book as well.
+    fn lie(&self, of_a_thousand: u64, book_lies: bool, rng: &mut Rng) {
+        let forges = rng.chance(1, 2);
+        let lies = |rng: &mut Rng| Some(Lies { of_a_thousand, rng: Rng::new(rng.next_u64()), forges });
+        self.data.lie(lies(rng));
+        self.book.lie(lies(rng).filter(|_| book_lies));
+    }
+
+    fn be_honest(&self) {
+        self.data.lie(None);
+        self.book.lie(None);
+    }
+
+    /// What a block may read as whatever lies are told.
+    fn own(&self) -> Promise {
+        if self.params.cipher.authenticates() { Promise::Own } else { Promise::OwnOrNoise }
+    }
+
+    /// What holds of blocks that were read while these stores lied.
+    fn promise(&self, book_lies: bool) -> Promise {
+        let binds = self.params.cipher.authenticates() && self.params.layout == ObjectLayout::Adaptive;
+        if binds && !book_lies { Promise::Latest { but_discarded: false } } else { self.own() }
     }
 }
 
@@ -76,62 +115,102 @@ fn work(
     disk.flush()
 }
 
-fn play(params: ObjectParams, shown: &mut Openings) {
-    let seed = shown.begin_disk();
-    let mut rng = Rng::new(seed);
+/// A disk that was used, closed, and what it holds: now, and when its snapshot was made.
+fn live(params: ObjectParams, rng: &mut Rng) -> (Kept, Model, Model) {
     let kept = Kept::of(params);
-    let (mut model, mut next_stamp) = (Model::new("the disk", BLOCKS), 0);
-    for _ in 0..SESSIONS {
+    let mut model = Model::new("the disk", BLOCKS);
+    let (mut next_stamp, mut then) = (0, model.clone());
+    for session in 0..SESSIONS {
         let disk = kept.open(false, rng.next_u64()).unwrap();
         let operations = 15 + rng.below(15);
-        work(&disk, &mut model, &mut rng, &mut next_stamp, operations).unwrap();
+        work(&disk, &mut model, rng, &mut next_stamp, operations).unwrap();
+        if session == SESSIONS / 2 {
+            disk.create_snapshot(SNAPSHOT).unwrap();
+            then = model.clone();
+        }
         disk.close().unwrap();
     }
+    (kept, model, then)
+}
+
+/// `looked` counts for each look the openings that showed something.
+fn play(params: ObjectParams, shown: &mut Openings, looked: &mut [u64; 3]) {
+    let seed = shown.begin_disk();
+    let mut rng = Rng::new(seed);
+    let (kept, now, then) = live(params, &mut rng);
     for opening in 0..OF_ONE_DISK.min(shown.left()) {
-        let book_lies = rng.chance(1, 2);
-        let binds = params.cipher.authenticates() && params.layout == ObjectLayout::Adaptive;
-        let own = if params.cipher.authenticates() { Promise::Own } else { Promise::OwnOrNoise };
-        let promise = if binds && !book_lies { Promise::Latest { but_discarded: false } } else { own };
-        let context = format!("seed {seed}, the book lies: {book_lies}");
-        let fork = kept.fork();
-        let of_a_thousand = OFTEN[(opening % 4) as usize];
-        let lies = |rng: &mut Rng| Some(Lies { of_a_thousand, rng: Rng::new(rng.next_u64()) });
-        fork.data.lie(lies(&mut rng));
-        fork.book.lie(lies(&mut rng).filter(|_| book_lies));
-        let writes = rng.chance(1, 3);
-        let mut model = model.clone();
+        let (book_lies, fork) = (rng.chance(1, 2), kept.fork());
+        fork.lie(OFTEN[(opening % 4) as usize], book_lies, &mut rng);
+        let (look, promise) =
+            (*rng.pick(&[Look::Now, Look::Now, Look::Snapshot, Look::RolledBack]), fork.promise(book_lies));
+        let context = format!("seed {seed}, {look:?}, the book lies: {book_lies}");
         shown.note_opening();
-        match fork.open(!writes, rng.next_u64()) {
-            Err(e) => shown.note_refused(&e),
-            Ok(disk) => {
-                shown.compare(&disk, &model, promise, &mut rng, &context);
-                if writes {
-                    let mut stamp = 1 << 40;
-                    let _refused = work(&disk, &mut model, &mut rng, &mut stamp, 6);
-                    let _refused = rng.chance(1, 2).then(|| disk.close());
+        let mut writes = rng.chance(1, 3);
+        let mut versions = now.clone();
+        match look {
+            Look::Now => match fork.open(!writes, rng.next_u64()) {
+                Err(e) => shown.note_refused(&e),
+                Ok(disk) => {
+                    looked[look as usize] += 1;
+                    shown.compare(&disk, &now, promise, &mut rng, &context);
+                    if writes {
+                        let mut stamp = 1 << 40;
+                        let _refused = work(&disk, &mut versions, &mut rng, &mut stamp, 6);
+                        let _refused = rng.chance(1, 2).then(|| disk.close());
+                    }
+                }
+            },
+            Look::Snapshot => {
+                writes = false;
+                // What is not authenticated may be of a later time.
+                let held = if promise == Promise::OwnOrNoise { &now } else { &then };
+                let options = options(rng.next_u64());
+                match fork.open_with(ObjectOptions { snapshot: Some(SNAPSHOT.into()), ..options }) {
+                    Err(e) => shown.note_refused(&e),
+                    Ok(disk) => {
+                        looked[look as usize] += 1;
+                        shown.compare(&disk, held, promise, &mut rng, &context);
+                    }
+                }
+            }
+            Look::RolledBack => {
+                writes = true;
+                let opened = fork.open(false, rng.next_u64());
+                // Where seals bind nothing, a later version may be told in the place of the one that was rolled back to.
+                let held = if promise == fork.own() { &now } else { &then };
+                match opened.and_then(|disk| disk.rollback(SNAPSHOT).map(|()| disk)) {
+                    Err(e) => shown.note_refused(&e),
+                    Ok(disk) => {
+                        looked[look as usize] += 1;
+                        shown.compare(&disk, held, promise, &mut rng, &context);
+                    }
                 }
             }
         }
         if writes {
-            fork.data.lie(None);
-            fork.book.lie(None);
+            fork.be_honest();
             match fork.open(true, rng.next_u64()) {
                 Err(e) => shown.note_refused(&e),
-                Ok(disk) => shown.compare(&disk, &model, own, &mut rng, &format!("{context}, afterwards")),
+                Ok(disk) => {
+                    let context = format!("{context}, afterwards");
+                    shown.compare(&disk, &versions, fork.own(), &mut rng, &context);
+                }
             }
         }
     }
 }
 
 fn nothing_is_wrong(is_meant: impl Fn(Cipher) -> bool) {
+    let mut looked = [0; 3];
     for (cipher, layout) in all_kinds().into_iter().filter(|(cipher, _)| is_meant(*cipher)) {
         let params = ObjectParams::plan(cipher, layout, BLOCKS).unwrap();
         let mut shown = Openings::new(400, all_kinds().len());
         while shown.left() > 0 {
-            play(params, &mut shown);
+            play(params, &mut shown, &mut looked);
         }
         shown.nothing_is_wrong(&format!("objects {} {}", cipher.name(), layout.name()));
     }
+    assert!(looked.iter().all(|count| *count > 0), "some looks showed nothing: {looked:?}");
 }
 
 #[test]

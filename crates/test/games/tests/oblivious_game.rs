@@ -5,7 +5,7 @@
 //!   position, length and order; all contents are random to the eye, and so are the cells.
 //! - `depth_game.rs` plays it with deeper levels.
 //!
-//! `LACUNA_GAMES` sets the games of each kind (default 10).
+//! `LACUNA_GAMES` sets the games of each kind (default 10), `LACUNA_SEED` the first seed (default 1).
 
 #[path = "../../../formats/oblivious/tests/fixture/mod.rs"]
 mod fixture;
@@ -15,11 +15,12 @@ mod view;
 use fixture::regions::{GROUP, GROUP_LEN};
 use fixture::{UUID, counter, create, masters, open_with, options};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
-use lacuna_games::games;
+use lacuna_games::{Seed, seeds};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Levels, Oblivious, Params, Plan};
 use lacuna_sim::{OpKind, Recorder, Rng};
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use view::{Bytes, Observer, Seen, Shown, chi_square};
 
@@ -134,10 +135,12 @@ fn whatever_is_written_the_trace_is_the_same() {
     let params = params(Hiding::Opportunistic);
     let mut groups = vec![0; params.cells as usize / GROUP];
     let mut bytes = WRITES.map(|_| Bytes::default());
-    for seed in (1..=games(10)).map(|seed| seed * 1000) {
+    let (seeds, mut digest) = (seeds(1, 10), DefaultHasher::new());
+    for seed in seeds.clone() {
+        let _seed = Seed(seed);
         let mut first = Vec::new();
         for (traffic, bytes) in WRITES.into_iter().zip(&mut bytes) {
-            let observer = play_one(&params, seed, traffic);
+            let observer = play_one(&params, seed * 1000, traffic);
             bytes.add(&observer.all);
             let trace = outside(&observer.trace);
             if first.is_empty() {
@@ -150,7 +153,9 @@ fn whatever_is_written_the_trace_is_the_same() {
                 assert!(first == trace, "seed {seed}, {traffic:?}");
             }
         }
+        first.hash(&mut digest);
     }
+    println!("writes, seed {}: digest {:016x}", seeds.start, digest.finish());
     WRITES.iter().zip(&bytes).for_each(|(traffic, bytes)| bytes.assert_uniform(&format!("{traffic:?}")));
     // Those of level 0, of which each is as likely.
     let region = &groups[..params.cells as usize / 5 * 3 / GROUP];
@@ -184,10 +189,15 @@ fn a_disk_that_leaves_blocks_alone_that_stay_is_caught() {
 #[test]
 fn on_a_plausible_disk_a_read_is_as_good_as_a_write() {
     let params = params(Hiding::Plausible);
-    for seed in (1..=games(10)).map(|seed| seed * 1000) {
-        let traces = [Traffic::Random, Traffic::Reads].map(|t| outside(&play_one(&params, seed, t).trace));
+    let (seeds, mut digest) = (seeds(1, 10), DefaultHasher::new());
+    for seed in seeds.clone() {
+        let _seed = Seed(seed);
+        let traces =
+            [Traffic::Random, Traffic::Reads].map(|t| outside(&play_one(&params, seed * 1000, t).trace));
         assert!(traces[0] == traces[1], "seed {seed}");
+        traces[0].hash(&mut digest);
     }
+    println!("reads, seed {}: digest {:016x}", seeds.start, digest.finish());
     // And on the other it is nothing.
     let params = self::params(Hiding::Opportunistic);
     let records = |traffic| {

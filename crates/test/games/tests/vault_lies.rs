@@ -1,23 +1,31 @@
-//! A directory that answers two reads of one place differently, with any version that the place ever had or with the content of
-//! another: every opening shows the latest content of every name, or an error; and nothing is missing without an error.
+//! A directory that answers two reads of one place differently, with any version that the place ever had, with the content of
+//! another, or with what was made of both; and two looks at one name as well. Whatever the scheme, every opening shows the latest
+//! content of every name in every directory, or an error; and nothing is missing without an error.
+//!
+//! Half of the vaults have a few files whose changes are alike, so that one record is as long as another; the other half are trees of
+//! directories, links and attributes, made by the operations of the vault's own tests.
+//!
+//! `LACUNA_LIES` sets the openings (default 2000), `LACUNA_SEED` the first seed.
 
 #[path = "../../../formats/vault/tests/world/mod.rs"]
 mod world;
 
 use lacuna_games::fold;
-use lacuna_integrity::Choice;
+use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::{Lies, Rng, setting};
 use lacuna_vault::store::{Anchor, MemoryAnchor};
-use lacuna_vault::{FsError, NewNode, ROOT, Vault};
-use std::collections::BTreeMap;
+use lacuna_vault::{Attr, FileKind, FsError, FsResult, INTEGRITY_XATTR, NewNode, ROOT, Vault};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use world::World;
+use world::model::{Model, Node};
+use world::ops;
 
 /// Openings of one vault.
 const OPENINGS: u64 = 40;
-
-/// What every name holds.
-type Truth = BTreeMap<Vec<u8>, Vec<u8>>;
+/// How the files of a vault are protected, in turn.
+const CHOICES: [Choice; 4] =
+    [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
 
 /// What openings showed.
 #[derive(Default)]
@@ -37,17 +45,19 @@ impl Shown {
     }
 }
 
+/// How a vault lives before it is told lies of: what it holds then.
+type Live = fn(&mut World, Choice, &mut Rng) -> (Vault, Model);
+
 /// Writes, removes and reopens, and makes each change durable: records of like changes have like lengths.
-fn live(world: &mut World, rng: &mut Rng) -> (Vault, Truth) {
-    let mut vault = world.create(Choice::Auto);
-    let mut truth = Truth::new();
+fn live_alike(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model) {
+    let (mut vault, mut model) = (world.create(choice), Model::default());
     for step in 0..10 + rng.below(20) {
         let name = vec![b'a' + rng.below(5) as u8];
-        let known = vault.lookup(ROOT, &name).ok().map(|attr| attr.ino);
+        let known = model.lookup(ROOT, &name).ok();
         match (rng.below(10), known) {
             (0, Some(_)) => {
                 vault.unlink(ROOT, &name).unwrap();
-                truth.remove(&name);
+                model.unlink(ROOT, &name).unwrap();
             }
             (1, _) => {
                 vault.close().unwrap();
@@ -55,73 +65,201 @@ fn live(world: &mut World, rng: &mut Rng) -> (Vault, Truth) {
                 vault = world.open().unwrap();
             }
             _ => {
-                let made = || vault.make(ROOT, &name, NewNode::File, 0o644, 0, 0).unwrap().ino;
-                let ino = known.unwrap_or_else(made);
+                let ino = known.unwrap_or_else(|| {
+                    let made = vault.make(ROOT, &name, NewNode::File, 0o644, 0, 0).unwrap();
+                    model.make(made.ino, ROOT, &name, Node::new(FileKind::File, 0o644, ROOT));
+                    made.ino
+                });
                 let text = format!("{}-{step:03} ", char::from(name[0]));
                 let bytes = text.into_bytes().repeat(512 * (1 + rng.below(3) as usize));
                 vault.write(ino, 0, &bytes).unwrap();
-                let holds = truth.entry(name).or_default();
-                holds.resize(holds.len().max(bytes.len()), 0);
-                holds[..bytes.len()].copy_from_slice(&bytes);
+                model.write(ino, 0, &bytes).unwrap();
             }
         }
         vault.sync().unwrap();
     }
-    (vault, truth)
+    (vault, model)
 }
 
-/// Compares what a vault shows with the truth.
-fn compare(vault: &Vault, truth: &Truth, shown: &mut Shown, context: &str) {
-    for name in b'a'..=b'e' {
-        let name = vec![name];
-        let mut wrong = |what: String| shown.wrong.push(format!("{context}: {} {what}", char::from(name[0])));
-        match (vault.lookup(ROOT, &name), truth.get(&name)) {
-            (Err(FsError::Errno(libc::ENOENT)), None) => shown.good += 1,
-            (Err(FsError::Errno(libc::ENOENT)), Some(_)) => wrong("is missing".into()),
-            (Err(_), _) => shown.errors += 1,
-            (Ok(_), None) => wrong("is back".into()),
-            (Ok(attr), Some(holds)) => {
-                let mut bytes = vec![0; holds.len() + 10];
-                let read = vault.read(attr.ino, 0, &mut bytes);
-                match read {
-                    _ if attr.size != holds.len() as u64 => wrong(format!("has {} bytes", attr.size)),
-                    Ok(read) if bytes[..read] == holds[..] => shown.good += 1,
-                    // A read may end before a block that does not verify.
-                    Ok(read) if holds.starts_with(&bytes[..read]) => shown.errors += 1,
-                    Err(_) => shown.errors += 1,
-                    Ok(_) => wrong(format!("reads {:?}", String::from_utf8_lossy(&bytes[..6]))),
+/// Does whatever can be done in directories, and reopens.
+fn live_in_a_tree(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model) {
+    let (mut vault, mut model) = (world.create(choice), Model::default());
+    for _ in 0..3 + rng.below(4) {
+        ops::work(&vault, &mut model, rng, 25);
+        vault.sync().unwrap();
+        if rng.chance(1, 2) {
+            vault.close().unwrap();
+            drop(vault);
+            vault = world.open().unwrap();
+            model = model.reopened();
+        }
+    }
+    (vault, model.reopened())
+}
+
+/// Compares what a vault shows with what it must show.
+struct Comparison<'a> {
+    vault: &'a Vault,
+    model: &'a Model,
+    shown: &'a mut Shown,
+    context: &'a str,
+    /// Names that directories have, or had.
+    names: BTreeSet<Vec<u8>>,
+}
+
+fn compare(vault: &Vault, model: &Model, shown: &mut Shown, context: &str) {
+    let there = model.nodes.values().flat_map(|node| node.entries.keys().cloned());
+    let names = there.chain((b'a'..=b'g').map(|name| vec![name])).collect();
+    Comparison { vault, model, shown, context, names }.node(ROOT, "");
+}
+
+impl Comparison<'_> {
+    /// An answer that does not fail, if there is one. That something does not verify is always right; that something is not there, or
+    /// cannot be done, is not.
+    fn answer<T>(&mut self, path: &str, answer: FsResult<T>) -> Option<T> {
+        match answer {
+            Ok(answer) => return Some(answer),
+            Err(FsError::Storage(_)) => self.shown.errors += 1,
+            Err(FsError::Errno(errno)) => self.is(path, false, || format!("gives the error number {errno}")),
+        }
+        None
+    }
+
+    /// Counts something that is right, or notes what is wrong.
+    fn is(&mut self, path: &str, right: bool, what: impl FnOnce() -> String) {
+        if right {
+            self.shown.good += 1;
+        } else {
+            self.shown.wrong.push(format!("{}: {path}/ {}", self.context, what()));
+        }
+    }
+
+    /// A node that was found, and all below it.
+    fn node(&mut self, ino: u64, path: &str) {
+        let (vault, model) = (self.vault, self.model);
+        let node = &model.nodes[&ino];
+        let Some(attr) = self.answer(path, vault.attr(ino)) else { return };
+        self.attributes(&attr, node, path);
+        self.extended_attributes(ino, node, path);
+        match node.kind {
+            FileKind::Directory => self.directory(ino, node, path),
+            FileKind::File => self.content(ino, node, path),
+            FileKind::Symlink => {
+                if let Some(target) = self.answer(path, vault.read_link(ino)) {
+                    self.is(path, target == node.target, || "leads elsewhere".into());
                 }
+            }
+            _ => {}
+        }
+    }
+
+    fn attributes(&mut self, attr: &Attr, node: &Node, path: &str) {
+        let found = (attr.kind, attr.mode, attr.uid, attr.gid, attr.nlink);
+        let expected = (node.kind, node.mode, node.uid, node.gid, node.nlink);
+        let is_as_long = node.kind != FileKind::File || attr.size == node.data.len() as u64;
+        self.is(path, found == expected && is_as_long, || format!("is {attr:?}"));
+    }
+
+    fn extended_attributes(&mut self, ino: u64, node: &Node, path: &str) {
+        let vault = self.vault;
+        if let Some(names) = self.answer(path, vault.list_xattrs(ino)) {
+            let found: BTreeSet<&[u8]> = names.iter().map(Vec::as_slice).collect();
+            let expected: BTreeSet<&[u8]> = node.xattrs.keys().map(Vec::as_slice).collect();
+            let right = found.iter().filter(|name| **name != INTEGRITY_XATTR).eq(&expected);
+            self.is(path, right, || format!("has the attributes {names:?}"));
+        }
+        for (name, value) in &node.xattrs {
+            if let Some(found) = self.answer(path, vault.get_xattr(ino, name)) {
+                self.is(path, found == *value, || format!("has another value of {name:?}"));
             }
         }
     }
+
+    fn directory(&mut self, ino: u64, node: &Node, path: &str) {
+        let vault = self.vault;
+        for name in self.names.clone() {
+            let below = format!("{path}/{}", String::from_utf8_lossy(&name));
+            match (vault.lookup(ino, &name), node.entries.get(&name)) {
+                (Err(FsError::Errno(libc::ENOENT)), None) => self.shown.good += 1,
+                (Ok(attr), None) => self.is(&below, false, || format!("is back as {}", attr.ino)),
+                (looked, None) => _ = self.answer(&below, looked),
+                (looked, Some(child)) => {
+                    let Some(attr) = self.answer(&below, looked) else { continue };
+                    self.is(&below, attr.ino == *child, || format!("is {}", attr.ino));
+                    self.node(*child, &below);
+                }
+            }
+        }
+        let mut listed = vec![];
+        let read = vault.read_dir(ino, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                listed.push((entry.name.to_vec(), entry.ino));
+            }
+            true
+        });
+        if self.answer(path, read).is_some() {
+            listed.sort();
+            let expected = node.entries.iter().map(|(name, child)| (name.clone(), *child));
+            self.is(path, listed.iter().cloned().eq(expected), || format!("lists {listed:?}"));
+        }
+    }
+
+    fn content(&mut self, ino: u64, node: &Node, path: &str) {
+        let mut bytes = vec![0; node.data.len() + 10];
+        let read = self.vault.read(ino, 0, &mut bytes);
+        let Some(read) = self.answer(path, read) else { return };
+        if read < node.data.len() && node.data.starts_with(&bytes[..read]) {
+            // It may end before a block that does not verify.
+            self.shown.errors += 1;
+        } else {
+            self.is(path, bytes[..read] == node.data[..], || {
+                format!("reads {:?}", String::from_utf8_lossy(&bytes[..6]))
+            });
+        }
+    }
+}
+
+/// Lies that are told of some files, and now and then of names.
+fn lie(world: &World, opening: u64, rng: &mut Rng) {
+    let of_a_thousand = [20, 60, 150, 300, 500][(opening % 5) as usize];
+    let lies = Lies { of_a_thousand, rng: Rng::new(rng.next_u64()), forges: rng.chance(1, 2) };
+    let only = *rng.pick(&["", "journal", "super", "/"]);
+    // The files of objects lie in subfolders.
+    let to = |name: &str| if only == "/" { name.contains('/') } else { name.starts_with(only) };
+    world.folder.lie(Some(&lies), to);
+    world.folder.lie_about_names(rng.chance(1, 4).then_some(lies));
+}
+
+fn be_honest(world: &World) {
+    world.folder.lie(None, |_| true);
+    world.folder.lie_about_names(None);
 }
 
 /// One vault, opened many times.
 fn play(seed: u64, shown: &mut Shown) {
     let (mut world, mut rng) = (World::new(seed), Rng::new(seed));
     world.folder.keep_past();
-    let (vault, truth) = live(&mut world, &mut rng);
+    let choice = CHOICES[(seed % 4) as usize];
+    let live: Live = if (seed / 4).is_multiple_of(2) { live_alike } else { live_in_a_tree };
+    let (vault, model) = live(&mut world, choice, &mut rng);
     if rng.chance(1, 2) {
         vault.close().unwrap();
     }
     drop(vault);
     let (image, state) = (world.folder.snapshot(), world.memory.load().unwrap());
     for opening in 0..OPENINGS {
-        let context = format!("seed {seed}, opening {opening}");
-        let of_a_thousand = [20, 60, 150, 300, 500][(opening % 5) as usize];
-        let only = *rng.pick(&["", "journal", "super"]);
-        let lies = Lies { of_a_thousand, rng: Rng::new(rng.next_u64()) };
-        world.folder.lie(Some(&lies), |name| name.starts_with(only));
+        let context = format!("seed {seed}, {}, opening {opening}", choice.name());
+        lie(&world, opening, &mut rng);
         let writable = rng.chance(1, 4);
         match world.open_with(|options| options.read_only = !writable) {
-            Ok(vault) => compare(&vault, &truth, shown, &context),
+            Ok(vault) => compare(&vault, &model, shown, &context),
             Err(_) => shown.refused += 1,
         }
-        world.folder.lie(None, |_| true);
+        be_honest(&world);
         if writable {
             // What was sealed on the strength of lies is the truth, or refused.
             match world.open_with(|options| options.read_only = true) {
-                Ok(vault) => compare(&vault, &truth, shown, &format!("{context}, afterwards")),
+                Ok(vault) => compare(&vault, &model, shown, &format!("{context}, afterwards")),
                 Err(_) => shown.refused += 1,
             }
             world.folder.restore(&image);

@@ -16,6 +16,8 @@ const DATA: [u64; 5] = [0, 1, 2, 3, 1 << 32];
 const BOOK: [u64; 2] = [0, 1];
 /// The object of the book that holds the version table.
 pub(crate) const VERSION_TABLE: u64 = 1;
+/// The mark by which a snapshot shows that the store keeps it.
+pub(crate) const MARK: u64 = DATA[4];
 /// Blocks that are looked at: those that any session writes, and some that none does.
 pub(crate) const WATCHED: [u64; 16] =
     [0, 1, 2, 130, 131, 200, 1023, 1024, 1025, 1030, 1500, 2048, 2049, 3072, 3073, BLOCKS - 1];
@@ -239,7 +241,7 @@ impl Pool {
         }
         let touched = |session: usize| {
             let writes = session.checked_sub(1).map_or(&[][..], |at| SESSIONS[at]);
-            let of_mark = SNAPSHOTS.iter().any(|(at, _)| *at == session) && object == DATA[4];
+            let of_mark = SNAPSHOTS.iter().any(|(at, _)| *at == session) && object == MARK;
             let discards = session == DISCARDS && object == 0;
             session == 0
                 || of_mark
@@ -319,6 +321,28 @@ impl Pool {
             }
         }
         acts
+    }
+
+    /// A pool that has forgotten a snapshot answers for it with no object, or with objects as they are now; so may it for the data
+    /// or for the book alone.
+    pub(crate) fn lost_snapshots(&self) -> Vec<Attack> {
+        let families: [&[(Family, &[u64])]; 3] = [
+            &[(Family::Data, &DATA), (Family::Book, &BOOK)],
+            &[(Family::Data, &DATA)],
+            &[(Family::Book, &BOOK)],
+        ];
+        let mut attacks = vec![];
+        for snapshot in (0..self.snapshots.len()).map(Some) {
+            for answer in [Act::Remove, Act::PutBack(self.moments.len() - 1)] {
+                for lost in families {
+                    let places = lost.iter().flat_map(|(family, objects)| {
+                        objects.iter().map(move |object| Place { family: *family, object: *object, snapshot })
+                    });
+                    attacks.push(places.map(|place| (place, answer.clone())).collect());
+                }
+            }
+        }
+        attacks
     }
 
     /// Everything that can be done to single parts of the segments' objects.

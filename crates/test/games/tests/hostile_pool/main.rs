@@ -1,13 +1,17 @@
-//! A hostile pool: single acts on every object and key of a disk and its snapshots, and pairs of them, on a disk that is closed and on one
-//! that is being served. Every read shows the right content, or an error, or what the threat model names.
+//! A hostile pool: single acts on every object and key of a disk and its snapshots, and pairs of them, each on a disk that is closed and on
+//! one that is being served. Every read shows the right content, or an error, or what the threat model names. `header.rs` plays the same
+//! with the objects of a header. The object of the lock holds nothing that is read: its cluster keeps the lock, and only a cluster can
+//! show what becomes of a holder without it (`lock` of `rados`).
 //!
-//! LACUNA_HOSTILE is the number of attacks on each kind of disk; those on whole objects come first, then a sample of the others.
+//! All single acts on whole objects are played, and all ways to lose a snapshot. LACUNA_HOSTILE is the number of attacks that each kind of
+//! disk meets besides: single acts on parts, and pairs.
 
 mod adversary;
 #[path = "../../../../formats/sealed-objects/tests/fixture/mod.rs"]
 mod fixture;
+mod header;
 
-use adversary::{Act, Attack, Family, Moment, Place, Pool, VERSION_TABLE, WATCHED};
+use adversary::{Act, Attack, Family, MARK, Moment, Place, Pool, VERSION_TABLE, WATCHED};
 use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Result};
 use lacuna_crypto::{Cipher, SeededRandom};
@@ -16,8 +20,8 @@ use lacuna_sim::versions::stamp_of;
 use lacuna_sim::{Rng, setting};
 use std::sync::Arc;
 
-/// Attacks on each kind of disk.
-const ATTACKS: u64 = 600;
+/// Attacks on each kind of disk that are drawn from those on parts and from pairs.
+const ATTACKS: u64 = 150;
 /// The version table.
 const TABLE_NOW: Place = Place { family: Family::Book, object: VERSION_TABLE, snapshot: None };
 /// The stamp of what is written after an attack.
@@ -39,6 +43,24 @@ struct Shown {
     refused: u64,
 }
 
+/// What is looked at. Snapshots bear their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    Present,
+    Snapshot(usize),
+    /// The disk, rolled back to a snapshot.
+    RolledBack(usize),
+}
+
+impl View {
+    fn snapshot(self) -> Option<usize> {
+        match self {
+            View::Present => None,
+            View::Snapshot(nth) | View::RolledBack(nth) => Some(nth),
+        }
+    }
+}
+
 /// What an attack may show.
 struct Judge<'p> {
     pool: &'p Pool,
@@ -50,6 +72,21 @@ struct Judge<'p> {
 impl Judge<'_> {
     fn authenticates(&self) -> bool {
         self.pool.scene.params.cipher.authenticates()
+    }
+
+    /// Whether an attack reached the object of a watched block, as a view shows it. A snapshot shows an object that was not written since
+    /// as it is now.
+    fn is_reached(&self, view: View, at: usize) -> bool {
+        let object = WATCHED[at] / 1024;
+        let (now, then) = (present(object), Place { snapshot: view.snapshot(), ..present(object) });
+        self.attack.iter().any(|(place, _)| *place == now || *place == then)
+    }
+
+    /// Whether a snapshot has lost the mark that tells it from one that the pool has forgotten: then nothing of it is believed.
+    fn is_lost(&self, view: View) -> bool {
+        let Some(nth) = view.snapshot() else { return false };
+        let mark = Place { snapshot: Some(nth), ..present(MARK) };
+        self.attack.iter().any(|(place, _)| *place == mark)
     }
 
     /// Whether the threat model names that a watched block reads with this stamp.
@@ -79,8 +116,8 @@ impl Judge<'_> {
         })
     }
 
-    /// What a watched block reads, which may have these stamps.
-    fn judge(&mut self, at: usize, data: &[u8], expected: &[u64]) {
+    /// What a watched block reads in a view, which may have these stamps.
+    fn judge(&mut self, view: View, at: usize, data: &[u8], expected: &[u64]) {
         let block = WATCHED[at];
         let stamp = stamp_of(block, data);
         if stamp.is_some_and(|stamp| expected.contains(&stamp)) {
@@ -94,17 +131,19 @@ impl Judge<'_> {
         let is_named = match (self.authenticates(), stamp) {
             (true, Some(stamp)) => self.is_named(at, stamp),
             (true, None) => false,
-            // Nothing is noticed; but what another block held never comes.
-            (false, _) => !foreign,
+            // Of an object that was replaced nothing is noticed, nor that it is gone; but what another block held never comes.
+            (false, _) => self.is_reached(view, at) && !foreign,
         };
-        assert!(is_named, "{}: block {block} reads {stamp:?}, and not {expected:?}", self.context);
+        let is_named = is_named && !self.is_lost(view);
+        let context = &self.context;
+        assert!(is_named, "{context}, {view:?}: block {block} reads {stamp:?}, and not {expected:?}");
         self.shown.named += 1;
     }
 
-    fn read(&mut self, disk: &ObjectDisk, expected: &[Vec<u64>]) {
+    fn read(&mut self, view: View, disk: &ObjectDisk, expected: &[Vec<u64>]) {
         for (at, expected) in expected.iter().enumerate() {
             match read(disk, WATCHED[at]) {
-                Ok(data) => self.judge(at, &data, expected),
+                Ok(data) => self.judge(view, at, &data, expected),
                 Err(_) => self.shown.errors += 1,
             }
         }
@@ -112,13 +151,13 @@ impl Judge<'_> {
 
     /// A session: reads, a write, reads. `expected` is what it leaves.
     fn session(&mut self, disk: &ObjectDisk, written: usize, expected: &mut [Vec<u64>]) {
-        self.read(disk, expected);
+        self.read(View::Present, disk, expected);
         let done = disk.write(BlockAddr(WATCHED[written]), &content(WATCHED[written], AFTER));
         match done.and_then(|()| disk.flush()) {
             Ok(()) => expected[written] = vec![AFTER],
             Err(_) => expected[written].push(AFTER),
         }
-        self.read(disk, expected);
+        self.read(View::Present, disk, expected);
         if disk.close().is_err() {
             self.shown.refused += 1;
         }
@@ -129,96 +168,139 @@ impl Judge<'_> {
         disk.ok()
     }
 
-    /// The snapshots, each read and rolled back to.
-    fn snapshots(&mut self, left: &Scene) {
+    /// Each snapshot, opened and read.
+    fn read_snapshots(&mut self, left: &Scene) {
         let pool = self.pool;
         for (nth, kept) in pool.snapshots.iter().enumerate() {
-            let expected: Vec<Vec<u64>> = pool.stamps_at(nth).iter().map(|s| vec![*s]).collect();
             if let Some(disk) = self.opened(left.try_open_at(kept.name)) {
-                self.read(&disk, &expected);
-            }
-            let rolled = left.copied();
-            let Some(disk) = self.opened(try_open(&rolled, 70)) else { continue };
-            let present: Vec<Vec<u64>> = pool.stamps().iter().map(|s| vec![*s]).collect();
-            if disk.rollback(kept.name).is_ok() {
-                self.read(&disk, &expected);
-            } else {
-                self.shown.refused += 1;
-                self.read(&disk, &present);
+                self.read(View::Snapshot(nth), &disk, &alone(pool.stamps_at(nth)));
             }
         }
     }
+
+    /// The disk, rolled back to a snapshot.
+    fn roll_back(&mut self, disk: &ObjectDisk, nth: usize) {
+        let pool = self.pool;
+        if disk.rollback(pool.snapshots[nth].name).is_ok() {
+            self.read(View::RolledBack(nth), disk, &alone(pool.stamps_at(nth)));
+        } else {
+            self.shown.refused += 1;
+            self.read(View::Present, disk, &alone(pool.stamps()));
+        }
+    }
+
+    /// Rolls back to each snapshot after the attack: on a disk that was closed at that time.
+    fn roll_back_closed(&mut self, left: &Scene) {
+        for nth in 0..self.pool.snapshots.len() {
+            if let Some(disk) = self.opened(try_open(&left.copied(), 70)) {
+                self.roll_back(&disk, nth);
+            }
+        }
+    }
+
+    /// The same on a disk that was being served, and had read the half of what is watched.
+    fn roll_back_served(&mut self) {
+        let (pool, attack) = (self.pool, self.attack);
+        for nth in 0..pool.snapshots.len() {
+            let left = pool.scene.copied();
+            let disk = served(pool, &left);
+            pool.perform(&left, attack);
+            self.roll_back(&disk, nth);
+        }
+    }
+}
+
+/// Each watched block with the only stamp that it may have.
+fn alone(stamps: &[u64]) -> Vec<Vec<u64>> {
+    stamps.iter().map(|stamp| vec![*stamp]).collect()
+}
+
+/// A disk that is open, and has read the half of what is watched.
+fn served(pool: &Pool, left: &Scene) -> ObjectDisk {
+    let disk = left.open_seeded(50);
+    let half = WATCHED.iter().zip(pool.stamps()).step_by(2);
+    half.for_each(|(block, stamp)| assert_reads(&disk, *block, *stamp));
+    disk
 }
 
 fn try_open(scene: &Scene, seed: u64) -> Result<ObjectDisk> {
     scene.open_with(scene.stores(), |o| o.random = Arc::new(SeededRandom::new(seed)))
 }
 
-/// Attacks a disk, and looks at all that it shows.
-fn play(pool: &Pool, attack: &Attack, nth: usize) -> Shown {
-    let (served, written) = (nth % 2 == 1, nth % WATCHED.len());
-    let context = format!("{:?}, attack {nth}, served: {served}, {attack:?}", pool.scene.params);
+/// Attacks a disk that is closed, or one that is being served, and looks at all that it shows.
+fn play(pool: &Pool, attack: &Attack, nth: usize, is_served: bool) -> Shown {
+    let written = nth % WATCHED.len();
+    let context = format!("{:?}, attack {nth}, served: {is_served}, {attack:?}", pool.scene.params);
     let mut judge = Judge { pool, attack, shown: Shown::default(), context };
-    let mut expected: Vec<Vec<u64>> = pool.stamps().iter().map(|stamp| vec![*stamp]).collect();
+    let mut expected = alone(pool.stamps());
     let left = pool.scene.copied();
-    if served {
-        let disk = left.open_seeded(50);
-        WATCHED
-            .iter()
-            .zip(pool.stamps())
-            .step_by(2)
-            .for_each(|(block, stamp)| assert_reads(&disk, *block, *stamp));
+    if is_served {
+        let disk = served(pool, &left);
         pool.perform(&left, attack);
+        judge.read_snapshots(&left);
         judge.session(&disk, written, &mut expected);
+        // What is a snapshot's, or the book's, is looked at by a rollback above all.
+        if attack.iter().any(|(place, _)| place.snapshot.is_some() || place.family == Family::Book) {
+            judge.roll_back_served();
+        }
     } else {
         pool.perform(&left, attack);
-        judge.snapshots(&left);
+        judge.read_snapshots(&left);
+        judge.roll_back_closed(&left);
         if let Some(disk) = judge.opened(try_open(&left, 50)) {
             judge.session(&disk, written, &mut expected);
         }
     }
     // What a session after it left is no better than what it found.
     if let Some(disk) = judge.opened(try_open(&left, 60)) {
-        judge.read(&disk, &expected);
+        judge.read(View::Present, &disk, &expected);
         disk.check(|_| Ok(()), |_| ()).unwrap();
     }
     judge.shown
 }
 
-/// All single acts on objects, and a sample of those on parts and of pairs.
-fn attacks(pool: &Pool, most: usize, rng: &mut Rng) -> Vec<Attack> {
-    let (mut objects, mut parts) = (pool.acts_on_objects(), pool.acts_on_parts());
+/// All that is done to every kind of disk: each act on a whole object, and each way to lose a snapshot.
+fn certain(pool: &Pool) -> Vec<Attack> {
+    let singles = pool.acts_on_objects().into_iter().map(|act| vec![act]);
+    singles.chain(pool.lost_snapshots()).collect()
+}
+
+/// So many others: a sample of acts on parts, and of pairs.
+fn drawn(pool: &Pool, count: usize, rng: &mut Rng) -> Vec<Attack> {
+    let (objects, mut parts) = (pool.acts_on_objects(), pool.acts_on_parts());
     let tables: Vec<_> = objects.iter().filter(|(place, _)| *place == TABLE_NOW).cloned().collect();
-    rng.shuffle(&mut objects);
     rng.shuffle(&mut parts);
     let all: Vec<_> = objects.iter().chain(&parts).cloned().collect();
-    let pair = || {
-        // Half of them with the version table.
+    let mut attacks: Vec<Attack> = parts.into_iter().take(count / 2).map(|act| vec![act]).collect();
+    while attacks.len() < count {
+        // Half of the pairs have the version table.
         let first = if rng.chance(1, 2) { rng.pick(&tables) } else { rng.pick(&all) };
-        vec![first.clone(), rng.pick(&all).clone()]
-    };
-    let pairs: Vec<Attack> =
-        std::iter::repeat_with(pair).filter(|pair| pair[0].0 != pair[1].0).take(most).collect();
-    let singles = |acts: Vec<(Place, Act)>| acts.into_iter().map(|act| vec![act]).collect::<Vec<_>>();
-    let mut attacks: Vec<Attack> = singles(objects).into_iter().take(most / 3).collect();
-    attacks.extend(singles(parts).into_iter().take(most / 3));
-    let rest = most.saturating_sub(attacks.len());
-    attacks.extend(pairs.into_iter().take(rest));
+        let second = rng.pick(&all);
+        if first.0 != second.0 {
+            attacks.push(vec![first.clone(), second.clone()]);
+        }
+    }
     attacks
 }
 
+/// Each attack, on the disk closed and served.
+fn both_ways(attacks: &[Attack]) -> impl Iterator<Item = (usize, &Attack, bool)> {
+    attacks.iter().enumerate().flat_map(|(nth, attack)| [false, true].map(|served| (nth, attack, served)))
+}
+
 fn play_all(cipher: Cipher, layout: ObjectLayout) {
-    let most = setting("LACUNA_HOSTILE", ATTACKS) as usize;
+    let count = setting("LACUNA_HOSTILE", ATTACKS) as usize;
     let pool = Pool::new(cipher, layout);
+    let attacks = [certain(&pool), drawn(&pool, count, &mut Rng::new(38))].concat();
     let mut total = Shown::default();
-    for (nth, attack) in attacks(&pool, most, &mut Rng::new(38)).iter().enumerate() {
-        let shown = play(&pool, attack, nth);
+    for (nth, attack, is_served) in both_ways(&attacks) {
+        let shown = play(&pool, attack, nth, is_served);
         total.right += shown.right;
         total.errors += shown.errors;
         total.named += shown.named;
         total.refused += shown.refused;
     }
-    println!("{} {}: {total:?}", cipher.name(), layout.name());
+    println!("{} {}: {} attacks, {total:?}", cipher.name(), layout.name(), attacks.len());
     assert!(total.right > 0 && total.refused > 0, "{total:?}");
     assert!(total.errors > 0 || !cipher.authenticates(), "{total:?}");
 }
@@ -268,8 +350,8 @@ fn xts_random_kv() {
 fn a_play_is_the_same_each_time() {
     let shown = || {
         let pool = Pool::new(Cipher::Gcm, ObjectLayout::Adaptive);
-        let attacks = attacks(&pool, 12, &mut Rng::new(3));
-        attacks.iter().enumerate().map(|(nth, attack)| play(&pool, attack, nth)).collect::<Vec<_>>()
+        let attacks = drawn(&pool, 12, &mut Rng::new(3));
+        both_ways(&attacks).map(|(nth, attack, served)| play(&pool, attack, nth, served)).collect::<Vec<_>>()
     };
     assert_eq!(shown(), shown());
 }

@@ -1,4 +1,4 @@
-//! The replay game against every scheme: thousands of seeded runs, in none of which the adversary wins.
+//! The replay game against every scheme, over storage that lies: thousands of seeded runs, in none of which the adversary wins.
 //!
 //! `LACUNA_GAMES` sets the runs for each scheme (default 500), `LACUNA_SEED` the first seed (default 0).
 
@@ -25,7 +25,7 @@ fn play(choice: Choice) {
             1 | 4 => Game::wide(seed, choice, block_size.min(256)),
             _ => Ok(Game::new(seed, choice, block_size)),
         };
-        let mut game = game.unwrap_or_else(|e| panic!("{choice:?}, seed {seed}: {e}"));
+        let mut game = game.unwrap_or_else(|e| panic!("{choice:?}, seed {seed}: {e}")).over_lies(seed);
         game.play(STEPS).unwrap_or_else(|won| panic!("{choice:?}, seed {seed}: {won}"));
         noticed += game.noticed;
         digest = fold(digest, game.noticed);

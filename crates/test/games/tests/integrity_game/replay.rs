@@ -1,12 +1,14 @@
 //! The replay game: an adversary who may replace, swap, truncate, delete or roll back any block or US page, alone or together,
-//! between operations, against a user who keeps TS and whose machine may crash. It wins if a check returns anything but the latest
-//! content or an error, or shows anything of what failed.
+//! between operations, against a user who keeps TS and whose machine may crash; and who may answer two reads of one place
+//! differently, while the user looks and while it changes something. It wins if a check returns anything but the latest content or an
+//! error, or shows anything of what failed.
 
-use super::fixture::{Bed, Model, Step, Stored, keys};
+use super::fixture::{Bed, LyingReads, Model, Step, Stored, keys};
 use lacuna_contracts::{Budget, Kind};
 use lacuna_integrity::{Choice, ProtectedFile, Scheme, Session};
-use lacuna_sim::Rng;
+use lacuna_sim::{Lies, Rng};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Where the blocks of a wide game are: areas, far from each other.
 const AREAS: u64 = 40;
@@ -50,8 +52,10 @@ pub(crate) struct Game {
     /// What was known at the last commit, and what untrusted storage held.
     committed: (Known, Stored),
     /// What was in untrusted storage after each operation.
-    seen: Vec<Stored>,
-    /// Whether anything was altered for good.
+    seen: Vec<Arc<Stored>>,
+    /// Where the choices of reads that lie come from, in a game with such reads.
+    liar: Option<Rng>,
+    /// Whether anything was altered for good, or changed on the strength of lies.
     altered: bool,
     /// Errors that the adversary caused.
     pub(crate) noticed: u64,
@@ -75,9 +79,16 @@ impl Game {
             known,
             committed,
             seen: vec![],
+            liar: None,
             altered: false,
             noticed: 0,
         }
+    }
+
+    /// The same game over storage that lies.
+    #[allow(dead_code)]
+    pub(crate) fn over_lies(self, seed: u64) -> Self {
+        Game { liar: Some(Rng::new(!seed)), ..self }
     }
 
     /// A game over a file whose counters are so dispersed that they do not fit into TS.
@@ -151,7 +162,7 @@ impl Game {
         for number in 0..steps {
             let at = |won: Won| format!("step {number}: {won}");
             self.operate().map_err(at)?;
-            self.seen.push(self.bed.us.stored.lock().clone());
+            self.seen.push(Arc::new(self.bed.us.stored.lock().clone()));
             match self.rng.below(6) {
                 0 => {
                     self.alter();
@@ -162,15 +173,50 @@ impl Game {
                     // The adversary shows something else once, and then what was there.
                     self.commit().map_err(at)?;
                     let before = self.bed.us.stored.lock().clone();
-                    self.seen.push(before.clone());
+                    self.seen.push(Arc::new(before.clone()));
                     (0..=self.rng.below(3)).for_each(|_| self.alter());
                     self.look_anew().map_err(at)?;
                     *self.bed.us.stored.lock() = before;
                 }
                 _ => self.look().map_err(at)?,
             }
+            self.lie().map_err(at)?;
         }
         Ok(())
+    }
+
+    /// In a game with lies, the user looks at a file that is opened anew while reads tell of any state that storage was in; often it
+    /// changes something first.
+    fn lie(&mut self) -> Result<(), Won> {
+        let Some(liar) = &mut self.liar else { return Ok(()) };
+        if liar.chance(1, 2) {
+            return Ok(());
+        }
+        let of_a_thousand = *liar.pick(&[30, 100, 300, 600]);
+        let (changes, forges) = (liar.chance(1, 4), liar.chance(1, 2));
+        let lies = Lies { of_a_thousand, rng: Rng::new(liar.next_u64()), forges };
+        self.commit()?;
+        self.bed.us.lie(Some(LyingReads { lies, past: self.seen.clone() }));
+        let mut looked = Ok(());
+        if changes {
+            self.altered = true;
+            looked = self.operate().and_then(|()| self.commit_or_lose());
+        }
+        let looked = looked.and_then(|()| self.look_anew());
+        self.bed.us.lie(None);
+        looked
+    }
+
+    /// Commits; where that fails over lies, what was not committed is lost.
+    fn commit_or_lose(&mut self) -> Result<(), Won> {
+        match self.bed.commit() {
+            Ok(()) => {
+                self.remember();
+                Ok(())
+            }
+            Err(e) if e.kind() == Kind::Corrupt => self.crash(),
+            Err(e) => Err(e.to_string()),
+        }
     }
 
     fn operate(&mut self) -> Result<(), Won> {
@@ -322,11 +368,11 @@ impl Game {
     fn alter(&mut self) {
         let wide = self.is_wide();
         let rng = &mut self.rng;
-        let old = &self.seen[rng.below(self.seen.len() as u64) as usize];
+        let old = self.seen[rng.below(self.seen.len() as u64) as usize].clone();
         let mut guard = self.bed.us.stored.lock();
         let now = &mut *guard;
         match rng.below(16) {
-            0 => *now = old.clone(),
+            0 => *now = Stored::clone(&old),
             1 => now.blocks = old.blocks.clone(),
             2 => now.pages = old.pages.clone(),
             3 => {

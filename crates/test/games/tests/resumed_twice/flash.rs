@@ -1,9 +1,9 @@
-//! `flash`: the nonces of headers are hedged.
+//! `flash`: the nonces of headers are hedged, and those of nodes synthetic.
 
 #[path = "../../../../formats/flash/tests/fixture/mod.rs"]
 mod fixture;
 
-use crate::no_nonce_serves_twice;
+use crate::{Repeats, no_nonce_serves_twice};
 use fixture::Bed;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
 
@@ -34,5 +34,6 @@ fn copies() {
 
 #[test]
 fn flash() {
-    no_nonce_serves_twice("flash", 101, 1, copies);
+    // Each of three rounds writes twenty blocks that differ.
+    no_nonce_serves_twice("flash", 101, Repeats { given: 1, synthetic: 60 }, copies);
 }

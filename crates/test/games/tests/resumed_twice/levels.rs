@@ -6,13 +6,14 @@ mod deniable;
 #[path = "../../../../formats/oblivious/tests/fixture/mod.rs"]
 mod oblivious;
 
-use crate::no_nonce_serves_twice;
+use crate::{Repeats, no_nonce_serves_twice};
 use lacuna_levels::LevelFormat;
 use lacuna_testkit::levels::resume_twice;
 
 fn play<F: LevelFormat>(params: &F) {
     for parting in 0..3 {
-        no_nonce_serves_twice(&format!("level {parting}"), 101, 1, || resume_twice(params, parting));
+        let repeats = Repeats { given: 1, synthetic: 0 };
+        no_nonce_serves_twice(&format!("level {parting}"), 101, repeats, || resume_twice(params, parting));
     }
 }
 

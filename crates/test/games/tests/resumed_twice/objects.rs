@@ -3,7 +3,7 @@
 #[path = "../../../../formats/sealed-objects/tests/fixture/mod.rs"]
 mod fixture;
 
-use crate::no_nonce_serves_twice;
+use crate::{Repeats, no_nonce_serves_twice};
 use fixture::{Scene, run};
 use lacuna_contracts::{BlockAddr, Disk};
 use lacuna_crypto::Cipher;
@@ -33,7 +33,8 @@ fn sealed_objects() {
     // All that draw a nonce: they keep it in the metadata.
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
         for layout in ObjectLayout::ALL {
-            no_nonce_serves_twice(&format!("{cipher:?}, {layout:?}"), 501, 201, || copies(cipher, layout));
+            let (what, repeats) = (format!("{cipher:?}, {layout:?}"), Repeats { given: 201, synthetic: 0 });
+            no_nonce_serves_twice(&what, 501, repeats, || copies(cipher, layout));
         }
     }
 }

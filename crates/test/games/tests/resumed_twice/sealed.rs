@@ -3,7 +3,7 @@
 #[path = "../../../../formats/sealed/tests/fixture/mod.rs"]
 mod fixture;
 
-use crate::no_nonce_serves_twice;
+use crate::{Repeats, no_nonce_serves_twice};
 use fixture::{create, open_with, options, params, write};
 use lacuna_contracts::{Disk, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
@@ -38,6 +38,7 @@ fn copies(cipher: Cipher) {
 fn sealed() {
     // All that draw a nonce: they keep it in the metadata.
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {
-        no_nonce_serves_twice(&format!("{cipher:?}"), 2 * 1024 + 1, 1001, || copies(cipher));
+        let repeats = Repeats { given: 1001, synthetic: 0 };
+        no_nonce_serves_twice(&format!("{cipher:?}"), 2 * 1024 + 1, repeats, || copies(cipher));
     }
 }

@@ -1,25 +1,68 @@
-//! `vault`: the nonces of records are hedged.
+//! `vault`: the nonces of records are hedged, and those of blocks synthetic. The tweaks of blocks that have no tag of their own (RAND-EINT)
+//! are neither: there a vault that notices the resumption goes on in another session, which no copy shares.
 
 #[path = "../../../../formats/vault/tests/world/mod.rs"]
 mod world;
 
-use crate::no_nonce_serves_twice;
+use crate::{Repeats, is_nonce, no_nonce_serves_twice};
+use lacuna_crypto::witness::{Use, UseKind, repeated, uses_of, uses_unhedged};
+use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::Rng;
-use lacuna_vault::{NewNode, ROOT, Vault};
-use world::World;
+use lacuna_vault::{Base, NewNode, ROOT, Vault, VaultOptions};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use world::{UUID, World};
 
 const PAGE: usize = 4096;
+/// Bytes of the tweak of a block: its index, the session and the pass (`docs/format/integrity.md`). A page's, which is its place alone, has
+/// 9, and serves for every version of the page.
+const BLOCK_TWEAK: usize = 20;
+/// Blocks that both copies write in one session and pass, with different contents.
+const PARTING: u64 = 20;
+
+/// The generator of a copy: the same in both, until it is noticed that the machine was resumed.
+struct CopiedRandom {
+    shared: SeededRandom,
+    own: SeededRandom,
+    resumptions: AtomicU64,
+}
+
+impl CopiedRandom {
+    fn of(copy: u64) -> Arc<CopiedRandom> {
+        let (shared, own) = (SeededRandom::new(7), SeededRandom::new(100 + copy));
+        Arc::new(CopiedRandom { shared, own, resumptions: AtomicU64::new(0) })
+    }
+
+    fn resume(&self) {
+        self.resumptions.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl RandomSource for CopiedRandom {
+    fn fill(&self, buf: &mut [u8]) {
+        let source = if self.resumptions() == 0 { &self.shared } else { &self.own };
+        source.fill(buf);
+    }
+
+    fn resumptions(&self) -> u64 {
+        self.resumptions.load(Ordering::Relaxed)
+    }
+}
 
 fn text(stamp: u64) -> Vec<u8> {
     format!("version {stamp} of this, ").into_bytes().into_iter().cycle().take(PAGE).collect()
 }
 
-/// Both copies, each from the beginning: what they do before they part is the same, byte for byte.
-fn copies(choice: Choice) {
+/// Both copies, each from the beginning: what they do before they part is the same, byte for byte. Where it is `noticed`, each vault learns
+/// of the resumption when they part.
+fn copies(choice: Choice, noticed: bool) {
     for copy in 1..3 {
-        let mut world = World::new(7);
-        let vault = world.create(choice);
+        let (mut world, random) = (World::new(7), CopiedRandom::of(copy));
+        let base = Base { random: random.clone(), ..world.base() };
+        let options = VaultOptions { choice, open: world.options(), ..VaultOptions::default() };
+        let vault = Vault::create(base, &World::master(), UUID, &options).unwrap();
         let ino = vault.make(ROOT, b"file", NewNode::File, 0o600, 0, 0).unwrap().ino;
         let write = |vault: &Vault, block: u64, content: &[u8]| {
             assert_eq!(vault.write(ino, block * PAGE as u64, content).unwrap(), content.len());
@@ -27,7 +70,10 @@ fn copies(choice: Choice) {
         (0..8).for_each(|block| write(&vault, block, &text(block)));
         vault.fsync(ino).unwrap();
         // Here they part. Some of what they write is alike.
-        for block in 0..20 {
+        if noticed {
+            random.resume();
+        }
+        for block in 0..PARTING {
             write(&vault, block, &text(100 * copy + block));
         }
         write(&vault, 20, &text(7));
@@ -39,10 +85,55 @@ fn copies(choice: Choice) {
     }
 }
 
+fn choices() -> impl Iterator<Item = Choice> {
+    [Scheme::Mt, Scheme::Comp, Scheme::Rand].map(Choice::Fixed).into_iter().chain([Choice::Auto])
+}
+
+/// Whether it is the tweak of a block.
+fn is_block_tweak(one: &&Use) -> bool {
+    one.kind() == UseKind::Wide && one.nonce().len() == BLOCK_TWEAK
+}
+
+/// Whether it may never serve for two contents: a nonce or the tweak of a block.
+fn serves_once(one: &&Use) -> bool {
+    is_nonce(one) || is_block_tweak(one)
+}
+
+/// The sessions in the tweaks of blocks.
+fn sessions(uses: &[Use]) -> BTreeSet<&[u8]> {
+    uses.iter().filter(is_block_tweak).map(|one| &one.nonce()[8..16]).collect()
+}
+
 #[test]
 fn vault() {
-    let schemes = [Scheme::Mt, Scheme::Comp, Scheme::Rand].map(Choice::Fixed);
-    for choice in schemes.into_iter().chain([Choice::Auto]) {
-        no_nonce_serves_twice(&format!("{choice:?}"), 21, 1, || copies(choice));
+    for choice in choices() {
+        // Of what the copies write, one block in RAND-EINT needs a tag.
+        let synthetic = if choice == Choice::Fixed(Scheme::Rand) { 1 } else { PARTING as usize };
+        let repeats = Repeats { given: 1, synthetic };
+        no_nonce_serves_twice(&format!("{choice:?}"), 21, repeats, || copies(choice, false));
+    }
+}
+
+#[test]
+fn blocks_without_tags_repeat_no_tweak_where_the_resumption_is_noticed() {
+    let choice = Choice::Fixed(Scheme::Rand);
+    let ((), noticed) = uses_of(|| copies(choice, true));
+    assert!(noticed.iter().filter(is_block_tweak).count() >= 2 * PARTING as usize);
+    assert_eq!(repeated(noticed.iter().filter(serves_once)), 0);
+    assert_eq!(sessions(&noticed).len(), 3, "the one that the copies share, and one of each");
+    let ((), unnoticed) = uses_of(|| copies(choice, false));
+    assert!(repeated(unnoticed.iter().filter(is_block_tweak)) >= PARTING as usize);
+    assert_eq!(sessions(&unnoticed).len(), 1);
+}
+
+/// The session is in every nonce or key: another one suffices even where no nonce depends on the content.
+#[test]
+fn a_vault_that_notices_the_resumption_goes_on_in_another_session() {
+    for choice in choices() {
+        let ((), noticed) = uses_unhedged(|| copies(choice, true));
+        assert_eq!(repeated(noticed.iter().filter(serves_once)), 0, "{choice:?}");
+        let ((), unnoticed) = uses_unhedged(|| copies(choice, false));
+        let found = repeated(unnoticed.iter().filter(serves_once));
+        assert!(found >= PARTING as usize, "{choice:?}: the game notices {found}");
     }
 }

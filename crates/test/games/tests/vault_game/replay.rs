@@ -1,12 +1,15 @@
 //! The replay game against a whole vault: an adversary who may replace, swap, truncate, delete or roll back any backing file or
-//! part of one, alone or all together, at any time, against a user who keeps the anchor. It wins if anything but the latest
-//! state or an error is shown, or if a rolled-back directory is opened as if it were the newest.
+//! part of one, alone or all together, at any time, and answer reads with any of it, against a user who keeps the anchor. It wins if
+//! anything but the latest state or an error is shown, or if a rolled-back directory is opened as if it were the newest.
+
+mod adversary;
+mod lies;
 
 use crate::world::World;
 use crate::world::ops::bytes;
 use lacuna_contracts::Kind;
 use lacuna_integrity::Choice;
-use lacuna_sim::{FolderImage, Image, Rng};
+use lacuna_sim::{FolderImage, Rng};
 use lacuna_vault::{Changes, FileKind, FsError, NewNode, ROOT, RenameMode, Vault};
 use std::collections::BTreeMap;
 
@@ -69,7 +72,11 @@ pub(crate) struct Game {
     known: Known,
     /// The folder after operations.
     seen: Vec<Seen>,
-    /// Whether something was altered for good.
+    /// Where lies come from.
+    liar: Rng,
+    /// Whether the folder lies at the moment.
+    lies: bool,
+    /// Whether something was altered for good, or done on the strength of lies.
     altered: bool,
     /// Whether the anchor forgets what it knows before each opening: a check that is left out.
     pub(crate) forgetful: bool,
@@ -82,6 +89,7 @@ pub(crate) struct Game {
 impl Game {
     pub(crate) fn new(seed: u64, choice: Choice) -> Game {
         let mut world = World::new(seed);
+        world.folder.keep_past();
         let vault = Some(world.create(choice));
         let context = format!("seed {seed}, {}", choice.name());
         let (rng, known) = (Rng::new(seed), Known::default());
@@ -91,6 +99,8 @@ impl Game {
             vault,
             known,
             seen: vec![],
+            liar: Rng::new(!seed),
+            lies: false,
             altered: false,
             forgetful: false,
             noticed: 0,
@@ -108,6 +118,12 @@ impl Game {
                 None => self.reopen().map_err(|won| format!("{context}: {won}"))?,
             };
             if !goes_on {
+                return Ok(());
+            }
+            if self.vault.is_some()
+                && step >= 5
+                && !self.go_on_over_lies().map_err(|won| format!("{context}, over lies: {won}"))?
+            {
                 return Ok(());
             }
             if let Some(vault) = &self.vault
@@ -350,12 +366,17 @@ impl Game {
                             return Err(format!("{name:?} shows another content at {at}"));
                         }
                         if read < len && file.also.is_empty() {
-                            // Short before a block that fails.
-                            let failed = vault.read(*ino, (at + read) as u64, &mut buf);
-                            if failed.is_ok() {
-                                return Err(format!("{name:?} is cut at {}", at + read));
+                            // Short before a block that fails, and that passes the second time where answers change.
+                            let at = at + read;
+                            match vault.read(*ino, at as u64, &mut buf) {
+                                Ok(more) if more == 0 || !self.lies => {
+                                    return Err(format!("{name:?} is cut at {at}"));
+                                }
+                                Ok(more) if !file.allows(at, &buf[..more]) => {
+                                    return Err(format!("{name:?} shows another content at {at}"));
+                                }
+                                _ => noticed += 1,
                             }
-                            noticed += 1;
                         }
                     }
                     Err(FsError::Storage(_)) => noticed += 1,
@@ -374,6 +395,7 @@ impl Game {
     /// The user opens the vault, after the adversary had it to itself. False: it cannot be opened.
     fn reopen(&mut self) -> Result<bool, Won> {
         // What was open is gone; nothing that is not durable matters, as everything was synced.
+        self.look_in_over_lies().map_err(|won| format!("opened over lies: {won}"))?;
         let newest = self.world.folder.snapshot();
         let number = self.world.memory_number();
         let older: Vec<&Seen> = self.seen.iter().filter(|seen| seen.number < number).collect();
@@ -421,76 +443,5 @@ impl Game {
             self.world.forget();
         }
         self.world.open()
-    }
-
-    /// One change by the adversary.
-    fn alter(&mut self) {
-        let folder = self.world.folder.clone();
-        let now = folder.snapshot();
-        let names: Vec<String> = now.names().map(str::to_owned).collect();
-        let Some(name) = (!names.is_empty()).then(|| self.rng.pick(&names).clone()) else { return };
-        let old =
-            self.seen.get(self.rng.below(self.seen.len() as u64 + 1) as usize).map(|seen| seen.image.clone());
-        let content = |image: &FolderImage, name: &str| image.files.get(name).map(bytes_of);
-        let mut image = now.clone();
-        let other = self.rng.pick(&names).clone();
-        let (page, from) = (self.rng.below(400) as usize, self.rng.below(400) as usize);
-        match (self.rng.below(9), old) {
-            (0, Some(old)) => folder.restore(&old),
-            (1 | 2, Some(old)) => folder.put(&name, old.files.get(&name)),
-            (3, Some(old)) => {
-                // A page of it, or every page of one number in all files.
-                let all = self.rng.chance(1, 4);
-                for name in names.iter().filter(|other| all || **other == name) {
-                    let (Some(mut bytes), Some(older)) = (content(&now, name), content(&old, name)) else {
-                        continue;
-                    };
-                    copy_page(&mut bytes, page, &older, page);
-                    folder.put(name, Some(&Image::from(bytes)));
-                }
-            }
-            (4, _) => {
-                let (one, two) = (now.files.get(&name).cloned(), now.files.get(&other).cloned());
-                folder.put(&name, two.as_ref());
-                folder.put(&other, one.as_ref());
-            }
-            (5, _) => {
-                image.alter(&name, |bytes| bytes.truncate(bytes.len() / 8192 * 4096));
-                folder.put(&name, image.files.get(&name));
-            }
-            (6, _) => folder.put(&name, None),
-            (7, _) => {
-                let source = content(&now, &other).unwrap_or_default();
-                image.alter(&name, |bytes| copy_page(bytes, page, &source, from));
-                folder.put(&name, image.files.get(&name));
-            }
-            _ => {
-                let at = self.rng.next_u64() as usize;
-                image.alter(&name, |bytes| {
-                    if !bytes.is_empty() {
-                        let at = at % bytes.len();
-                        bytes[at] ^= 1 << (at % 8);
-                    }
-                });
-                folder.put(&name, image.files.get(&name));
-            }
-        }
-    }
-}
-
-fn bytes_of(image: &Image) -> Vec<u8> {
-    let mut copy = FolderImage::default();
-    copy.files.insert("file".into(), image.clone());
-    let mut bytes = vec![];
-    copy.alter("file", |all| bytes.clone_from(all));
-    bytes
-}
-
-/// Copies one page over another, as far as there are any.
-fn copy_page(to: &mut [u8], page: usize, from: &[u8], source: usize) {
-    let (pages, sources) = (to.len() / BLOCK, from.len() / BLOCK);
-    if pages > 0 && sources > 0 {
-        let (page, source) = (page % pages * BLOCK, source % sources * BLOCK);
-        to[page..page + BLOCK].copy_from_slice(&from[source..source + BLOCK]);
     }
 }

@@ -1,0 +1,67 @@
+//! Headers: the nonces of key slots and of the slot map are hedged. The copies change the passphrases of one disk in different ways.
+
+#[path = "../../../../parts/header/tests/fixture/mod.rs"]
+mod fixture;
+
+use crate::{Repeats, no_nonce_serves_twice};
+use fixture::{cost, disk, sealed, secret, secrets};
+use lacuna_crypto::SeededRandom;
+use lacuna_header::{
+    COPY_A, HEADER_LEN, HeaderBackup, Keyring, add_passphrase, change_keys, change_passphrase, open,
+    remove_passphrase,
+};
+use lacuna_medium::MemoryMedium;
+
+/// Both copies write all key slots anew. One gives a new passphrase level 0, the other level 1: its slot has the same key in both, and other
+/// content.
+fn all_slots() {
+    for level in 0..2 {
+        let medium = disk(&[&["zero"], &["one"]], 1);
+        let random = SeededRandom::new(2);
+        let mut unlocked = open(&medium, &secrets(&["zero", "one"])).unwrap();
+        let mut ring = Keyring::from_opened(&unlocked, secrets(&["zero", "one"])).unwrap();
+        change_keys(&medium, &mut unlocked, &ring, cost(), &random).unwrap();
+        // Here they part.
+        ring.add(level, secret("new")).unwrap();
+        change_keys(&medium, &mut unlocked, &ring, cost(), &random).unwrap();
+        // Under the next salt, and so under another key.
+        change_keys(&medium, &mut unlocked, &ring, cost(), &random).unwrap();
+    }
+}
+
+/// Both copies remove another passphrase, so that the slot map, whose key stays, has other content. Then they go on alike.
+fn part(medium: &MemoryMedium, gone: &str, random: &SeededRandom) {
+    let mut unlocked = open(medium, &secrets(&["a"])).unwrap();
+    assert_eq!(remove_passphrase(medium, &mut unlocked, &secret(gone), random).unwrap(), 2);
+    assert_eq!(add_passphrase(medium, &mut unlocked, &secret("new"), random).unwrap(), 3);
+    assert_eq!(change_passphrase(medium, &mut unlocked, &secret("changed"), random).unwrap(), 3);
+}
+
+fn one_slot() {
+    for gone in ["b", "c"] {
+        part(&sealed(&["a", "b", "c"], 3), gone, &SeededRandom::new(4));
+    }
+}
+
+/// Before they part, both copies put a backup back: its slots and its generation come again.
+fn restored() {
+    for gone in ["b", "c"] {
+        let (medium, random) = (sealed(&["a", "b", "c"], 5), SeededRandom::new(6));
+        let backup = HeaderBackup::parse(&medium.snapshot()[COPY_A as usize..][..HEADER_LEN]).unwrap();
+        let mut unlocked = open(&medium, &secrets(&["b"])).unwrap();
+        change_passphrase(&medium, &mut unlocked, &secret("B"), &random).unwrap();
+        backup.restore(&medium).unwrap();
+        part(&medium, gone, &random);
+    }
+}
+
+#[test]
+fn key_slots() {
+    no_nonce_serves_twice("all slots", 20, Repeats { given: 2, synthetic: 0 }, all_slots);
+}
+
+#[test]
+fn slot_maps() {
+    no_nonce_serves_twice("one slot", 18, Repeats { given: 1, synthetic: 0 }, one_slot);
+    no_nonce_serves_twice("a backup", 22, Repeats { given: 1, synthetic: 0 }, restored);
+}
