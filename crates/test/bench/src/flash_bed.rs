@@ -1,11 +1,12 @@
 //! Disks of format `flash` on a simulated NAND chip in the memory of this process: with a key for each block, or without keys,
 //! as what they are compared with.
 
-use lacuna_contracts::{Budget, Disk, ManualClock, Result, Secret};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
+use lacuna_sim::Rng;
 use std::sync::Arc;
 
 /// Of a thousand nodes for which the log has room, how many stay free on a full disk: what `create` does unasked.
@@ -73,6 +74,18 @@ pub(crate) fn new_disk(flash: &Arc<dyn Flash>, keys: Keys, budget: Budget) -> Re
 pub(crate) fn in_memory(chip: ChipGeometry, keys: Keys, budget: Budget) -> Result<FlashDisk> {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(chip)));
     Ok(new_disk(&new_flash(medium, chip)?, keys, budget)?.0)
+}
+
+/// Writes two blocks at random places, and flushes, so many times.
+pub(crate) fn overwrite(disk: &FlashDisk, flushes: u64) -> Result<()> {
+    let mut rng = Rng::new(8);
+    for number in 0..flushes {
+        for _ in 0..2 {
+            disk.write(BlockAddr(rng.below(disk.blocks())), &vec![number as u8; BLOCK_SIZE])?;
+        }
+        disk.flush()?;
+    }
+    Ok(())
 }
 
 /// What the status of a disk says of `name`; 0 if it says nothing.

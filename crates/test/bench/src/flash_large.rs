@@ -121,13 +121,7 @@ fn open(chip: ChipGeometry, flushes: u64) -> Result<([f64; 2], u64)> {
     let medium = Arc::new(SparseMedium::new(SimulatedChip::medium_len(chip)));
     let flash = flash_bed::new_flash(medium.clone(), chip)?;
     let (disk, params) = flash_bed::new_disk(&flash, Keys::Long, Budget::default())?;
-    let mut rng = Rng::new(8);
-    for number in 0..flushes {
-        for _ in 0..2 {
-            disk.write(BlockAddr(rng.below(disk.blocks())), &vec![number as u8; BLOCK_SIZE])?;
-        }
-        disk.flush()?;
-    }
+    flash_bed::overwrite(&disk, flushes)?;
     drop((disk, flash));
     let start = Instant::now();
     let chip = Arc::new(SimulatedChip::open(medium, 9)?);

@@ -1,6 +1,7 @@
 //! The format `flash` on simulated chips in this process: its speed beside itself without keys, and what purges, its
 //! key storage area and opening cost.
 
+use crate::flash_file::{self, InFile};
 use crate::flash_large::{self, Large};
 use crate::flash_speed::{self, Speed};
 use crate::measured::{Measured, Stable};
@@ -20,11 +21,13 @@ const HISTORY: History = History {
 struct OnFlash {
     speed: Speed,
     large: Large,
+    in_file: InFile,
 }
 
 /// Measures.
 pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
-    Ok(Box::new(OnFlash { speed: flash_speed::measure(work)?, large: flash_large::measure(work)? }))
+    let (speed, large) = (flash_speed::measure(work)?, flash_large::measure(work)?);
+    Ok(Box::new(OnFlash { speed, large, in_file: flash_file::measure(work)? }))
 }
 
 impl Measured for OnFlash {
@@ -39,19 +42,22 @@ impl Measured for OnFlash {
     fn tables(&self) -> Vec<Table> {
         let mut tables = self.speed.tables();
         tables.extend(self.large.tables());
+        tables.push(self.in_file.table());
         tables
     }
 
     fn requirements(&self) -> Vec<Requirement> {
         let mut requirements = self.speed.requirements();
         requirements.extend(self.large.requirements());
+        requirements.push(self.in_file.requirement());
         requirements
     }
 
     fn body(&self, run: &Run) -> String {
         let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
-        let (speed, large) = (self.speed.method(run.scale.rounds), self.large.method());
-        parts.push(format!("### Method on flash\n\n{speed}{large}"));
+        let (speed, large, file) =
+            (self.speed.method(run.scale.rounds), self.large.method(), self.in_file.method());
+        parts.push(format!("### Method on flash\n\n{speed}{large}{file}"));
         parts.join("\n")
     }
 

@@ -31,6 +31,7 @@ mod disks_report;
 mod ending;
 mod file_jobs;
 mod flash_bed;
+mod flash_file;
 mod flash_job;
 mod flash_large;
 mod flash_report;

@@ -98,13 +98,13 @@ impl Schemes {
     /// The processor time of a scheme to no integrity: of slices in turns, where there are some.
     fn to_bare(&self, way: Way, choice: Choice, content: Content, act: Act) -> Option<f64> {
         let steady = self.steady.ratio(choice, content, act).filter(|_| way == Way::Direct);
-        let time = |choice| self.processor((way, choice, content, act));
+        let time = |choice| self.processor(way, choice, content, act);
         steady.or_else(|| Some(time(choice)? / time(BARE)?))
     }
 
     /// Seconds of the processor.
-    fn processor(&self, key: (Way, Choice, Content, Act)) -> Option<f64> {
-        self.figures.get(&key).map(|figures| figures.processor.lower_quartile())
+    fn processor(&self, way: Way, choice: Choice, content: Content, act: Act) -> Option<f64> {
+        self.figures.get(&(way, choice, content, act)).map(|figures| figures.processor.lower_quartile())
     }
 
     /// What two runs must agree on.

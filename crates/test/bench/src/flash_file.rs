@@ -1,0 +1,100 @@
+//! What an opening costs of flash of 64 GiB whose chip is in a file, divided as `create` does unasked.
+
+use crate::flash_bed::{self, Keys, master, options};
+use crate::requirement::{Bound, Requirement};
+use crate::table::Table;
+use crate::workspace::Workspace;
+use lacuna_contracts::{Budget, Disk, Error, Result};
+use lacuna_flash::{FlashDisk, Params};
+use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_nand::{ChipGeometry, Mapping, SimulatedChip};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes of a page, and pages of an erase block.
+const PAGE: u32 = 4096;
+const PAGES: u32 = 64;
+/// Seconds in which a disk opens.
+const OPENS: f64 = 5.0;
+
+/// The figures.
+pub(crate) struct InFile {
+    chip: ChipGeometry,
+    /// Seconds until the disk is open, after it was closed and after its process was killed.
+    closed: f64,
+    killed: f64,
+    /// Groups that were replayed after the kill.
+    replayed: u64,
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<InFile> {
+    let quick = work.scale.quick;
+    let chip = ChipGeometry { page: PAGE, pages: PAGES, blocks: if quick { 1024 } else { 1 << 18 } };
+    let flushes = if quick { 50 } else { 10_000 };
+    let path = work.path("chip");
+    work.goes_on("flash: making a chip of 64 GiB in a file")?;
+    let params = make(&path, chip, flushes)?;
+    work.settle()?;
+    work.goes_on("flash: opening it after a close and after a kill")?;
+    let (disk, closed) = open(&path, &params)?;
+    flash_bed::overwrite(&disk, flushes)?;
+    drop(disk);
+    work.settle()?;
+    let (disk, killed) = open(&path, &params)?;
+    let replayed = flash_bed::status(&disk, "groups_replayed");
+    drop(disk);
+    std::fs::remove_file(&path).map_err(|e| Error::io("cannot remove the chip", &e))?;
+    Ok(InFile { chip, closed, killed, replayed })
+}
+
+/// Makes a disk on a new chip in a file, writes to it and closes it.
+fn make(path: &Path, chip: ChipGeometry, flushes: u64) -> Result<Params> {
+    let medium = Arc::new(FileMedium::create(path, SimulatedChip::medium_len(chip))?);
+    let flash = flash_bed::new_flash(medium, chip)?;
+    let (disk, params) = flash_bed::new_disk(&flash, Keys::Long, Budget::default())?;
+    flash_bed::overwrite(&disk, flushes)?;
+    disk.close()?;
+    Ok(params)
+}
+
+/// Opens the disk as the command does, of which nothing is in the system's cache, and says how many seconds that took.
+fn open(path: &Path, params: &Params) -> Result<(FlashDisk, f64)> {
+    let start = Instant::now();
+    let medium = FileMedium::open(path, Access::Write)?;
+    medium.forget_cached()?;
+    let chip = Arc::new(SimulatedChip::open(Arc::new(medium), 9)?);
+    let mapping = Arc::new(Mapping::open(chip)?);
+    let disk = FlashDisk::open(mapping, params, &master(), &options(Budget::default(), 9))?;
+    Ok((disk, start.elapsed().as_secs_f64()))
+}
+
+impl InFile {
+    /// The figures.
+    pub(crate) fn table(&self) -> Table {
+        let title = format!("Flash of {} MiB in a file: opening", self.chip.len() >> 20);
+        let mut table = Table::new(title, ["after", "takes"]);
+        table.row("a close", [format!("{:.3} s", self.closed)]);
+        table
+            .row(format!("a kill; {} groups are replayed", self.replayed), [format!("{:.3} s", self.killed)]);
+        table
+    }
+
+    /// The promise.
+    pub(crate) fn requirement(&self) -> Requirement {
+        Requirement::new("flash: opening 64 GiB in a file", Bound::AtMost(OPENS), " s")
+            .case("after a close", Some(self.closed))
+            .case("after a kill", Some(self.killed))
+    }
+
+    /// How the figures come about.
+    pub(crate) fn method(&self) -> String {
+        format!(
+            "- In a file: {} GiB, {} erase blocks of {PAGES} pages of {PAGE} bytes, as `create` makes a chip unasked, in a sparse file on the \
+file system of the disks. Every opening begins with a file of which nothing is in the system's cache, and reads a page of each erase block.\n",
+            self.chip.len() >> 30,
+            self.chip.blocks,
+        )
+    }
+}
