@@ -32,6 +32,12 @@ def header():
         put("header", name + "-all", b"\1\0" + change([0, 1, 2], offset, data))
         put("header", name + "-b-undigested", b"\1\2" + change([1], offset, data))
     put("header", "cut-short", b"\1\x08" + change([0] * 16, 0, b"L") + struct.pack("<I", 530000))
+    # how many reads lie, then for each its number and the moment that it tells of; damage follows
+    for moment in range(3):
+        for reads in ([0], [1], [2], [0, 1, 2]):
+            told = b"".join(struct.pack("<HB", read, moment) for read in reads)
+            put("header", f"lies-{moment}-{len(reads)}-{reads[0]}", bytes([9, len(reads)]) + told + b"\0")
+            put("header", f"lies-damaged-{moment}-{len(reads)}-{reads[0]}", bytes([9, len(reads)]) + told + b"\0" + change([1], 16, [9]))
 
 
 def params():
@@ -132,6 +138,10 @@ def deniable():
     put("deniable_open", "trims", b"".join(stripe(trim | n, covered=n) for n in range(1, 6)))
     put("deniable_open", "lost", b"".join(stripe(lost | n, synced=n) for n in range(6)))
     put("deniable_open", "hole", stripe(data) + b"\xff" * 128 + stripe(data | 1, synced=2))
+    # The last five bytes of the first stripe ask for lies.
+    for seed in range(6):
+        stripes = b"".join(stripe(data | n, synced=n) for n in range(12))
+        put("deniable_open", f"lies-{seed}", stripes[:123] + bytes([0x80, seed, 0, seed % 2, 0]) + stripes[128:])
 
 
 def oblivious():
@@ -153,6 +163,10 @@ def oblivious():
     put("oblivious_open", "level-1", batch(flags=8, cells=[(1, data)]) + batch(flags=24, cells=[(1, page), (2, data)]))
     put("oblivious_open", "number", batch(flags=2, number=(1 << 48) - 1) + batch(flags=2, number=33))
     put("oblivious_open", "applied", batch() + batch() + batch(synced=2, applied=1) + batch(synced=1))
+    # Bytes 1 to 5 of the first batch ask for lies.
+    for seed in range(6):
+        batches = b"".join(batch(synced=max(0, seq - 1), cells=[(seq, data | seq)]) for seq in range(8))
+        put("oblivious_open", f"lies-{seed}", batches[:1] + bytes([0x80, seed, 0, seed % 2, 0]) + batches[6:])
     hiding_and_on = struct.pack("<HBBBB2xIIIIQQ24x", 1, 2, 3, 32, 4, 1000, 60, 2048, 512, 400000, 99000)
     put("oblivious_open", "params", hiding_and_on)
 
@@ -194,14 +208,24 @@ def nand():
     put("nand_scan", "replaced", b"".join(block(16, leb % 4, leb % 4, leb) for leb in range(8)) + block(4, 0) * 8)
     for flags in range(8):
         put("nand_scan", f"flags-{flags}", b"".join(block(1 << flags, leb % 5, 3, leb) for leb in range(12)) + block(4, 0) * 4)
+    # The lowest byte of the erasures asks for lies, that of the sequence number says which.
+    for seed in range(6):
+        blocks = b"".join(block(16, leb, 3, leb) for leb in range(8)) + block(4, 0) * 8
+        put("nand_scan", f"lies-{seed}", blocks[:8] + b"\x80" + blocks[9:16] + bytes([seed]) + blocks[17:])
     head = b"lacnand\0" + struct.pack("<7I", 1, 512, 6, 16, 0, 0, 0)
     put("nand_scan", "head", head)
 
 
 def vault():
     change = lambda *fields: struct.pack("<BBBHB", *fields)
+    # Both targets begin with five bytes: whether to lie, and how.
+    lies = lambda seed: bytes([0x80, seed, 0, seed % 2, 0])
     for kind in range(6):
-        put("vault_open", f"kind-{kind}", b"".join(change(kind, name, name + 1, name * 3, 7) for name in range(6)))
+        changes = b"".join(change(kind, name, name + 1, name * 3, 7) for name in range(6))
+        put("vault_open", f"kind-{kind}", bytes(5) + changes)
+        put("vault_open", f"lies-{kind}", lies(kind) + changes)
+    for seed in range(12):
+        put("vault_open", f"lies-only-{seed}", lies(seed))
     facts = bytes(16) + struct.pack("<QQQII", 5, 20, 1044, 0, 0)
     commit = struct.pack("<Q", 7) + bytes(64)
     put("vault_commits", "super", commit + struct.pack("<I", 1) + facts + struct.pack("<II", 1, 4) + b"root")
@@ -215,10 +239,17 @@ def vault():
         [1] + facts + [len(cuts)] + [n for cut in cuts for n in cut] + [len(removals), *removals, root]
         + [len(pages)] + [n for page in pages for n in page] + [1] * len(pages) + ([] if root == 3 else [1]) + [1])
     start = facts + [0, 5, 0]
-    put("vault_journal", "pages", start + record(pages=[(1, 0), (1, 1), (2, 9)]) + record(cuts=[(1, 1)], pages=[(1, 3)]))
-    put("vault_journal", "removed", start + record(pages=[(1, 0), (2, 0)]) + record(removals=[1, 2]))
-    put("vault_journal", "checkpoint", start + record(pages=[(1, 0)]) + record(cuts=[(1, 0)], root=3) + record(pages=[(1, 2)]))
-    put("vault_journal", "two-checkpoints", start + record(root=3) + record(pages=[(3, 1)]) + record(root=3))
+    journals = {
+        "pages": record(pages=[(1, 0), (1, 1), (2, 9)]) + record(cuts=[(1, 1)], pages=[(1, 3)]),
+        "removed": record(pages=[(1, 0), (2, 0)]) + record(removals=[1, 2]),
+        "checkpoint": record(pages=[(1, 0)]) + record(cuts=[(1, 0)], root=3) + record(pages=[(1, 2)]),
+        "two-checkpoints": record(root=3) + record(pages=[(3, 1)]) + record(root=3),
+        "alike": record(pages=[(1, 0)]) * 6,
+    }
+    for name, records in journals.items():
+        put("vault_journal", name, bytes(5) + bytes(start + records))
+        for seed in range(3):
+            put("vault_journal", f"{name}-lies-{seed}", lies(seed) + bytes(start + records))
     put("vault_namespace", "inode", bytes([1, 1]) + bytes(100) + struct.pack("<H", 3) + b"TS.")
     put("vault_namespace", "symlink", bytes([1, 3]) + bytes(102) + b"../target")
     put("vault_namespace", "bucket", b"".join(struct.pack("<BBQB", slot, 1, 9, 4) + b"name" for slot in range(3)))

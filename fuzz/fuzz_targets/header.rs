@@ -1,22 +1,28 @@
 //! A header from outside: parsing never panics, opening costs no more than the header's bounded cost, and what
-//! opens can be rewritten and opens again.
+//! opens can be rewritten and opens again. On a medium that answers some reads with what lay there before, what opens was written once.
 #![no_main]
 
 use lacuna_contracts::Kind;
 use lacuna_crypto::SeededRandom;
 use lacuna_fuzz::bytes::Bytes;
-use lacuna_fuzz::header_image::{damage, medium, passphrase};
+use lacuna_fuzz::header_image::{damage, medium, open_over_lies, passphrase};
+use lacuna_fuzz::lying::lies;
 use lacuna_header::{Keyring, PublicHeader, change_keys, open, read_public, update_params};
 use lacuna_medium::MemoryMedium;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     let mut input = Bytes::new(input);
-    if input.byte() & 7 == 0 {
+    let selector = input.byte();
+    if selector & 7 == 0 {
         let raw = input.rest();
         let _ = PublicHeader::parse(raw);
         let _ = read_public(&MemoryMedium::from_bytes(raw.to_vec()));
         return;
+    }
+    if selector & 8 == 8 {
+        let told = lies(&mut input);
+        return open_over_lies(told, &mut input);
     }
     let medium = medium();
     damage(&medium, &mut input);

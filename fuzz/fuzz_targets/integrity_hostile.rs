@@ -1,4 +1,4 @@
-//! A protected file whose trusted storage and untrusted pages somebody made up.
+//! A protected file whose trusted storage and untrusted pages somebody made up, and answers two reads of one page alike or differently.
 #![no_main]
 
 use lacuna_contracts::{Budget, Result, Secret};
@@ -6,16 +6,20 @@ use lacuna_integrity::{Choice, FileKeys, Part, ProtectedFile, Session, Trusted, 
 use libfuzzer_sys::fuzz_target;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Every block and page that was not written is cut from the input.
+/// Every block and page that was not written is cut from the input; where that lies, from another place at each read.
 struct Made<'i> {
     input: &'i [u8],
+    lies: bool,
+    reads: AtomicU64,
     written: Mutex<BTreeMap<(Part, u64), Option<Vec<u8>>>>,
 }
 
 impl Made<'_> {
     fn cut(&self, seed: u64, len: usize) -> Vec<u8> {
-        let from = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize % (self.input.len() + 1);
+        let read = self.reads.fetch_add(u64::from(self.lies), Ordering::Relaxed);
+        let from = (seed ^ read << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize % (self.input.len() + 1);
         self.input[from..]
             .iter()
             .chain(self.input)
@@ -56,7 +60,9 @@ fuzz_target!(|input: &[u8]| {
     let (trusted, rest) = rest.split_at(usize::from(len).min(rest.len()));
     let Ok(trusted) = Trusted::parse(trusted) else { return };
     let keys = FileKeys::derive(&Secret::copy_from(&[1; 32]), 1).unwrap();
-    let us = Made { input: rest, written: Mutex::default() };
+    // Inputs of odd lengths lie.
+    let lies = !input.len().is_multiple_of(2);
+    let us = Made { input: rest, lies, reads: AtomicU64::new(0), written: Mutex::default() };
     let Ok(mut file) = ProtectedFile::open(keys, &trusted, Session(7), Budget::bytes(1 << 16)) else {
         return;
     };

@@ -1,15 +1,19 @@
 //! Logs of a disk with hidden levels whose summaries an adversary with the key of level 0 made up. They are sealed as
-//! `docs/format/deniable.md` says.
+//! `docs/format/deniable.md` says. The medium may answer some reads with other summaries.
 
+use crate::bytes::Bytes;
+use crate::lying::{FilledMedium, asked};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, RecordMut, Result, Secret};
 use lacuna_crypto::{SeededRandom, derive};
 use lacuna_deniable::{Geometry, Params, fuzzing};
 use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness, SALT_LEN, WriteKey};
-use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_medium::Medium;
 use std::sync::Arc;
 
 /// Bytes of input for one stripe.
 const PIECE: usize = 128;
+/// Where the first of them asks for lies: behind what a summary says.
+const LIES_AT: usize = 123;
 /// Bytes of the medium before the log.
 const LOG: u64 = 1_310_720;
 /// Stripes of the log.
@@ -26,21 +30,42 @@ const SUMMARY: u8 = 2;
 const UUID: [u8; 16] = [3; 16];
 
 /// Parses the input as parameters and as a record of discards; then forges a log of it, a stripe for every 128 bytes, opens
-/// it at two levels, and reads, writes and closes what opens.
+/// it at two levels, and reads, writes and closes what opens; also while the medium lies, if the last bytes of the first stripe ask for
+/// that. Then it held the same summaries one place further on before.
 pub fn use_forged(input: &[u8]) {
     let _refused = Params::parse(input);
     let mut record = input.to_vec();
     record.resize(BLOCK_SIZE, 0);
     let _ranges = fuzzing::discards(&record);
     let Ok(params) = params() else { return };
-    let (masters, medium) = (masters(), medium(&params));
+    let lies = input.get(LIES_AT..).and_then(|rest| asked(&mut Bytes::new(rest)));
+    let filled = FilledMedium::new(params.end(), lies);
+    if filled.is_to_lie() {
+        fill(&**filled.medium(), &params, input.get(PIECE..).unwrap_or_default());
+    }
+    fill(&**filled.medium(), &params, input);
+    filled.lie();
+    use_log(filled.medium(), &params);
+    filled.be_honest();
+    if filled.is_to_lie() {
+        use_log(filled.medium(), &params);
+    }
+}
+
+/// Writes a stripe for every 128 bytes.
+fn fill(medium: &dyn Medium, params: &Params, input: &[u8]) {
     let level0 = level_0();
     for (seq, piece) in (1..=params.stripes).zip(input.chunks(PIECE)) {
         let Ok(block) = summary(&level0, seq, piece) else { return };
-        medium.write_at(offset(&params, seq), &block).expect("a medium in memory");
+        medium.write_at(offset(params, seq), &block).expect("a medium in memory");
     }
+}
+
+fn use_log(medium: &Arc<dyn Medium>, params: &Params) {
     let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random());
-    let Ok(disk) = params.open(medium, Masters { keys: &masters, uuid: &UUID }, options) else { return };
+    let masters = masters();
+    let opened = params.open(medium.clone(), Masters { keys: &masters, uuid: &UUID }, options);
+    let Ok(disk) = opened else { return };
     let disk = Arc::new(disk);
     let mut block = vec![7; BLOCK_SIZE];
     for level in disk.levels() {
@@ -73,10 +98,6 @@ fn level_0() -> Secret<32> {
 
 fn random() -> Randomness {
     Randomness::of(Arc::new(SeededRandom::new(1)))
-}
-
-fn medium(params: &Params) -> Arc<dyn Medium> {
-    Arc::new(MemoryMedium::new(params.end()))
 }
 
 /// Where a stripe begins.
@@ -125,6 +146,8 @@ mod tests {
             }
             input.truncate(600 + round as usize * 3);
             use_forged(&input);
+            input[LIES_AT..PIECE].copy_from_slice(&[0x80, round as u8, 0, (round % 2) as u8, 0]);
+            use_forged(&input);
         }
     }
 
@@ -132,8 +155,9 @@ mod tests {
     #[test]
     fn what_the_disk_wrote_verifies() {
         let params = params().unwrap();
-        let (masters, medium) = (masters(), medium(&params));
-        params.create(&medium, Masters { keys: &masters[..1], uuid: &UUID }, random()).unwrap();
+        let (masters, filled) = (masters(), FilledMedium::new(params.end(), None));
+        let medium = filled.medium();
+        params.create(medium, Masters { keys: &masters[..1], uuid: &UUID }, random()).unwrap();
         let mut block = vec![0; BLOCK_SIZE];
         medium.read_at(offset(&params, 1), &mut block).unwrap();
         let (clear, body) = block.split_at_mut(PUBLIC_AT);

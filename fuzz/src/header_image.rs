@@ -1,15 +1,18 @@
-//! A valid header at the lowest passphrase cost, and ways to damage it that its unkeyed digest does not notice.
+//! A valid header at the lowest passphrase cost, with a past; ways to damage it that its unkeyed digest does not notice; and a medium
+//! that answers some reads with that past.
 
 use crate::bytes::Bytes;
+use crate::lying::{Lies, LyingMedium};
 use crate::sparse::SparseMedium;
 use lacuna_contracts::SecretVec;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_header::{
-    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, copy_c, medium_len,
+    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, Keyring, NewHeader, PublicHeader,
+    change_keys, copy_c, medium_len, open, repair, update_params,
 };
 use lacuna_medium::Medium;
 use sha2::{Digest, Sha256};
-use std::sync::OnceLock;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 /// Where the cost lies.
 const KDF: usize = 80;
@@ -41,6 +44,48 @@ pub fn medium() -> SparseMedium {
         medium
     });
     made.snapshot()
+}
+
+/// A header at several moments: made, with other keys, with other parameters. [`passphrase`] opens it at each of them.
+struct Life {
+    moments: Vec<SparseMedium>,
+    /// What it said then.
+    said: Vec<PublicHeader>,
+}
+
+static LIFE: LazyLock<Life> = LazyLock::new(|| {
+    let medium = medium();
+    let mut unlocked = open(&medium, &[passphrase()]).expect("a valid header");
+    let mut life = Life { moments: vec![medium.snapshot()], said: vec![unlocked.header.clone()] };
+    let keyring = Keyring::from_opened(&unlocked, vec![passphrase()]).expect("the passphrase that opened it");
+    let (cost, end) = (unlocked.header.cost, unlocked.header.end);
+    change_keys(&medium, &mut unlocked, &keyring, cost, &SeededRandom::new(3))
+        .expect("a medium without faults");
+    life.moments.push(medium.snapshot());
+    life.said.push(unlocked.header.clone());
+    update_params(&mut unlocked, &medium, vec![8; 30], end).expect("a medium without faults");
+    life.moments.push(medium.snapshot());
+    life.said.push(unlocked.header.clone());
+    life
+});
+
+/// Damages the header as it was last, opens it on a medium that tells of its past as well, and repairs it there. What opens is a header that
+/// was written, and so is what the medium holds once it is repaired.
+///
+/// # Panics
+///
+/// If that is not so.
+pub fn open_over_lies(told: Lies, input: &mut Bytes<'_>) {
+    let Life { moments, said } = &*LIFE;
+    let medium = Arc::new(moments[moments.len() - 1].snapshot());
+    damage(&medium, input);
+    let lying = LyingMedium::over(medium.clone(), moments, told);
+    let Ok(mut unlocked) = open(&lying, &[passphrase()]) else { return };
+    assert!(said.contains(&unlocked.header), "what opens was never written: {:?}", unlocked.header);
+    if repair(&lying, &mut unlocked).is_ok() {
+        let again = open(&*medium, &[passphrase()]).expect("a header that was repaired opens");
+        assert!(said.contains(&again.header), "what was repaired was never written: {:?}", again.header);
+    }
 }
 
 /// Damages a header as `input` says: up to 16 changes to the copies, each a copy, a field-sized offset and bytes.
@@ -85,5 +130,41 @@ fn lower_cost(header: &mut [u8]) {
     // Costs beyond the limits must be refused, so they stay; those within cost time.
     if memory * passes > MAX_FUZZED_KIB && Argon2Cost::new(memory as u32, passes as u32, 1).is_ok() {
         header[KDF..KDF + 12].copy_from_slice(&Argon2Cost { memory_kib: 8, passes: 1, lanes: 1 }.to_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lying::lies;
+    use lacuna_sim::Rng;
+
+    #[test]
+    fn over_lies_a_header_is_one_that_was_written() {
+        let mut random = Rng::new(1);
+        for round in 0..300 {
+            // Some of the first reads lie; then comes damage.
+            let mut input = vec![4];
+            for read in 0..4 {
+                input.extend([read, 0, random.below(3) as u8]);
+            }
+            let damage = random.bytes(1 + (round % 40));
+            input.extend(damage);
+            let mut input = Bytes::new(&input);
+            let told = lies(&mut input);
+            open_over_lies(told, &mut input);
+        }
+    }
+
+    /// The past is no fool: whichever of its moments all reads tell of, the header opens.
+    #[test]
+    fn each_moment_opens() {
+        let Life { moments, said } = &*LIFE;
+        for (which, header) in (0..).zip(said) {
+            let now = Arc::new(SparseMedium::new(moments[0].len()));
+            let told = (0..8).map(|read| (read, which)).collect();
+            let opened = open(&LyingMedium::over(now, moments, told), &[passphrase()]).unwrap();
+            assert_eq!(opened.header, *header);
+        }
     }
 }

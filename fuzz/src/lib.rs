@@ -26,3 +26,4 @@ pub mod ram_flash;
 pub mod sealed_image;
 pub mod sparse;
 pub mod store_journal;
+pub mod vault_image;

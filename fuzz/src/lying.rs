@@ -1,9 +1,10 @@
-//! A medium some of whose reads are answered with what lay there at another time.
+//! Media some of whose reads are answered with what lay there at another time, and the lies that an input asks for.
 
 use crate::bytes::Bytes;
 use crate::sparse::SparseMedium;
 use lacuna_contracts::Result;
-use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_sim::{CrashMedium, Rng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,62 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const LIES: usize = 48;
 /// No later read lies.
 const LAST: u64 = 4096;
+
+/// The lies of a simulated medium, folder or store that follow from one number: how many there are, whether they forge, and which they are.
+pub fn of_seed(seed: u32) -> lacuna_sim::Lies {
+    let of_a_thousand = [20, 100, 400][(seed % 3) as usize];
+    lacuna_sim::Lies { of_a_thousand, rng: Rng::new(seed.into()), forges: seed >> 16 & 1 == 1 }
+}
+
+/// Such lies, if a byte of an input asks for them, with the number in the four that follow.
+pub fn asked(input: &mut Bytes<'_>) -> Option<lacuna_sim::Lies> {
+    let [ask, seed @ ..]: [u8; 5] = input.array();
+    (ask >= 0x80).then(|| of_seed(u32::from_le_bytes(seed)))
+}
+
+/// A medium in memory that somebody fills, and that lies from then on, if it is told to: of all that lay anywhere while it was filled.
+pub struct FilledMedium {
+    medium: Arc<dyn Medium>,
+    lying: Option<(Arc<CrashMedium>, lacuna_sim::Lies)>,
+}
+
+impl FilledMedium {
+    /// An empty one of `len` bytes.
+    pub fn new(len: u64, lies: Option<lacuna_sim::Lies>) -> Self {
+        match lies {
+            None => FilledMedium { medium: Arc::new(MemoryMedium::new(len)), lying: None },
+            Some(lies) => {
+                let medium = Arc::new(CrashMedium::new(len));
+                medium.keep_past();
+                FilledMedium { medium: medium.clone(), lying: Some((medium, lies)) }
+            }
+        }
+    }
+
+    /// The medium itself.
+    pub fn medium(&self) -> &Arc<dyn Medium> {
+        &self.medium
+    }
+
+    /// Whether it will lie.
+    pub fn is_to_lie(&self) -> bool {
+        self.lying.is_some()
+    }
+
+    /// It is full.
+    pub fn lie(&self) {
+        if let Some((medium, lies)) = &self.lying {
+            medium.lie(Some(lies.clone()));
+        }
+    }
+
+    /// From now on it tells the truth.
+    pub fn be_honest(&self) {
+        if let Some((medium, _)) = &self.lying {
+            medium.lie(None);
+        }
+    }
+}
 
 /// Which reads lie, by their number: each tells what one of the earlier states held.
 pub type Lies = BTreeMap<u64, u8>;

@@ -1,8 +1,11 @@
-//! Chips whose headers, states and contents an adversary made up, as `docs/format/nand.md` has them.
+//! Chips whose headers, states and contents an adversary made up, as `docs/format/nand.md` has them; and that may answer some reads with
+//! what erase blocks held before, or with others.
 
+use crate::lying::of_seed;
 use lacuna_contracts::{RecordMut, Result};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_nand::{ChipGeometry, Flash, Leb, Mapping, SimulatedChip, Wearing};
+use lacuna_sim::{CrashMedium, Lies, Truths};
 use std::sync::Arc;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 512, pages: 6, blocks: 16 };
@@ -14,22 +17,80 @@ const STATES: u64 = 4096;
 const BLOCKS: u64 = 8192;
 /// Pages of an erase block before the content of its LEB.
 const HEADER_PAGES: usize = 2;
+/// What is written to a chip.
+const NEW: u8 = 7;
 /// The most erasures that an erase header says.
 const MOST_ERASURES: u64 = (1 << 48) - 1;
 
 /// Opens the input as the file of a chip; then makes a chip whose erase blocks have headers as each 40 bytes of the input say,
-/// attaches it, reads every LEB, and writes, changes, unmaps and drains what opens.
+/// attaches it, reads every LEB, and writes, changes, unmaps and drains what opens; also while the chip lies, if a byte of the first piece
+/// asks for that.
 ///
 /// # Panics
 ///
-/// If something is found changed that was not changed, or something that was changed is not found.
+/// If something is found changed that was not changed, or something that was changed is not found, on a chip that does not lie.
 pub fn use_forged(input: &[u8]) {
     let mut file = input.to_vec();
     file.resize(SimulatedChip::medium_len(GEOMETRY) as usize, 0);
     use_chip(Arc::new(MemoryMedium::from_bytes(file)));
+    if let Some(lies) = lies(input)
+        && let Ok(medium) = lived(input)
+    {
+        use_lying_chip(&medium, lies);
+    }
     if let Ok(medium) = forge(input) {
         use_chip(medium);
     }
+}
+
+/// The lies that bytes ask for which say nothing else: the lowest ones of erasures and sequence numbers.
+fn lies(input: &[u8]) -> Option<Lies> {
+    let byte = |at: usize| input.get(at).copied().unwrap_or(0);
+    (byte(8) >= 0x80)
+        .then(|| of_seed(u32::from_le_bytes([byte(16), byte(PIECE + 8), byte(PIECE + 16) & 1, 0])))
+}
+
+/// A chip whose erase blocks held each what the next one holds before.
+fn lived(input: &[u8]) -> Result<Arc<CrashMedium>> {
+    let medium = Arc::new(CrashMedium::new(SimulatedChip::medium_len(GEOMETRY)));
+    medium.keep_past();
+    SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1)?;
+    put_blocks(&*medium, input.get(PIECE..).unwrap_or_default())?;
+    put_blocks(&*medium, input)?;
+    Ok(medium)
+}
+
+/// Does what [`use_chip`] does while reads lie. What was found is no promise then.
+fn use_lying_chip(medium: &Arc<CrashMedium>, lies: Lies) {
+    let Ok(chip) = SimulatedChip::open(medium.clone(), 1) else { return };
+    // What the simulation of the chip keeps for itself is true.
+    medium.lie_but(Some(lies), Truths { at: std::iter::once(0..BLOCKS).collect(), ..Truths::default() });
+    if let Ok(flash) = Mapping::open(Arc::new(chip)) {
+        read_and_change(&flash);
+    }
+    medium.lie(None);
+    if let Ok(chip) = SimulatedChip::open(medium.clone(), 2)
+        && let Ok(flash) = Mapping::open(Arc::new(chip))
+    {
+        read_and_change(&flash);
+    }
+}
+
+/// What every LEB holds, if it can be read; and whether the first one was changed afterwards.
+fn read_and_change(flash: &Mapping) -> (Vec<Option<Vec<u8>>>, bool) {
+    let geometry = flash.geometry();
+    let before = (0..geometry.lebs).map(|leb| content(flash, Leb(leb))).collect();
+    let page = vec![NEW; geometry.page as usize];
+    let changed = flash.change(Leb(0), &page).is_ok();
+    let last = Leb(geometry.lebs - 1);
+    let _refused = flash.unmap(last).and_then(|()| flash.program(last, geometry.page, &page));
+    let _worn = flash.drain();
+    (before, changed)
+}
+
+fn content(flash: &Mapping, leb: Leb) -> Option<Vec<u8>> {
+    let mut content = vec![0; flash.geometry().leb_len as usize];
+    flash.read(leb, 0, &mut content).is_ok().then_some(content)
 }
 
 fn use_chip(medium: Arc<MemoryMedium>) {
@@ -37,26 +98,19 @@ fn use_chip(medium: Arc<MemoryMedium>) {
     // The file says how long a chip is; what a scan takes is as long as its blocks.
     let Ok(flash) = Mapping::open(Arc::new(chip)) else { return };
     let geometry = flash.geometry();
-    let content = |flash: &Mapping, leb: Leb| {
-        let mut content = vec![0; geometry.leb_len as usize];
-        flash.read(leb, 0, &mut content).map(|()| content)
-    };
-    let before: Vec<_> = (0..geometry.lebs).map(|leb| content(&flash, Leb(leb)).ok()).collect();
-    let page = vec![7; geometry.page as usize];
-    let changed = flash.change(Leb(0), &page).is_ok();
+    let (before, changed) = read_and_change(&flash);
     let last = Leb(geometry.lebs - 1);
-    let _refused = flash.unmap(last).and_then(|()| flash.program(last, geometry.page, &page));
-    let _worn = flash.drain();
     drop(flash);
     // The next opening finds what was changed, and all that was not.
     let Ok(chip) = SimulatedChip::open(medium, 2) else { panic!("a chip that was written to opens no more") };
     let Ok(flash) = Mapping::open(Arc::new(chip)) else { panic!("LEBs that were written to open no more") };
     for (leb, before) in (1..last.0).zip(&before[1..]) {
-        assert!(content(&flash, Leb(leb)).ok() == *before, "LEB {leb} changed by itself");
+        assert!(content(&flash, Leb(leb)) == *before, "LEB {leb} changed by itself");
     }
     if changed && last != Leb(0) {
+        let page = vec![NEW; geometry.page as usize];
         assert!(
-            content(&flash, Leb(0)).is_ok_and(|found| found[..page.len()] == page),
+            content(&flash, Leb(0)).is_some_and(|found| found.starts_with(&page)),
             "LEB 0 lost its content"
         );
     }
@@ -78,6 +132,12 @@ fn use_chip(medium: Arc<MemoryMedium>) {
 fn forge(input: &[u8]) -> Result<Arc<MemoryMedium>> {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1)?;
+    put_blocks(&*medium, input)?;
+    Ok(medium)
+}
+
+/// Puts erase blocks on a chip, of every 40 bytes one, and their states.
+fn put_blocks(medium: &dyn Medium, input: &[u8]) -> Result<()> {
     for (peb, piece) in (0..u64::from(GEOMETRY.blocks)).zip(input.chunks(PIECE)) {
         let mut said = [0; PIECE];
         said[..piece.len()].copy_from_slice(piece);
@@ -94,7 +154,7 @@ fn forge(input: &[u8]) -> Result<Arc<MemoryMedium>> {
         }
         medium.write_at(STATES + peb * 16, &state)?;
     }
-    Ok(medium)
+    Ok(())
 }
 
 /// The content of an erase block, and its first page that may be programmed.
@@ -164,6 +224,8 @@ mod tests {
                 piece[24..].fill_with(|| next(256) as u8);
                 input.extend(piece);
             }
+            use_forged(&input);
+            input[8] = 0x80;
             use_forged(&input);
         }
     }

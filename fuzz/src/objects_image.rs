@@ -2,12 +2,13 @@
 //! alters the objects.
 
 use crate::bytes::Bytes;
+use crate::lying::of_seed;
 use crate::sealed_image::{BLOCKS, write};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};
-use lacuna_sim::{Lies, LyingObjects, Rng};
+use lacuna_sim::LyingObjects;
 use std::sync::{Arc, OnceLock};
 
 /// The name of the snapshot that every disk has, made after phase 2 of its history.
@@ -171,14 +172,13 @@ impl Image {
         }
     }
 
-    /// From now on clients of a pool of this disk are told of earlier moments at times: how often, and when, follows from `seed`.
+    /// From now on clients of a pool of this disk are told of earlier moments at times, and of what never was: how often, and when, follows
+    /// from `seed`.
     pub fn lie(&self, pool: &mut Pool, seed: u32) {
-        let of_a_thousand = [20, 100, 400][(seed % 3) as usize];
-        let rng = Rng::new(u64::from(seed));
         let told = |now: &MemoryObjects, of: fn(&Pool) -> &MemoryObjects| {
             let lying = LyingObjects::over(Arc::new(now.reopened()));
             self.moments.iter().for_each(|moment| lying.remember(of(moment)));
-            lying.lie(Some(Lies { of_a_thousand, rng: rng.clone() }));
+            lying.lie(Some(of_seed(seed)));
             lying
         };
         pool.told = Some([told(&pool.data, |pool| &pool.data), told(&pool.book, |pool| &pool.book)]);

@@ -1,17 +1,21 @@
 //! Disks in a write-only ORAM whose journal, ring and cells an adversary with the keys made up, as `docs/format/oblivious.md`
-//! has them.
+//! has them. The medium may answer some reads with other batches.
 
+use crate::bytes::Bytes;
+use crate::lying::{FilledMedium, asked};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, RecordMut, Result, Secret};
 use lacuna_crypto::{AesBlock, RandomSource, SeededRandom, XAES_NONCE, XaesKey, derive};
 use lacuna_levels::{
     Entry, LevelFormat, Levels, MapState, Masters, OpenOptions, Randomness, SALT_LEN, STATE_LEN, WriteKey,
 };
-use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_medium::Medium;
 use lacuna_oblivious::{Oblivious, Params, Plan};
 use std::sync::Arc;
 
 /// Bytes of input for one batch.
 const PIECE: usize = 128;
+/// Where the first of them asks for lies: behind its flags.
+const LIES_AT: usize = 1;
 /// Bytes of the medium.
 const ROOM: u64 = 12 << 20;
 /// Cells of a forged batch that hold something.
@@ -50,10 +54,21 @@ const CELL: u8 = 4;
 const STASH: u8 = 5;
 
 /// Parses the input as parameters; then forges a batch of every 128 bytes of it, opens that at two levels, and reads, writes
-/// and closes what opens.
+/// and closes what opens; also while the medium lies, if bytes of the first flags ask for that. Then it held the same batches one place
+/// further on before.
 pub fn use_forged(input: &[u8]) {
     let _refused = Params::parse(input.get(..64).unwrap_or(input));
-    let Ok(disk) = open_forged(input, false) else { return };
+    let Ok((filled, params)) = forged(input) else { return };
+    filled.lie();
+    use_disk(filled.medium(), &params);
+    filled.be_honest();
+    if filled.is_to_lie() {
+        use_disk(filled.medium(), &params);
+    }
+}
+
+fn use_disk(medium: &Arc<dyn Medium>, params: &Params) {
+    let Ok(disk) = open(medium, params, false) else { return };
     let disk = Arc::new(disk);
     let mut block = vec![7; BLOCK_SIZE];
     for level in disk.levels() {
@@ -71,24 +86,39 @@ pub fn use_forged(input: &[u8]) {
     let _no_cover = disk.close();
 }
 
-/// Opens what a forger makes of the input.
-fn open_forged(input: &[u8], read_only: bool) -> Result<Oblivious> {
+/// A medium with what a forger makes of the input, and how the disk lies there.
+fn forged(input: &[u8]) -> Result<(FilledMedium, Params)> {
     let params = Params::plan(ROOM, Plan { operations: 6, ..Plan::DEFAULT })?;
-    let masters = [Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32])];
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
-    let forger = Forger {
-        medium: &*medium,
-        layout: Layout::of(&params),
-        levels: [0, 1].map(|level| derive(&masters[level], "oblivious level", &UUID)),
-    };
+    let lies = input.get(LIES_AT..).and_then(|rest| asked(&mut Bytes::new(rest)));
+    let filled = FilledMedium::new(params.end(), lies);
+    if filled.is_to_lie() {
+        fill(&**filled.medium(), &params, input.get(PIECE..).unwrap_or_default())?;
+    }
+    fill(&**filled.medium(), &params, input)?;
+    Ok((filled, params))
+}
+
+/// Makes up a batch of every 128 bytes.
+fn fill(medium: &dyn Medium, params: &Params, input: &[u8]) -> Result<()> {
+    let masters = masters();
+    let levels = [0, 1].map(|level| derive(&masters[level], "oblivious level", &UUID));
+    let forger = Forger { medium, layout: Layout::of(params), levels };
     for (seq, piece) in (1..=u64::from(params.journal)).zip(input.chunks(PIECE)) {
         let mut made_up = [0; PIECE];
         made_up[..piece.len()].copy_from_slice(piece);
         forger.forge(seq, &made_up)?;
     }
+    Ok(())
+}
+
+fn masters() -> [Secret<32>; 2] {
+    [Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32])]
+}
+
+fn open(medium: &Arc<dyn Medium>, params: &Params, read_only: bool) -> Result<Oblivious> {
     let random = Randomness::of(Arc::new(SeededRandom::new(1)));
     let options = OpenOptions { read_only, ..OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random) };
-    params.open(medium, Masters { keys: &masters, uuid: &UUID }, options)
+    params.open(medium.clone(), Masters { keys: &masters(), uuid: &UUID }, options)
 }
 
 /// The cells of one level, or those of none, and how many of them a batch rewrites.
@@ -203,6 +233,7 @@ impl Forger<'_> {
     /// ```text
     ///   0  flags     bit 0: it names another batch before it; 1: its number is made up; 2: its record is another's; 3: level 1
     ///                says something too; 4: the first entry is in the stash as well
+    ///   1  lies      in the first batch
     ///   8  number    if it is made up
     ///  16  synced, applied
     ///  32  state of the map
@@ -362,6 +393,12 @@ fn seal_cell(level: &Secret<32>, place: u64, entry: Entry, block: &[u8]) -> Resu
 mod tests {
     use super::*;
 
+    /// Opens what a forger makes of the input.
+    fn open_forged(input: &[u8], read_only: bool) -> Result<Oblivious> {
+        let (filled, params) = forged(input)?;
+        open(filled.medium(), &params, read_only)
+    }
+
     #[test]
     fn what_is_made_up_is_refused_or_read() {
         use_forged(&[]);
@@ -385,6 +422,9 @@ mod tests {
                 (0..FILLED).for_each(|_| words.extend([next(12), next(5) << 56 | next(8)]));
                 words.iter().for_each(|word| input.extend(word.to_le_bytes()));
             }
+            use_forged(&input);
+            let lies = [0x80, round as u8, 0, (round % 2) as u8, 0];
+            input[LIES_AT..LIES_AT + lies.len()].copy_from_slice(&lies);
             use_forged(&input);
         }
     }

@@ -1,10 +1,12 @@
-//! Stores whose superblock and journal an adversary with the keys made up, sealed and chained as `docs/format/vault.md` says.
+//! Stores whose superblock and journal an adversary with the keys made up, sealed and chained as `docs/format/vault.md` says; in a folder
+//! that may answer some reads with other records.
 
 use crate::bytes::Bytes;
+use crate::lying::asked;
 use lacuna_contracts::{RecordMut, Result, Secret};
 use lacuna_crypto::{SeededRandom, SivKey, XAES_NONCE, XaesKey, derive, keyed_hash};
 use lacuna_medium::{Folder, FolderFile};
-use lacuna_sim::CrashFolder;
+use lacuna_sim::{CrashFolder, Lies};
 use lacuna_vault_store::{
     JournalSize, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreBase, StoreKeys, StoreOptions,
 };
@@ -30,18 +32,30 @@ const TAG: usize = 16;
 /// A number of an object, and one that says something about it.
 type Pair = (u64, u64);
 
-/// Makes a store in an empty folder whose superblock and journal the input makes up. If it opens, what is written to it and
-/// committed is there when it is opened again.
+/// Makes a store in an empty folder whose superblock and journal the input makes up, behind the five bytes of lies. If it opens, it is the
+/// same whatever lies the folder tells then, or refused; and what is written to it and committed is there when it is opened again.
 ///
 /// # Panics
 ///
 /// If that is not so.
 pub fn use_forged(input: &[u8]) {
-    let folder: Arc<dyn Folder> = Arc::new(CrashFolder::new());
-    Forger::new(&*folder).forge(Bytes::new(input));
+    let mut input = Bytes::new(input);
+    let lies = asked(&mut input);
+    let lying = CrashFolder::new();
+    if lies.is_some() {
+        lying.keep_past();
+    }
+    Forger::new(&lying).forge(input);
+    let folder: Arc<dyn Folder> = Arc::new(lying.clone());
     let anchor = Arc::new(MemoryAnchor::default());
-    let open = |seed| open(&folder, &anchor, seed);
-    let Ok((store, _)) = open(2) else { return };
+    let open = |seed| open(&folder, &anchor, seed, false);
+    let Ok((mut store, _)) = open(2) else { return };
+    if let Some(lies) = lies {
+        drop(store);
+        look_over_lies(&lying, &anchor, lies);
+        let Ok((again, _)) = open(5) else { return };
+        store = again;
+    }
     let mut pages = vec![0; 3 * PAGE];
     for object in (0..12).map(ObjectId) {
         let _ = store.read(object, 0, &mut pages);
@@ -71,7 +85,30 @@ pub fn use_forged(input: &[u8]) {
     }
 }
 
-fn open(folder: &Arc<dyn Folder>, anchor: &Arc<MemoryAnchor>, seed: u64) -> Result<(Store, Recovered)> {
+/// Looks at a store whose folder answers some reads with other records, or with what was made of them: each look gives the state that the
+/// anchor remembers, with all that was committed since its root, or an error.
+fn look_over_lies(lying: &CrashFolder, anchor: &Arc<MemoryAnchor>, lies: Lies) {
+    let folder: Arc<dyn Folder> = Arc::new(lying.clone());
+    let look = |seed| open(&folder, anchor, seed, true).map(|(_, found)| found);
+    let Ok(honest) = look(10) else { return };
+    lying.lie(Some(&lies), |_| true);
+    lying.lie_about_names((lies.of_a_thousand < 100).then_some(lies));
+    for seed in 11..14 {
+        if let Ok(found) = look(seed) {
+            assert_eq!(found.state.number, honest.state.number, "another state passes for the newest");
+            assert_eq!((&found.root, &found.puts), (&honest.root, &honest.puts), "something was left out");
+        }
+    }
+    lying.lie(None, |_| true);
+    lying.lie_about_names(None);
+}
+
+fn open(
+    folder: &Arc<dyn Folder>,
+    anchor: &Arc<MemoryAnchor>,
+    seed: u64,
+    read_only: bool,
+) -> Result<(Store, Recovered)> {
     let base = StoreBase {
         folder: folder.clone(),
         anchor: anchor.clone(),
@@ -80,7 +117,7 @@ fn open(folder: &Arc<dyn Folder>, anchor: &Arc<MemoryAnchor>, seed: u64) -> Resu
         uuid: UUID,
     };
     let keys = StoreKeys::derive(&master(), &UUID);
-    Store::open(base, keys, &StoreOptions { journal: SIZE, ..StoreOptions::default() })
+    Store::open(base, keys, &StoreOptions { read_only, journal: SIZE, ..StoreOptions::default() })
 }
 
 fn master() -> Secret<32> {
@@ -319,7 +356,8 @@ mod tests {
             let small = 1 + seed % 16;
             input.iter_mut().filter(|byte| **byte < 0xf0).for_each(|byte| *byte %= small as u8 + 1);
             input[0] = 40;
-            use_forged(&input);
+            let lies = [if seed % 2 == 0 { 0x80 } else { 0 }, seed as u8, 0, (seed / 4 % 2) as u8, 0];
+            use_forged(&[&lies[..], &input[..]].concat());
         }
     }
 
@@ -332,7 +370,7 @@ mod tests {
         let record = [&[1][..], &facts, &[0, 0, 0, 1, 2, 1, 1, 1, 1]].concat();
         let folder: Arc<dyn Folder> = Arc::new(CrashFolder::new());
         Forger::new(&*folder).forge(Bytes::new(&[superblock, record].concat()));
-        let (store, found) = open(&folder, &Arc::default(), 1).unwrap();
+        let (store, found) = open(&folder, &Arc::default(), 1, false).unwrap();
         assert_eq!((found.records, found.state.number, found.puts), (1, 6, vec![vec![7]]));
         let mut page = vec![0; PAGE];
         store.read(ObjectId(2), 1, &mut page).unwrap();
