@@ -2,8 +2,8 @@
 # make test       what must hold, in a quarter of an hour with the build
 # make test-all   everything that must hold, half an hour: the games of adversaries, Ceph, benchmarks and papers in small too
 # make test-long  the same with the campaign, killed clients and robbed servers more
-# make campaign   20,000 power cuts and 20,000 openings of what lies for each format, and replay games, in ranges that a later run goes
-#                 on with; PLAYS="cuts/flash" plays some alone, JOBS=2 two ranges at a time
+# make campaign   20,000 power cuts and 20,000 openings of what lies for each format, replay games, and levels used together, in ranges
+#                 that a later run goes on with; PLAYS="cuts/flash" plays some alone, JOBS=2 two ranges at a time
 # make bench      measure against peers, write tables and plots; ONLY="disks levels" takes sections alone
 # make bench-compare   A=COMMIT B=COMMIT: whether one takes more processor time; `make bench-self-test` shows that it can tell
 # make papers     redo the figures and tables of the papers; ONLY="models phone" takes sections alone, QUICK=1 the smallest sizes,
@@ -20,7 +20,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 # In the campaign: power cuts for each cipher and layout, for `flash`, objects and headers in all; openings of a disk, store or vault
-# whose medium lies, of each format; replay games against each scheme; ranges at a time; and where the randomness begins (test-long too).
+# whose medium lies, of each format; replay games against each scheme, and sessions of each format with levels that are used together;
+# ranges at a time; and where the randomness begins (test-long too).
 CUTS ?= 20000
 LIES ?= 20000
 GAMES ?= 20000
@@ -44,6 +45,8 @@ LACUNA = target/release/lacuna
 PAPERS = --manifest-path papers/Cargo.toml --target-dir $(or $(CARGO_TARGET_DIR),target)
 # What the fuzz targets share, without the targets.
 FUZZ = --manifest-path fuzz/Cargo.toml --target-dir $(or $(CARGO_TARGET_DIR),target) --no-default-features --lib
+# The program outside the workspace that has a format of its own; it takes the versions of the workspace.
+SIXTH = --manifest-path examples/sixth-format/Cargo.toml
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
@@ -77,8 +80,8 @@ test-long: all
 	scripts/release-test.sh
 	LACUNA_FSX_SECONDS=$(FSX_SECONDS) LACUNA_SHARE=all LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) CARGO="$(CARGO)" scripts/test.sh --release
 	LACUNA_HOSTILE=$(HOSTILE) $(CARGO) test --release -p lacuna-games --test hostile_pool -- --nocapture
-	LACUNA_PAIRS=$(PAIRS) $(CARGO) test --release --workspace --test vault_damage --test vault_rescue -- --nocapture
-	LACUNA_TRACES=$(TRACES) $(CARGO) test --release --workspace --test whole traces:: -- --nocapture
+	LACUNA_PAIRS=$(PAIRS) $(CARGO) test --release --workspace --test vault_damage --test vault_rescue --test vault_two_blocks -- --nocapture
+	LACUNA_TRACES=$(TRACES) LACUNA_SEED=$(SEED) $(CARGO) test --release --workspace --test whole traces:: -- --nocapture
 	LACUNA_SWEEP=all $(CARGO) test --release --workspace --test errno --test levels_errno -- --nocapture
 	LACUNA_SWEEP=all $(CARGO) test --release --workspace --test vault_errno -- --nocapture
 	$(MAKE) campaign
@@ -118,9 +121,12 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path papers/Cargo.toml --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) fmt $(SIXTH) --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy $(PAPERS) --workspace --all-targets -- -D warnings
 	$(CARGO) clippy $(FUZZ) --tests -- -D warnings
+	cp Cargo.lock examples/sixth-format/Cargo.lock
+	$(CARGO) clippy $(SIXTH) --target-dir $(or $(CARGO_TARGET_DIR),target) --all-targets -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny check && $(CARGO) deny --manifest-path papers/Cargo.toml check --config deny.toml; \
 	else echo "skipped: cargo-deny is not installed (licences and advisories)"; fi

@@ -5,7 +5,7 @@
 # Variables:
 #   CUTS    power cuts of each play of cuts (20000)
 #   LIES    openings of each play of lies (20000)
-#   GAMES   runs of each game against each scheme (20000)
+#   GAMES   runs of each game against each scheme, and sessions of disks whose levels are used together (20000)
 #   RANGES  ranges of seeds into which a play is divided (10)
 #   SEED    the first seed (1)
 #   JOBS    ranges that are played at a time (1)
@@ -52,10 +52,12 @@ lies/flash games flash_lies
 lies/vault games vault_lies
 games/integrity games integrity_game
 games/vault games vault_game
+games/levels games levels_together
 PLAYS
 }
 
-# The part of a line of output that says a digest. Tests with threads, which no seed gives again, say none.
+# The part of a line of output that says a digest. Tests with threads, which no seed gives again, say none, or the digest of what does not
+# depend on which thread comes first.
 digests() {
     grep -o '[^.]*digest [0-9a-f]\{16\}' | sed 's/^ *//' | sort
 }

@@ -21,7 +21,6 @@ for example in serve-a-disk sixth-format; do
     cargo fmt --manifest-path "examples/$example/Cargo.toml" --check
     cargo build --quiet --manifest-path "examples/$example/Cargo.toml" --target-dir target/outside
 done
-cargo test --quiet --manifest-path examples/sixth-format/Cargo.toml --target-dir target/outside
 
 # Starts a program with the passphrase on its standard input, which stays open, and waits for the line that it says.
 start() { # COMMAND…

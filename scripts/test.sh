@@ -1,11 +1,11 @@
 #!/bin/sh
 # Runs every test of the workspace in two rows at once: programs and disks on Ceph mostly wait for servers, everything else mostly
-# computes, and one after the other each leaves processors idle. The second row prints when the first has ended. The tests of
-# papers/ and of what the fuzz targets share, workspaces of their own in the same target folder, follow the first row.
+# computes, and one after the other each leaves processors idle. The second row prints when the first has ended. The tests of papers/,
+# of what the fuzz targets share and of examples/sixth-format, workspaces of their own in the same target folder, follow the first row.
 # Usage: scripts/test.sh [quick] [OPTION OF CARGO TEST…]
 #
-# `quick` leaves out what takes minutes and fails seldom: the games of adversaries, benchmarks, papers, forgers of fuzz targets, what
-# needs a cluster, and of the whole program the modules that wait long (`slow` below).
+# `quick` leaves out what takes minutes and fails seldom: the games of adversaries, benchmarks, papers, forgers of fuzz targets, the
+# format of the example, what needs a cluster, and of the whole program the modules that wait long (`slow` below).
 #
 # Variables:
 #   CARGO               cargo
@@ -55,11 +55,16 @@ crates="--workspace $(printf -- '--exclude lacuna-%s ' $left_out)"
 $cargo test $crates "$@" --no-run
 papers="--manifest-path papers/Cargo.toml --target-dir ${CARGO_TARGET_DIR:-target}"
 fuzz="--manifest-path fuzz/Cargo.toml --target-dir ${CARGO_TARGET_DIR:-target} --no-default-features --lib"
+sixth="--manifest-path examples/sixth-format/Cargo.toml --target-dir ${CARGO_TARGET_DIR:-target}"
 if [ -z "$quick" ]; then
     # shellcheck disable=SC2086
     $cargo test $papers "$@" --no-run
     # shellcheck disable=SC2086
     $cargo test $fuzz "$@" --no-run
+    # The versions that everything else here is tested with.
+    cp Cargo.lock examples/sixth-format/Cargo.lock
+    # shellcheck disable=SC2086
+    $cargo test $sixth "$@" --no-run
 fi
 built=$(date +%s)
 
@@ -90,6 +95,8 @@ if [ -z "$quick" ]; then
     $cargo test $papers --no-fail-fast "$@" || status=1
     # shellcheck disable=SC2086
     $cargo test $fuzz --no-fail-fast "$@" || status=1
+    # shellcheck disable=SC2086
+    $cargo test $sixth --no-fail-fast "$@" || status=1
 fi
 wait "$second" || status=1
 second=
