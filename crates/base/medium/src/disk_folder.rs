@@ -395,6 +395,22 @@ impl FolderFile for DiskFile {
         }
     }
 
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let failed =
+            |e: Errno| self.failed(&format!("cannot punch {len} bytes at byte {offset} of"), &e.into());
+        match retry_on_intr(|| fs::fallocate(&self.file, how, offset, len)) {
+            Ok(()) => Ok(()),
+            Err(e @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
+                Err(failed(e).with_kind(Kind::Other))
+            }
+            Err(e) => Err(failed(e)),
+        }
+    }
+
     fn sync(&self) -> Result<()> {
         // Never "full": what the system dropped is unknown, so nobody may go on as after a refused write.
         self.file.sync_data().map_err(|e| self.failed("cannot sync", &e).with_kind(Kind::Io))

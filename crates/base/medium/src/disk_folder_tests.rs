@@ -25,6 +25,14 @@ fn files_keep_what_is_written() {
     assert_eq!(&read, b"\0\0words\0\0\0");
     file.allocate(0, 1 << 16).unwrap();
     assert_eq!(file.len().unwrap(), 5005);
+    match file.punch(5001, 1 << 16) {
+        Ok(()) => {
+            file.read_at(4998, &mut read).unwrap();
+            assert_eq!((&read, file.len().unwrap()), (b"\0\0w\0\0\0\0\0\0\0", 5005));
+        }
+        // Not every file system can do it.
+        Err(e) => assert_eq!(e.kind(), Kind::Other, "{e}"),
+    }
     file.set_len(2).unwrap();
     file.sync().unwrap();
     file.forget_cached().unwrap();

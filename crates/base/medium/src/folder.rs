@@ -87,6 +87,12 @@ pub trait FolderFile: Send + Sync {
     ///
     /// Errors: [`Kind::NoSpace`] if there is not as much.
     fn allocate(&self, offset: u64, len: u64) -> Result<()>;
+    /// Makes a range zeros, and gives its space back. Needs no room for data, where a write of zeros does on a file system that writes
+    /// nothing over itself, or with a quota. Does not change the length.
+    ///
+    /// Errors: [`Kind::Other`] if the file system cannot do that; then it has changed nothing. With a quota that is used up, btrfs refuses
+    /// it as it does a write.
+    fn punch(&self, offset: u64, len: u64) -> Result<()>;
     /// Returns when the file's content and length so far are durable. Says nothing of its name.
     fn sync(&self) -> Result<()>;
     /// How long it may become, in bytes, as far as the system tells: its file system has a limit, and so may the process. Beyond it

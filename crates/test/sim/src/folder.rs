@@ -26,8 +26,8 @@ use told_names::ToldNames;
 /// A folder of files in memory.
 ///
 /// Files are [`CrashMedium`]s: each keeps what was synced, and loses, reorders and tears at 512 bytes what was not. Every
-/// creation, removal and rename that was not synced may be lost alone. Creations, removals, renames, writes, changes of
-/// length and syncs count as one operation each; opening and reading do not.
+/// creation, removal and rename that was not synced may be lost alone. Creations, removals, renames, writes, punches, changes
+/// of length and syncs count as one operation each; opening and reading do not.
 pub struct CrashFolder(Arc<Mutex<State>>);
 
 impl CrashFolder {

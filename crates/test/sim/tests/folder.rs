@@ -108,6 +108,18 @@ fn a_full_folder_writes_what_finds_space() {
     folder.fail(FolderOp::Write, 0, Kind::NoSpace, false);
     assert_eq!(file.write_at(0, &[4; 3 * PAGE as usize]).unwrap_err().kind(), Kind::NoSpace);
     assert_eq!(pages(), [4, 3, 3, 0, 0, 0, 0, 0, 0, 3, 0]);
+    // With no room at all, zeros are not written; a punch makes zeros, and gives room.
+    folder.set_quota(folder.used());
+    assert_eq!(file.write_at(0, &[0; PAGE as usize]).unwrap_err().kind(), Kind::NoSpace);
+    file.punch(PAGE, 2 * PAGE).unwrap();
+    file.punch(9 * PAGE, 9 * PAGE).unwrap();
+    file.punch(20 * PAGE, PAGE).unwrap();
+    assert_eq!(pages(), [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!((file.len().unwrap(), folder.used()), (10 * PAGE, PAGE));
+    file.write_at(0, &[5; 3 * PAGE as usize]).unwrap();
+    folder.fail(FolderOp::Punch, 0, Kind::Other, false);
+    assert_eq!(file.punch(0, PAGE).unwrap_err().kind(), Kind::Other);
+    assert_eq!(pages(), [5, 5, 5, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]

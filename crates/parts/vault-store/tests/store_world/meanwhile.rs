@@ -156,6 +156,10 @@ impl FolderFile for File {
         self.inner.allocate(offset, len)
     }
 
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.punch(offset, len)
+    }
+
     fn sync(&self) -> Result<()> {
         self.others.act();
         self.inner.sync()

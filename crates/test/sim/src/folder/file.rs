@@ -118,6 +118,14 @@ impl FolderFile for File {
         self.folder.lock().read_only()
     }
 
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        let there = self.file.len().saturating_sub(offset).min(len);
+        if there == 0 {
+            return self.folder.lock().read_only();
+        }
+        self.change(FolderOp::Punch, &[&|file| file.discard(offset, there)])
+    }
+
     fn sync(&self) -> Result<()> {
         self.change(FolderOp::Sync, &[&|file| file.sync()])
     }

@@ -23,6 +23,8 @@ pub enum FolderOp {
     SyncNames,
     /// Everything synced.
     SyncAll,
+    /// A range made zeros.
+    Punch,
 }
 
 impl FolderOp {
