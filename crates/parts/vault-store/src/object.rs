@@ -71,7 +71,8 @@ pub(crate) struct Fresh {
     pub(crate) placed: u64,
     /// Which, as long as they are few.
     pub(crate) runs: Vec<Range<u64>>,
-    /// Pages in place may be left past the end: only a sync of the object says that they are gone.
+    /// A refused write or a cut may have left pages in place, past the end or in what was put back since: only a sync of the object
+    /// says that they are gone.
     pub(crate) shrunk: bool,
 }
 

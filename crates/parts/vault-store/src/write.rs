@@ -2,8 +2,8 @@
 //!
 //! One write of pages to an object writes all of them, or for want of space none. A write that finds no space may have changed what lies
 //! before the place at which it stopped: a file has holes, a file system that writes nothing over itself needs space for what is there
-//! already, and so does one with a quota. So whatever a write may overwrite is read before, and put back if it fails. Nothing is noted
-//! before all of it is written.
+//! already, and so does one with a quota. So whatever a write may overwrite is read before, and put back if it fails. Pages that were
+//! zeros are punched, which many file systems do without space. Nothing is noted before all of it is written.
 
 use crate::content::MOST_PAGES;
 use crate::ids::PAGE;
@@ -299,6 +299,11 @@ impl Writer {
                 if matches!(piece.to, Goal::Inside) {
                     let mut old = vec![0; bytes.len()];
                     file.read_at(offset, &mut old).map_err(Error::of_read)?;
+                    // With a quota btrfs takes a part of a write into a hole, and then neither zeros, nor a punch, nor a cut. The space for
+                    // all of it is taken whole or not at all.
+                    if old.chunks_exact(PAGE).any(|page| page.iter().all(|byte| *byte == 0)) {
+                        file.allocate(offset, bytes.len() as u64)?;
+                    }
                     begun.old.push(Old::Own { first: piece.first, bytes: old });
                 } else {
                     begun.past = true;
@@ -309,7 +314,8 @@ impl Writer {
     }
 
     /// After a write that failed: puts back what it may have overwritten, and cuts off what it left past the end, so that every
-    /// page is as it was. Gives the error of the write; if this fails as well, the store takes no more changes.
+    /// page is as it was. Gives the error of the write; if this fails as well, the store takes no more changes: so it is where a quota
+    /// does not take back pages that were no zeros.
     fn take_back(&self, number: u64, object: &mut Object, begun: &Begun, e: Error) -> Error {
         let health = &self.parts.health;
         match self.restore(number, object, begun) {
@@ -336,13 +342,9 @@ impl Writer {
         for old in begun.old.iter().rev() {
             match (old, &begun.file) {
                 (Old::Own { first, bytes }, Some(file)) => {
-                    for (page, bytes) in (*first..).zip(bytes.chunks_exact(PAGE)) {
-                        file.read_at(page * PAGE as u64, &mut now)?;
-                        // A hole that nothing was written to stays one: there is no space for it.
-                        if now != bytes {
-                            file.write_at(page * PAGE as u64, bytes)?;
-                        }
-                    }
+                    // Copies of other pages in the journal do not make it durable that these are back.
+                    object.fresh.shrunk = true;
+                    put_back(&**file, *first, bytes)?;
                 }
                 (Old::Own { .. }, None) => {}
                 (Old::Journal { place, bytes }, _) => {
@@ -413,5 +415,37 @@ impl Writer {
             let place = Place { page: place.page + nth, ..place };
             object.note_journaled(first + u64::from(nth), Entry { place, sequence, tag, commit });
         }
+    }
+}
+
+/// Puts pages of a file from `first` on back as they were.
+fn put_back(file: &dyn FolderFile, first: u64, old: &[u8]) -> Result<()> {
+    let mut now = vec![0; old.len()];
+    file.read_at(first * PAGE as u64, &mut now)?;
+    // A hole that nothing was written to stays one: there is no space for it.
+    let altered = old.chunks_exact(PAGE).zip(now.chunks_exact(PAGE)).map(|(old, now)| old != now);
+    let altered: Vec<bool> = altered.collect();
+    let bytes_of = |page: usize| &old[page * PAGE..(page + 1) * PAGE];
+    let emptied = |page: usize| altered[page] && bytes_of(page).iter().all(|byte| *byte == 0);
+    let mut page = 0;
+    while page < altered.len() {
+        let offset = (first + page as u64) * PAGE as u64;
+        let zeros = (page..altered.len()).take_while(|page| emptied(*page)).count();
+        if zeros > 0 {
+            make_zeros(file, offset, zeros * PAGE)?;
+        } else if altered[page] {
+            file.write_at(offset, bytes_of(page))?;
+        }
+        page += zeros.max(1);
+    }
+    Ok(())
+}
+
+/// Makes bytes of a file zeros, without space for them where the file system can do that.
+fn make_zeros(file: &dyn FolderFile, offset: u64, len: usize) -> Result<()> {
+    match file.punch(offset, len as u64) {
+        // Where that is not known, or refused, there may be space to write them.
+        Err(e) if e.kind() == Kind::Other || e.kind().is_refusal() => file.write_at(offset, &vec![0; len]),
+        done => done,
     }
 }

@@ -4,7 +4,7 @@
 mod store_world;
 
 use lacuna_contracts::Kind;
-use lacuna_sim::{CrashFolder, FolderOp};
+use lacuna_sim::{CrashFolder, FolderOp, Rng};
 use lacuna_vault_store::{MemoryAnchor, ObjectId, PAGE, Store, StoreOptions};
 use std::sync::Arc;
 use store_world::{World, base, keys, options, page};
@@ -20,16 +20,20 @@ fn read(store: &Store, object: ObjectId, first: u64, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Pages that were written in place, and a hole behind them, lie in the way of a write for which there is no space.
+/// Pages that were written in place, and a hole behind them, lie in the way of a write for which there is no space, also on a file system
+/// that does not punch.
 #[test]
 fn no_space_in_a_hole_leaves_the_pages_before_it() {
-    for free in 0..13 {
+    for (free, punches) in (0..13).flat_map(|free| [(free, true), (free, false)]) {
         let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
         let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
         let object = store.new_object().unwrap();
         store.write(object, 1000, &page(7)).unwrap();
         store.write(object, 50, &pages(1..=3)).unwrap();
         folder.set_capacity(folder.used() + free * PAGE as u64);
+        if !punches {
+            folder.fail(FolderOp::Punch, 0, Kind::Other, true);
+        }
         let refused = store.write(object, 50, &pages(100..116)).unwrap_err();
         assert_eq!(refused.kind(), Kind::NoSpace, "{refused}");
         folder.set_capacity(u64::MAX);
@@ -41,6 +45,37 @@ fn no_space_in_a_hole_leaves_the_pages_before_it() {
         let (store, _) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
         assert!(read(&store, object, 50, 16) == expected, "{free} pages free");
         assert_eq!(read(&store, object, 1000, 1), page(7));
+    }
+}
+
+/// Writes that come out of order leave a hole. A quota that nothing tells of takes the first pages of the write that fills it, and then no
+/// zeros in their place: they are punched, the store goes on, and no cut brings back what the write left.
+#[test]
+fn a_quota_that_ends_in_a_hole_stops_nothing() {
+    for room in 1..16 {
+        let context = format!("room for {room} pages");
+        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
+        let object = store.new_object().unwrap();
+        store.write(object, 1000, &page(7)).unwrap();
+        folder.set_quota(folder.used() + room * PAGE as u64);
+        for _ in 0..2 {
+            let refused = store.write(object, 50, &pages(100..116)).unwrap_err();
+            assert_eq!(refused.kind(), Kind::NoSpace, "{context}: {refused}");
+            assert!(store.failure().is_none(), "{context}");
+            assert!(read(&store, object, 50, 16) == pages([0; 16]), "{context}");
+        }
+        folder.set_quota(u64::MAX);
+        store.commit(b"said", None).unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(store);
+        for seed in 0..20 {
+            // To look at it moves no anchor.
+            let left = CrashFolder::from_image(&folder.after_cut(&mut Rng::new(seed)));
+            let looking = StoreOptions { read_only: true, ..options() };
+            let (store, _) = Store::open(base(&left, &anchor, 2), keys(), &looking).unwrap();
+            assert!(read(&store, object, 50, 16) == pages([0; 16]), "{context}, seed {seed}");
+            assert_eq!(read(&store, object, 1000, 1), page(7), "{context}, seed {seed}");
+        }
     }
 }
 
