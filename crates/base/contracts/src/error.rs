@@ -157,7 +157,7 @@ impl Error {
         self
     }
 
-    /// Leaves out what was found and expected, where a log may not hear it; what failed and the advice stay.
+    /// Leaves out the finding and the expectation, which a log may not hear. The failure and the advice stay.
     #[must_use]
     pub fn without_finding(mut self) -> Self {
         (self.found, self.expected) = (None, None);
@@ -231,7 +231,7 @@ impl Error {
     }
 
     /// The error of a sync, or of a call that left another undone. It is one of the medium, whatever the system says: what was dropped
-    /// is unknown, so nobody may go on as after a call that changed nothing.
+    /// is unknown, so no caller may go on as after a call that changed nothing.
     #[must_use]
     pub fn of_sync(mut self) -> Self {
         self.of_read = false;
