@@ -1,16 +1,18 @@
 //! Servers that died: they are told from living ones, and their mounts are cleared away.
 
+use crate::peer::PAUSE;
 use crate::record::{MountRecord, Record};
 use crate::run_dir::{DISK_NAME, RunPaths};
 use lacuna_contracts::{Error, Result};
 use lacuna_mount::mount_table::Entry;
 use lacuna_mount::unmount::{busy_or_failed, unmount_dead, unmount_lazily};
-use lacuna_mount::{loop_device, mount_table, proc, tool};
+use lacuna_mount::{RELEASE_LIMIT, loop_device, mount_table, proc, tool};
 use std::ffi::OsStr;
 use std::fs::TryLockError;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Whether the server of a run directory lives; `None` if there is no such run directory.
 pub(crate) fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {
@@ -105,7 +107,19 @@ fn rests_on(top: &Entry, devices: &[PathBuf]) -> Result<bool> {
     Ok(false)
 }
 
+/// Returns when the server of a run directory, which is this process, is not dying any more, or has been for [`RELEASE_LIMIT`]. A
+/// server that is dying was killed a moment ago: it still holds its lock and its mount, and answers nothing.
+///
+/// Errors: what keeps the process or the lock from being seen.
+pub(crate) fn wait_while_dying(paths: &RunPaths, pid: u32) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < RELEASE_LIMIT && is_dying(pid)? && is_alive(paths)? == Some(true) {
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
 /// Whether a process is ending, or was sent a signal that ends it whatever it does. One that is gone is not.
-pub(crate) fn is_dying(pid: u32) -> Result<bool> {
+fn is_dying(pid: u32) -> Result<bool> {
     proc::is_dying(pid).map_err(|e| Error::io(format!("cannot look at the process {pid}"), &e))
 }

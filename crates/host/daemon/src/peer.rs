@@ -53,8 +53,22 @@ impl Peer {
         if !self.alive {
             return Ok(ServerStatus::of_dead(self.record.clone()));
         }
-        let answer = self.ask(&Op::Status)?;
+        let answer = match self.ask(&Op::Status) {
+            Err(e) if e.kind() == Kind::NotFound && self.has_died()? => {
+                return Ok(ServerStatus::of_dead(self.record.clone()));
+            }
+            answer => answer?,
+        };
         serde_json::from_value(answer).map_err(|e| self.nonsense(&e.to_string()))
+    }
+
+    /// Whether the server of a mount that was found alive has died since and left the mount. Errors: what keeps that from being seen.
+    fn has_died(&self) -> Result<bool> {
+        if self.mount().is_none() {
+            return Ok(false);
+        }
+        dead::wait_while_dying(&self.paths, self.record.pid)?;
+        Ok(dead::is_alive(&self.paths)? == Some(false))
     }
 
     /// Asks for something, and waits for the outcome, however long it takes.

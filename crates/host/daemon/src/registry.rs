@@ -1,18 +1,17 @@
 //! The registry: all instances of this user, found by their disk or vault, or by its mount point.
 
-use crate::dead::{self, is_alive, is_dying};
+use crate::dead::{self, is_alive};
 use crate::disk_query::DiskQuery;
 use crate::file::FileIdentity;
 use crate::other_users;
-use crate::peer::{self, Closed, PAUSE, Peer};
+use crate::peer::{self, Closed, Peer};
 use crate::run_base::run_bases;
 use crate::run_dir::RunPaths;
 use lacuna_contracts::{Error, Kind, Result, shell_word};
+use lacuna_mount::mount_table;
 use lacuna_mount::mount_table::Entry;
-use lacuna_mount::{RELEASE_LIMIT, mount_table};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 /// Where the instances of this user are looked for.
 pub struct Registry {
@@ -210,18 +209,13 @@ pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
     peer::close(&paths, &at.display().to_string(), Some(&at))?.ok_or_else(|| not_open(&at, what))
 }
 
-/// Returns when no server of `mountpoint` is dying any more, or has been for [`RELEASE_LIMIT`]: one that was killed a moment ago still
-/// holds its lock and its mount, and is none that anything could be asked of.
+/// Returns when no server of `mountpoint` is dying any more, or has been for [`RELEASE_LIMIT`](lacuna_mount::RELEASE_LIMIT).
 ///
 /// Errors: what keeps it from being seen.
 pub fn await_dying(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     let Some((paths, _)) = Registry::open(run_base)?.find_if_open(mountpoint)? else { return Ok(()) };
     let Some(record) = paths.record()? else { return Ok(()) };
-    let start = Instant::now();
-    while start.elapsed() < RELEASE_LIMIT && is_dying(record.pid)? && is_alive(&paths)? == Some(true) {
-        std::thread::sleep(PAUSE);
-    }
-    Ok(())
+    dead::wait_while_dying(&paths, record.pid)
 }
 
 /// Whether the mount at the path that a person gives was left there by a server that died. The path is not looked at: every
