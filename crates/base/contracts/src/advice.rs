@@ -1,15 +1,16 @@
-//! What to do about an error, in words that name settings and actions by type: a program reads the library's names of them, and a
-//! command puts its options and its verbs there.
+//! What to do about an error, in words that name settings and actions by type: a program reads the
+//! library's names of them, and a command puts its options and its verbs there.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Something that a program sets when it uses the library, by the library's name of it, such as `read_only`. A command has an
-/// option for it.
+/// Something that a program sets when it uses the library, by the library's name of it, such as
+/// `read_only`. A command has an option for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Setting(pub &'static str);
 
-/// Something that a program does with the library, by the library's name of it, such as `header::restore`. A command has a verb for it.
+/// Something that a program does with the library, by the library's name of it, such as
+/// `header::restore`. A command has a verb for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Action(pub &'static str);
 

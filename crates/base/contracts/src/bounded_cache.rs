@@ -1,8 +1,9 @@
-//! A cache of a bounded number of values, which gives up the one that was not used for about the longest time.
+//! A cache of a bounded number of values, which gives up the one that was not used for about the
+//! longest time.
 //!
-//! It is the clock algorithm: a hand goes round over the values and takes the first that nobody used since it last came by.
-//! The cache knows no lock and no medium. Its owner writes what changed before it lets a value go, or says that a value must
-//! stay.
+//! It is the clock algorithm: a hand goes round over the values and takes the first that nobody
+//! used since it last came by. The cache knows no lock and no medium. Its owner writes what changed
+//! before it lets a value go, or says that a value must stay.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -69,8 +70,8 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
         Some(&mut place.value)
     }
 
-    /// Puts a value, unused so far, in the place of what is here under its key. It goes beyond the bound if nobody made room
-    /// for it with [`BoundedCache::evict`]. Gives what was there.
+    /// Puts a value, unused so far, in the place of what is here under its key. It goes beyond the
+    /// bound if nobody made room for it with [`BoundedCache::evict`]. Gives what was there.
     pub fn put(&mut self, key: K, value: V) -> Option<V> {
         let place = Place { key, value, used: false };
         if let Some(&at) = self.index.get(&key) {
@@ -93,7 +94,8 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
         self.put(key, value);
     }
 
-    /// Takes out the value that was unused for about the longest time among those that `may_go`. `None` if none may.
+    /// Takes out the value that was unused for about the longest time among those that `may_go`.
+    /// `None` if none may.
     pub fn evict(&mut self, mut may_go: impl FnMut(K, &V) -> bool) -> Option<(K, V)> {
         for _ in 0..2 * self.places.len() {
             let at = self.hand;

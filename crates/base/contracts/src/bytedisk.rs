@@ -1,8 +1,9 @@
 //! The wrapper that every front end calls: bytes in, whole blocks out.
 //!
-//! Ranges are checked here and nowhere else. Requests that do not fall on block boundaries are widened by
-//! reading the edge blocks. Requests that touch different parts of one block at the same time all take effect:
-//! writes of whole blocks share the locks of their range, and a widened write has that of its block alone.
+//! Ranges are checked here and nowhere else. Requests that do not fall on block boundaries are
+//! widened by reading the edge blocks. Requests that touch different parts of one block at the same
+//! time all take effect: writes of whole blocks share the locks of their range, and a widened write
+//! has that of its block alone.
 
 use crate::range_lock::RangeLocks;
 use crate::{
@@ -19,8 +20,8 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 #[derive(Clone)]
 pub struct ByteDisk {
     disk: Arc<dyn Disk>,
-    /// Shared by writes of whole blocks and discards, alone for the change of a part of a block: what it read
-    /// must still be there when it writes.
+    /// Shared by writes of whole blocks and discards, alone for the change of a part of a block:
+    /// what it read must still be there when it writes.
     locks: Arc<RangeLocks>,
     /// What was asked of this wrapper and its clones.
     traffic: Traffic,
@@ -47,7 +48,8 @@ impl ByteDisk {
         self.disk.read_only()
     }
 
-    /// Fills `buf` from `offset`. Errors: [`Kind::Usage`] outside the disk, and whatever the disk reports.
+    /// Fills `buf` from `offset`. Errors: [`Kind::Usage`] outside the disk, and whatever the disk
+    /// reports.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.check(offset, buf.len() as u64)?;
         let _in_flight = self.traffic.begin();
@@ -130,7 +132,8 @@ impl ByteDisk {
         self.disk.flush()
     }
 
-    /// [`Disk::purge`]. Memory that requests used is wiped as well, whatever comes of it: it may hold what was deleted.
+    /// [`Disk::purge`]. Memory that requests used is wiped as well, whatever comes of it: it may
+    /// hold what was deleted.
     pub fn purge(&self) -> Result<Status> {
         let purged = self.disk.purge();
         empty_idle_pools();
@@ -279,7 +282,8 @@ mod tests {
                 });
             }
         });
-        // A whole block written between the read and the write of a change of its part must not be undone.
+        // A whole block written between the read and the write of a change of its part must not be
+        // undone.
         std::thread::scope(|scope| {
             let part = disk.clone();
             scope.spawn(move || (0..2000).for_each(|_| part.write_at(0, &[9; 512]).unwrap()));

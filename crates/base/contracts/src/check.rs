@@ -33,11 +33,11 @@ impl CheckReport {
         self.bad += other.bad;
     }
 
-    /// Reads the written blocks of a range and calls `bad` with each that cannot be read. The range is as long as `buf`,
-    /// a whole number of blocks, whose content is of no use afterwards.
+    /// Reads the written blocks of a range and calls `bad` with each that cannot be read. The range
+    /// is as long as `buf`, a whole number of blocks, whose content is of no use afterwards.
     ///
-    /// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a verdict on a block; anything else that stops
-    /// reading.
+    /// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a verdict on a
+    /// block; anything else that stops reading.
     pub fn read_range(
         &mut self,
         disk: &dyn Disk,
@@ -74,8 +74,8 @@ pub enum Reading<'b> {
     Bad(Error),
 }
 
-/// Reads a range and calls `each` with the first block and the reading of every run of neighbours, in order. The range is as long as
-/// `buf`, a whole number of blocks.
+/// Reads a range and calls `each` with the first block and the reading of every run of neighbours,
+/// in order. The range is as long as `buf`, a whole number of blocks.
 ///
 /// Errors: those of [`read_blocks`], for want of memory apart.
 fn read_range(
@@ -131,10 +131,12 @@ pub fn check_buffer() -> Result<Plain<Vec<u8>>> {
     Ok(Plain::new(buf))
 }
 
-/// Reads every written block of a disk, calling `progress` with blocks done and `bad` with each block that fails. What
-/// can be verified is what the cipher protects: every bit with one that authenticates, readability alone with others.
+/// Reads every written block of a disk, calling `progress` with blocks done and `bad` with each
+/// block that fails. What can be verified is what the cipher protects: every bit with one that
+/// authenticates, readability alone with others.
 ///
-/// Errors: as [`CheckReport::read_range`], [`Kind::Memory`], and what `progress` says, which ends the check.
+/// Errors: as [`CheckReport::read_range`], [`Kind::Memory`], and what `progress` says, which ends
+/// the check.
 pub fn check(
     disk: &dyn Disk,
     mut progress: impl FnMut(u64) -> Result<()>,
@@ -150,11 +152,11 @@ pub fn check(
     Ok(report)
 }
 
-/// Reads these blocks of a disk, which has them, and calls `each` with the first block and the reading of every run of neighbours, in
-/// order.
+/// Reads these blocks of a disk, which has them, and calls `each` with the first block and the
+/// reading of every run of neighbours, in order.
 ///
-/// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a reading of a block; anything else that stops
-/// reading, [`Kind::Memory`], and what `each` says.
+/// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a reading of a
+/// block; anything else that stops reading, [`Kind::Memory`], and what `each` says.
 pub fn read_blocks(
     disk: &dyn Disk,
     blocks: Range<u64>,

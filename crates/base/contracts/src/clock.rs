@@ -10,7 +10,8 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Duration;
 }
 
-/// The system's clock since boot, which goes on while the machine is suspended: what was deleted before grows old meanwhile.
+/// The system's clock since boot, which goes on while the machine is suspended: what was deleted
+/// before grows old meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -6,7 +6,8 @@ use serde::Serialize;
 /// Bytes in a block: the unit of encryption and of every map.
 pub const BLOCK_SIZE: usize = 4096;
 
-/// Blocks of a segment: consecutive blocks of a disk that keep together where a format moves or numbers them.
+/// Blocks of a segment: consecutive blocks of a disk that keep together where a format moves or
+/// numbers them.
 pub const SEGMENT_BLOCKS: u64 = 1024;
 
 /// The number of a block on a disk, counted from 0.
@@ -69,17 +70,17 @@ pub struct Status {
 
 /// An array of [`BLOCK_SIZE`] blocks, as a format gives it.
 ///
-/// Callers go through [`crate::ByteDisk`], which guarantees that every range lies on the disk, that buffers
-/// are whole blocks and never empty. Implementations are called from many threads at once.
+/// Callers go through [`crate::ByteDisk`], which guarantees that every range lies on the disk, that
+/// buffers are whole blocks and never empty. Implementations are called from many threads at once.
 ///
-/// Durability: when [`Disk::flush`] returns, every write acknowledged before the call is on the medium. After
-/// a power cut each block reads as its last flushed version or any later acknowledged one: never a mixture,
-/// never an older one, never an alarm.
+/// Durability: when [`Disk::flush`] returns, every write acknowledged before the call is on the
+/// medium. After a power cut each block reads as its last flushed version or any later acknowledged
+/// one: never a mixture, never an older one, never an alarm.
 pub trait Disk: Send + Sync {
     /// Length in blocks.
     fn blocks(&self) -> u64;
-    /// Fills `buf` (a multiple of [`BLOCK_SIZE`]) from the blocks starting at `first`.
-    /// Fails for the whole range if any block in it cannot be verified; nothing unverified is returned.
+    /// Fills `buf` (a multiple of [`BLOCK_SIZE`]) from the blocks starting at `first`. Fails for
+    /// the whole range if any block in it cannot be verified; nothing unverified is returned.
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()>;
     /// Writes `data` (a multiple of [`BLOCK_SIZE`]) to the blocks starting at `first`.
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()>;
@@ -87,13 +88,15 @@ pub trait Disk: Send + Sync {
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()>;
     /// Returns when everything acknowledged so far is durable.
     fn flush(&self) -> Result<()>;
-    /// Which parts of a range are written. Adjacent runs may have the same state; the lengths add up to `count`.
+    /// Which parts of a range are written. Adjacent runs may have the same state; the lengths add
+    /// up to `count`.
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>>;
-    /// Makes what was deleted unrecoverable, for good and for everybody; gives what was done as counters. When it returns,
-    /// nothing that was deleted or overwritten before the call can be read from the medium, whatever keys somebody has.
+    /// Makes what was deleted unrecoverable, for good and for everybody; gives what was done as
+    /// counters. When it returns, nothing that was deleted or overwritten before the call can be
+    /// read from the medium, whatever keys somebody has.
     ///
-    /// Errors: [`Kind::Usage`] from a format that cannot do this, [`Kind::PurgeIncomplete`] if something can still be
-    /// recovered.
+    /// Errors: [`Kind::Usage`] from a format that cannot do this, [`Kind::PurgeIncomplete`] if
+    /// something can still be recovered.
     fn purge(&self) -> Result<Status> {
         Err(Error::new(Kind::Usage, "the disk cannot be purged")
             .found("a format that does not forget what was deleted")
@@ -101,7 +104,8 @@ pub trait Disk: Send + Sync {
     }
     /// Counters for people.
     fn status(&self) -> Status;
-    /// Flushes and releases the medium. Later writes fail. Called once, when the last front end has let go.
+    /// Flushes and releases the medium. Later writes fail. Called once, when the last front end has
+    /// let go.
     fn close(&self) -> Result<()>;
     /// Whether writes are refused by design (a snapshot, a disk opened read-only).
     fn read_only(&self) -> bool {

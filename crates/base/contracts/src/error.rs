@@ -1,5 +1,5 @@
-//! One error type for the whole house. It speaks to the person in a fixed order (what failed, what was found,
-//! what was expected, what to do) and to programs by its kind and its source.
+//! One error type for the whole house. It speaks to the person in a fixed order (what failed, what
+//! was found, what was expected, what to do) and to programs by its kind and its source.
 
 use crate::{Advice, Term, printable};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,8 @@ pub enum Kind {
     Corrupt,
     /// Older than what was there before.
     RolledBack,
-    /// The medium takes no more bytes: it is full, or a quota or the largest length of a file is reached.
+    /// The medium takes no more bytes: it is full, or a quota or the largest length of a file is
+    /// reached.
     NoSpace,
     /// The medium reported an error.
     Io,
@@ -55,8 +56,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The nearest system error number, for NBD and FUSE replies. It stands beside [`Error::io`], which makes kinds from the
-    /// same numbers.
+    /// The nearest system error number, for NBD and FUSE replies. It stands beside [`Error::io`],
+    /// which makes kinds from the same numbers.
     pub fn errno(self) -> i32 {
         match self {
             Kind::Usage => libc::EINVAL,
@@ -78,9 +79,10 @@ impl Kind {
         }
     }
 
-    /// Whether a call that reports this has done nothing, and the medium is as good as it was: there is no room for these bytes, or
-    /// the system refuses this call, or lacks the memory or the descriptors for it. So the request fails, and nothing else. It says
-    /// nothing of a sync: see [`Error::of_sync`]. A read that fails for another reason has done nothing either:
+    /// Whether a call that reports this has done nothing, and the medium is as good as it was:
+    /// there is no room for these bytes, or the system refuses this call, or lacks the memory or
+    /// the descriptors for it. So the request fails, and nothing else. It says nothing of a sync:
+    /// see [`Error::of_sync`]. A read that fails for another reason has done nothing either:
     /// [`Error::changed_nothing`].
     pub fn is_refusal(self) -> bool {
         matches!(self, Kind::NoSpace | Kind::Permission | Kind::Memory)
@@ -107,7 +109,8 @@ impl Error {
         Error { kind, what: what.into(), found, expected, remedy, source, private: false, of_read: false }
     }
 
-    /// A medium error. Full media and refused permissions keep their own kind; see [`Error::errno`] for the way back.
+    /// A medium error. Full media and refused permissions keep their own kind; see [`Error::errno`]
+    /// for the way back.
     pub fn io(what: impl Into<String>, err: &std::io::Error) -> Self {
         let kind = match err.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Kind::NoSpace,
@@ -157,14 +160,16 @@ impl Error {
         self
     }
 
-    /// Leaves out the finding and the expectation, which a log may not hear. The failure and the advice stay.
+    /// Leaves out the finding and the expectation, which a log may not hear. The failure and the
+    /// advice stay.
     #[must_use]
     pub fn without_finding(mut self) -> Self {
         (self.found, self.expected) = (None, None);
         self
     }
 
-    /// What failed and what was found, printable ([`printable`]), without the advice: for lists of many errors that give it once.
+    /// What failed and what was found, printable ([`printable`]), without the advice: for lists of
+    /// many errors that give it once.
     pub fn finding(&self) -> String {
         let found = self.found.as_ref().map_or_else(String::new, |found| format!("; found: {found}"));
         printable(&format!("{}{found}", self.what)).into_owned()
@@ -175,7 +180,8 @@ impl Error {
         self.remedy.as_ref()
     }
 
-    /// The whole error, with the names that `name` gives to settings and actions: a command gives those of its options and verbs.
+    /// The whole error, with the names that `name` gives to settings and actions: a command gives
+    /// those of its options and verbs.
     pub fn named(&self, name: impl Fn(Term) -> Cow<'static, str>) -> String {
         self.words(self.remedy.as_ref().map(|advice| advice.named(name)))
     }
@@ -193,7 +199,8 @@ impl Error {
         words
     }
 
-    /// Marks it as one that no log may keep: its words or its mere kind may tell of hidden levels (deniability contract).
+    /// Marks it as one that no log may keep: its words or its mere kind may tell of hidden levels
+    /// (deniability contract).
     pub fn private(mut self) -> Self {
         self.private = true;
         self
@@ -209,29 +216,32 @@ impl Error {
         self.kind
     }
 
-    /// The number for replies: that of the system where it refused the call ([`Kind::is_refusal`]), otherwise that of the kind.
+    /// The number for replies: that of the system where it refused the call ([`Kind::is_refusal`]),
+    /// otherwise that of the kind.
     pub fn errno(&self) -> i32 {
         let source = self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>());
         let number = source.and_then(std::io::Error::raw_os_error).filter(|_| self.kind.is_refusal());
         number.unwrap_or_else(|| self.kind.errno())
     }
 
-    /// The error of a read, for the engine that asked for it: nothing was changed by the call, whatever the medium says. An engine that
-    /// has been taken over, or has stopped, stays so.
+    /// The error of a read, for the engine that asked for it: nothing was changed by the call,
+    /// whatever the medium says. An engine that has been taken over, or has stopped, stays so.
     #[must_use]
     pub fn of_read(mut self) -> Self {
         self.of_read = !matches!(self.kind, Kind::Fenced | Kind::FailStop);
         self
     }
 
-    /// Whether the call that failed changed nothing: it was refused ([`Kind::is_refusal`]), or it was a read ([`Error::of_read`]). Then
-    /// the request fails, and nothing else. An engine that has changed a part of the medium by then says so by [`Error::of_sync`].
+    /// Whether the call that failed changed nothing: it was refused ([`Kind::is_refusal`]), or it
+    /// was a read ([`Error::of_read`]). Then the request fails, and nothing else. An engine that
+    /// has changed a part of the medium by then says so by [`Error::of_sync`].
     pub fn changed_nothing(&self) -> bool {
         self.of_read || self.kind.is_refusal()
     }
 
-    /// The error of a sync, or of a call that left another undone. It is one of the medium, whatever the system says: what was dropped
-    /// is unknown, so no caller may go on as after a call that changed nothing.
+    /// The error of a sync, or of a call that left another undone. It is one of the medium,
+    /// whatever the system says: what was dropped is unknown, so no caller may go on as after a
+    /// call that changed nothing.
     #[must_use]
     pub fn of_sync(mut self) -> Self {
         self.of_read = false;

@@ -1,4 +1,5 @@
-//! Fail-stop: after a failure on the write path a disk refuses whatever follows, for good, and says why.
+//! Fail-stop: after a failure on the write path a disk refuses whatever follows, for good, and says
+//! why.
 
 use crate::{Error, Kind, Result};
 use parking_lot::Mutex;
@@ -34,8 +35,8 @@ impl FailStop {
         FailStop { cause: Mutex::new(None), failed: AtomicBool::new(false), rests_on, subject }
     }
 
-    /// Enters fail-stop for good and gives the error back; the first one stays the cause. It wakes no thread: the caller
-    /// wakes those that wait.
+    /// Enters fail-stop for good and gives the error back; the first one stays the cause. It wakes
+    /// no thread: the caller wakes those that wait.
     pub fn fail(&self, e: Error) -> Error {
         self.cause.lock().get_or_insert_with(|| e.clone());
         self.failed.store(true, Ordering::Release);
@@ -88,7 +89,8 @@ pub fn closed() -> Error {
     Error::new(Kind::FailStop, "the disk is closed")
 }
 
-/// Calls its function when it is dropped by a panic, so that a thread that is gone keeps no other waiting.
+/// Calls its function when it is dropped by a panic, so that a thread that is gone keeps no other
+/// waiting.
 pub struct OnPanic<F: FnMut()>(F);
 
 impl<F: FnMut()> OnPanic<F> {

@@ -1,16 +1,18 @@
-//! Memory that requests used, kept for the next ones for as long as they come: a buffer that nothing used for a moment is dropped, and
-//! all are when a disk is purged. What a pool holds wipes itself when it is dropped.
+//! Memory that requests used, kept for the next ones for as long as they come: a buffer that
+//! nothing used for a moment is dropped, and all are when a disk is purged. What a pool holds wipes
+//! itself when it is dropped.
 //!
-//! Plaintext so leaves the memory of a server within a second after the last request, and no request pays for it. Each buffer counts for
-//! itself: what goes on in the background, such as the beats of a disk with levels, uses few of a pool and keeps no other.
+//! Plaintext so leaves the memory of a server within a second after the last request, and no
+//! request pays for it. Each buffer counts for itself: what goes on in the background, such as the
+//! beats of a disk with levels, uses few of a pool and keeps no other.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
-/// How far apart two looks at all pools are. The second look that finds a buffer drops it: two of them must take less than the second
-/// that docs/threat-model.md promises.
+/// How far apart two looks at all pools are. The second look that finds a buffer drops it: two of
+/// them must take less than the second that docs/threat-model.md promises.
 const LOOK: Duration = Duration::from_millis(450);
 
 /// A pool of buffers, which wipe themselves on drop.
@@ -61,7 +63,8 @@ impl<B> IdlePool<B> {
 }
 
 impl<B: Send + 'static> IdlePool<B> {
-    /// From now on each buffer is dropped when nothing has used it for half a second to a second, and all are by [`empty_idle_pools`].
+    /// From now on each buffer is dropped when nothing has used it for half a second to a second,
+    /// and all are by [`empty_idle_pools`].
     pub fn watch(&self) {
         let pool: Arc<dyn Watched> = self.0.clone();
         let mut pools = POOLS.lock();
@@ -72,7 +75,8 @@ impl<B: Send + 'static> IdlePool<B> {
 
 /// A pool of any kind.
 trait Watched: Send + Sync {
-    /// Drops the buffers that the look before this one found here, and says whether any other is left.
+    /// Drops the buffers that the look before this one found here, and says whether any other is
+    /// left.
     fn look(&self) -> bool;
     /// Drops what is in it.
     fn empty(&self);
@@ -109,7 +113,8 @@ fn all() -> Vec<Arc<dyn Watched>> {
     POOLS.lock().iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Empties every pool that is watched, as at the end of a purge: what was deleted must not be found in memory.
+/// Empties every pool that is watched, as at the end of a purge: what was deleted must not be found
+/// in memory.
 pub fn empty_idle_pools() {
     all().iter().for_each(|pool| pool.empty());
 }
@@ -118,7 +123,8 @@ pub fn empty_idle_pools() {
 fn wake() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        // Where the system has no thread to give, pools are emptied by purges, and when their owners end.
+        // Where the system has no thread to give, pools are emptied by purges, and when their
+        // owners end.
         drop(std::thread::Builder::new().name("lacuna-wipe".into()).spawn(watch_pools));
     });
     if !GIVEN.load(Ordering::Acquire) && !GIVEN.swap(true, Ordering::SeqCst) {
@@ -194,7 +200,8 @@ mod tests {
         let pool: IdlePool<&str> = IdlePool::default();
         let looks = || pool.0.look();
         ["used", "idle", "used"].iter().for_each(|buffer| pool.give(*buffer, 4));
-        // Those that something uses between any two looks serve for as long as it does, and keep no other here.
+        // Those that something uses between any two looks serve for as long as it does, and keep no
+        // other here.
         for look in 1..5 {
             assert!(looks());
             let used = [pool.take(|buffer| *buffer == "used"), pool.take(|buffer| *buffer == "used")];

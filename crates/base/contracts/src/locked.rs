@@ -1,13 +1,14 @@
-//! Memory that holds secrets and nothing else: pages of their own, locked so that they never reach swap, and left out of core
-//! dumps.
+//! Memory that holds secrets and nothing else: pages of their own, locked so that they never reach
+//! swap, and left out of core dumps.
 //!
 //! Invariants:
-//! - A page is locked when it is made and stays so until the process ends (or, of large memory, until it is given back):
-//!   what is dropped beside a secret does not unlock it.
+//! - A page is locked when it is made and stays so until the process ends (or, of large memory,
+//!   until it is given back): what is dropped beside a secret does not unlock it.
 //! - Memory is zero when it is given out, and zeroed before it is given out again.
 //! - Locks do not cross a fork: the first use in the child locks all pages anew.
 //!
-//! Locking is a courtesy of the system (`RLIMIT_MEMLOCK`): where it refuses, the memory is used all the same.
+//! Locking is a courtesy of the system (`RLIMIT_MEMLOCK`): where it refuses, the memory is used all
+//! the same.
 #![allow(unsafe_code)]
 
 use parking_lot::{Mutex, MutexGuard};
@@ -92,7 +93,8 @@ impl Drop for Locked {
         if self.len <= SLOT {
             return slots().free.push(self.start.as_ptr() as usize);
         }
-        // SAFETY: `map` gave exactly these pages to this value, and nothing refers to them any more.
+        // SAFETY: `map` gave exactly these pages to this value, and nothing refers to them any
+        // more.
         unsafe {
             libc::munmap(self.start.as_ptr().cast(), self.len.next_multiple_of(PAGE));
         }

@@ -9,7 +9,8 @@ pub fn wipe(bytes: &mut [u8]) {
     optimization_barrier(&*bytes);
 }
 
-/// Bytes that hold plaintext, wiped on drop. What is inside keeps its length, for memory that it gave back before is not wiped.
+/// Bytes that hold plaintext, wiped on drop. What is inside keeps its length, for memory that it
+/// gave back before is not wiped.
 #[derive(Clone, Default)]
 pub struct Plain<T: AsMut<[u8]>>(T);
 

@@ -1,7 +1,9 @@
-//! Locks for ranges of blocks, so that a change of a part of a block stops nobody but its neighbours.
+//! Locks for ranges of blocks, so that a change of a part of a block stops nobody but its
+//! neighbours.
 //!
-//! Blocks fall into groups of consecutive ones, and groups into a fixed number of locks. A thread takes the locks of a range
-//! in ascending order and holds no others, so threads never wait for each other in a circle.
+//! Blocks fall into groups of consecutive ones, and groups into a fixed number of locks. A thread
+//! takes the locks of a range in ascending order and holds no others, so threads never wait for
+//! each other in a circle.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 

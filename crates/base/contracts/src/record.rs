@@ -4,7 +4,8 @@ use crate::{Error, Kind, Result};
 use std::ops::{Deref, RangeBounds};
 use std::slice::SliceIndex;
 
-/// The bytes of a record whose length its reader has checked. Methods panic where an offset lies outside of it.
+/// The bytes of a record whose length its reader has checked. Methods panic where an offset lies
+/// outside of it.
 #[derive(Clone, Copy)]
 pub struct Record<'b>(pub &'b [u8]);
 
@@ -69,7 +70,8 @@ pub struct Parameters<'b> {
 }
 
 impl<'b> Parameters<'b> {
-    /// Those of a format whose parameters take `len` bytes. Errors: [`Kind::Corrupt`] for any other length.
+    /// Those of a format whose parameters take `len` bytes. Errors: [`Kind::Corrupt`] for any other
+    /// length.
     pub fn of_len(format: &'static str, bytes: &'b [u8], len: usize) -> Result<Self> {
         let parameters = Parameters { format, record: Record(bytes) };
         if bytes.len() == len {

@@ -1,5 +1,6 @@
-//! Where key bytes live: in pages of their own, locked in memory where the system allows it, zeroed on drop, and without
-//! `Debug`, so that they reach neither swap, a core dump nor a log by accident.
+//! Where key bytes live: in pages of their own, locked in memory where the system allows it, zeroed
+//! on drop, and without `Debug`, so that they reach neither swap, a core dump nor a log by
+//! accident.
 
 use crate::locked::Locked;
 use zeroize::Zeroize;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// The path, or the location that is written as one, in quotes if a shell would read it as anything else.
+/// The path, or the location that is written as one, in quotes if a shell would read it as anything
+/// else.
 pub fn shell_word(path: impl AsRef<Path>) -> String {
     let text = path.as_ref().to_string_lossy();
     let plain = |c: char| {

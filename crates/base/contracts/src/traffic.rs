@@ -1,5 +1,5 @@
-//! What clients have asked of something that is open, counted for people: how much was read and written, and how many
-//! requests are being worked on.
+//! What clients have asked of something that is open, counted for people: how much was read and
+//! written, and how many requests are being worked on.
 
 use crate::StatusItem;
 use std::sync::Arc;

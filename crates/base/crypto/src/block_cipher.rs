@@ -1,9 +1,9 @@
-//! The four ciphers of blocks with metadata, under the labels of the `sealed` formats: what a block becomes on the
-//! medium, and what metadata it carries.
+//! The four ciphers of blocks with metadata, under the labels of the `sealed` formats: what a block
+//! becomes on the medium, and what metadata it carries.
 //!
 //! All bind the block address, none binds the place on the medium. Metadata that is all zeros means
-//! "never written"; in the two ciphers without metadata, ciphertext that is all zeros means it (a real block
-//! has that ciphertext with probability 2^-32768).
+//! "never written"; in the two ciphers without metadata, ciphertext that is all zeros means it (a
+//! real block has that ciphertext with probability 2^-32768).
 
 use crate::{AesBlock, GcmKey, Hctr2Key, HedgedNonce, RandomSource, TagMismatch, XtsKey, derive};
 use lacuna_contracts::{BLOCK_SIZE, BoundedCache, Error, Kind, Result, SEGMENT_BLOCKS, Secret};
@@ -18,7 +18,8 @@ pub enum Cipher {
     Xts,
     /// AES-256-XTS under a fresh random IV per write, hedged, bound to the block address.
     XtsRandom,
-    /// AES-256-GCM under a key per segment, random nonce, hedged, address as associated data. The default.
+    /// AES-256-GCM under a key per segment, random nonce, hedged, address as associated data. The
+    /// default.
     Gcm,
     /// HCTR2-256 over the whole block, tweak = block address, no metadata.
     Hctr2,
@@ -108,8 +109,8 @@ enum Keys {
 enum Bound {
     /// The block address.
     Address,
-    /// The block address and the number of the newest snapshot at the time of the write, which the entry ends
-    /// with. Held here: the number now, above which no entry can be genuine.
+    /// The block address and the number of the newest snapshot at the time of the write, which the
+    /// entry ends with. Held here: the number now, above which no entry can be genuine.
     AddressAndSnapshot(AtomicU32),
 }
 
@@ -119,7 +120,8 @@ impl BlockCipher {
         Self::with(cipher, master, uuid, Bound::Address)
     }
 
-    /// For objects: entries of the cipher that has room for it carry the number of the newest snapshot.
+    /// For objects: entries of the cipher that has room for it carry the number of the newest
+    /// snapshot.
     pub fn for_objects(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Self> {
         Self::with(cipher, master, uuid, Bound::AddressAndSnapshot(AtomicU32::new(0)))
     }
@@ -155,7 +157,8 @@ impl BlockCipher {
         }
     }
 
-    /// Encrypts whole blocks from `plain` into `sealed` and writes their metadata (`meta_size` bytes each).
+    /// Encrypts whole blocks from `plain` into `sealed` and writes their metadata (`meta_size`
+    /// bytes each).
     pub fn seal(
         &self,
         first: u64,
@@ -210,8 +213,8 @@ impl BlockCipher {
         }
     }
 
-    /// Decrypts whole blocks from `sealed` into `plain`. Blocks never written become zeros.
-    /// Errors: [`Kind::Corrupt`] for the first block that does not verify; `plain` is then of no use.
+    /// Decrypts whole blocks from `sealed` into `plain`. Blocks never written become zeros. Errors:
+    /// [`Kind::Corrupt`] for the first block that does not verify; `plain` is then of no use.
     pub fn open(&self, first: u64, sealed: &[u8], meta: &[u8], plain: &mut [u8]) -> Result<()> {
         let blocks = sealed.chunks_exact(BLOCK_SIZE).zip(plain.chunks_exact_mut(BLOCK_SIZE));
         match &self.keys {
@@ -313,7 +316,8 @@ impl BlockCipher {
         let Keys::Gcm { master, segments, .. } = &self.keys else {
             unreachable!("only GCM has segment keys")
         };
-        // Readers share the lock, so a lookup does not count as use: the key that was made first goes first.
+        // Readers share the lock, so a lookup does not count as use: the key that was made first
+        // goes first.
         if let Some(key) = segments.read().peek(segment) {
             return key.clone();
         }
@@ -342,7 +346,8 @@ impl Bound {
         AssociatedData { bytes, len: if matches!(self, Bound::Address) { 8 } else { 12 } }
     }
 
-    /// Nonce, associated data and tag of an entry; `None` for one that this disk cannot have written.
+    /// Nonce, associated data and tag of an entry; `None` for one that this disk cannot have
+    /// written.
     fn parse<'a>(&self, addr: u64, entry: &'a [u8]) -> Option<(&'a [u8; 12], AssociatedData, &'a [u8; 16])> {
         let (nonce, rest) = entry.split_first_chunk::<12>()?;
         let (tag, last) = rest.split_first_chunk::<16>()?;
@@ -382,7 +387,8 @@ fn is_lost(entry: &[u8]) -> bool {
     entry.iter().all(|byte| *byte == u8::MAX)
 }
 
-/// The complaint about a block that carries the mark, or whose entry is not the one that its object's seal binds.
+/// The complaint about a block that carries the mark, or whose entry is not the one that its
+/// object's seal binds.
 fn lost(addr: u64) -> Error {
     Error::new(Kind::Corrupt, format!("block {addr} is lost"))
         .found("metadata other than its object's seal says, or the mark that this was found earlier")
@@ -394,8 +400,8 @@ fn address(addr: u64) -> [u8; 16] {
     u128::from(addr).to_le_bytes()
 }
 
-/// The tweak of a random IV: CBC-MAC of the IV and the block address (always two AES blocks), so that nobody
-/// can find an IV that makes a block decrypt at another address.
+/// The tweak of a random IV: CBC-MAC of the IV and the block address (always two AES blocks), so
+/// that nobody can find an IV that makes a block decrypt at another address.
 fn bound_tweak(binder: &AesBlock, iv: &[u8], addr: u64) -> [u8; 16] {
     let mut tweak = binder.encrypt(iv.try_into().expect("an IV is 16 bytes"));
     for (t, a) in tweak.iter_mut().zip(address(addr)) {

@@ -17,7 +17,8 @@ pub(crate) enum Direction {
 /// AES-256-XTS in one direction, with its key schedule set up once.
 pub(crate) struct XtsContext(NonNull<lc::EVP_CIPHER_CTX>);
 
-// SAFETY: the context is plain heap memory that no other thread knows of; all use takes `&mut self`.
+// SAFETY: the context is plain heap memory that no other thread knows of; all use takes `&mut
+// self`.
 unsafe impl Send for XtsContext {}
 
 impl XtsContext {
@@ -30,8 +31,8 @@ impl XtsContext {
         let ctx = NonNull::new(unsafe { lc::EVP_CIPHER_CTX_new() })?;
         let this = XtsContext(ctx);
         let encrypt = i32::from(direction == Direction::Encrypt);
-        // SAFETY: the context is live, `key` has the 64 bytes that EVP_aes_256_xts reads, and a null iv is
-        // allowed (the tweak is set before each unit).
+        // SAFETY: the context is live, `key` has the 64 bytes that EVP_aes_256_xts reads, and a
+        // null iv is allowed (the tweak is set before each unit).
         let set = unsafe {
             lc::EVP_CipherInit_ex(
                 ctx.as_ptr(),
@@ -48,14 +49,16 @@ impl XtsContext {
     /// Runs one data unit from `src` to `dst`, which have the same length.
     pub(crate) fn run(&mut self, tweak: &[u8; 16], src: &[u8], dst: &mut [u8]) {
         assert_eq!(src.len(), dst.len(), "XTS source and destination differ in length");
-        // SAFETY: both slices are valid for `src.len()` bytes and, being borrowed apart, do not overlap.
+        // SAFETY: both slices are valid for `src.len()` bytes and, being borrowed apart, do not
+        // overlap.
         unsafe { self.run_raw(tweak, src.as_ptr(), dst.as_mut_ptr(), src.len()) }
     }
 
     /// Runs one data unit over itself.
     pub(crate) fn run_in_place(&mut self, tweak: &[u8; 16], buf: &mut [u8]) {
         let unit = buf.as_mut_ptr();
-        // SAFETY: `unit` is valid for `buf.len()` bytes; aws-lc allows source and destination to be equal.
+        // SAFETY: `unit` is valid for `buf.len()` bytes; aws-lc allows source and destination to be
+        // equal.
         unsafe { self.run_raw(tweak, unit, unit, buf.len()) }
     }
 
@@ -64,8 +67,8 @@ impl XtsContext {
     unsafe fn run_raw(&mut self, tweak: &[u8; 16], src: *const u8, dst: *mut u8, len: usize) {
         assert!((16..=Self::MAX_UNIT).contains(&len), "XTS unit of {len} bytes");
         let ctx = self.0.as_ptr();
-        // SAFETY: the context is live and keyed; a null cipher and key keep both, `tweak` has the 16 bytes
-        // that are read, and -1 keeps the direction.
+        // SAFETY: the context is live and keyed; a null cipher and key keep both, `tweak` has the
+        // 16 bytes that are read, and -1 keeps the direction.
         let set = unsafe {
             lc::EVP_CipherInit_ex(ctx, ptr::null(), ptr::null_mut(), ptr::null(), tweak.as_ptr(), -1)
         };
@@ -87,8 +90,8 @@ pub(crate) struct GcmContext(NonNull<lc::EVP_AEAD_CTX>);
 
 // SAFETY: the context is plain heap memory, not bound to a thread.
 unsafe impl Send for GcmContext {}
-// SAFETY: sealing and opening take the context by const pointer and leave it unchanged; aws-lc documents
-// that one context may be used by many threads at once.
+// SAFETY: sealing and opening take the context by const pointer and leave it unchanged; aws-lc
+// documents that one context may be used by many threads at once.
 unsafe impl Sync for GcmContext {}
 
 impl GcmContext {
@@ -101,13 +104,15 @@ impl GcmContext {
 
     pub(crate) fn seal(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
         assert_eq!(src.len(), dst.len(), "GCM source and destination differ in length");
-        // SAFETY: both slices are valid for `src.len()` bytes and, being borrowed apart, do not overlap.
+        // SAFETY: both slices are valid for `src.len()` bytes and, being borrowed apart, do not
+        // overlap.
         unsafe { self.seal_raw(nonce, aad, src.as_ptr(), dst.as_mut_ptr(), src.len()) }
     }
 
     pub(crate) fn seal_in_place(&self, nonce: &[u8; 12], aad: &[u8], buf: &mut [u8]) -> [u8; 16] {
         let text = buf.as_mut_ptr();
-        // SAFETY: `text` is valid for `buf.len()` bytes; aws-lc allows source and destination to be equal.
+        // SAFETY: `text` is valid for `buf.len()` bytes; aws-lc allows source and destination to be
+        // equal.
         unsafe { self.seal_raw(nonce, aad, text, text, buf.len()) }
     }
 
@@ -123,8 +128,8 @@ impl GcmContext {
     ) -> [u8; 16] {
         let mut tag = [0u8; 16];
         let mut tag_len = 0usize;
-        // SAFETY: the context is live; nonce, tag and aad are valid for the lengths beside them; the caller
-        // vouches for `src` and `dst`, and the tag is no part of them.
+        // SAFETY: the context is live; nonce, tag and aad are valid for the lengths beside them;
+        // the caller vouches for `src` and `dst`, and the tag is no part of them.
         let done = unsafe {
             lc::EVP_AEAD_CTX_seal_scatter(
                 self.0.as_ptr(),
@@ -156,7 +161,8 @@ impl GcmContext {
         dst: &mut [u8],
     ) -> bool {
         assert_eq!(src.len(), dst.len(), "GCM source and destination differ in length");
-        // SAFETY: `src` and `dst` are valid for `src.len()` bytes and, being borrowed apart, do not overlap.
+        // SAFETY: `src` and `dst` are valid for `src.len()` bytes and, being borrowed apart, do not
+        // overlap.
         let good = unsafe { self.open_raw(nonce, aad, src.as_ptr(), dst.as_mut_ptr(), src.len(), tag) };
         if !good {
             dst.fill(0);
@@ -167,7 +173,8 @@ impl GcmContext {
     /// Whether the tag verified. If not, `buf` is zeroed.
     pub(crate) fn open_in_place(&self, nonce: &[u8; 12], aad: &[u8], buf: &mut [u8], tag: &[u8; 16]) -> bool {
         let text = buf.as_mut_ptr();
-        // SAFETY: `text` is valid for `buf.len()` bytes; aws-lc allows source and destination to be equal.
+        // SAFETY: `text` is valid for `buf.len()` bytes; aws-lc allows source and destination to be
+        // equal.
         let good = unsafe { self.open_raw(nonce, aad, text, text, buf.len(), tag) };
         if !good {
             buf.fill(0);
@@ -186,8 +193,8 @@ impl GcmContext {
         len: usize,
         tag: &[u8; 16],
     ) -> bool {
-        // SAFETY: the context is live; nonce, tag and aad are valid for the lengths beside them; the caller
-        // vouches for `src` and `dst`.
+        // SAFETY: the context is live; nonce, tag and aad are valid for the lengths beside them;
+        // the caller vouches for `src` and `dst`.
         let opened = unsafe {
             lc::EVP_AEAD_CTX_open_gather(
                 self.0.as_ptr(),
@@ -203,8 +210,8 @@ impl GcmContext {
             )
         };
         if opened != 1 {
-            // SAFETY: takes no arguments. A failed open leaves an entry in this thread's error queue, which
-            // would otherwise be read by the next user of the library on the thread.
+            // SAFETY: takes no arguments. A failed open leaves an entry in this thread's error
+            // queue, which would otherwise be read by the next user of the library on the thread.
             unsafe { lc::ERR_clear_error() }
         }
         opened == 1
@@ -218,7 +225,8 @@ impl Drop for GcmContext {
     }
 }
 
-/// AES-256 on single blocks, for turning addresses into tweaks; the key schedule of all that runs on it here.
+/// AES-256 on single blocks, for turning addresses into tweaks; the key schedule of all that runs
+/// on it here.
 pub struct AesBlock(Box<lc::AES_KEY>);
 
 impl AesBlock {
@@ -244,20 +252,23 @@ impl AesBlock {
         out
     }
 
-    /// The keys of all rounds, as FIPS 197 orders them: so the library keeps them wherever it uses AES instructions.
+    /// The keys of all rounds, as FIPS 197 orders them: so the library keeps them wherever it uses
+    /// AES instructions.
     pub(crate) fn round_keys(&self) -> &[[u8; 16]; 15] {
-        // SAFETY: the schedule has 60 words, which are 15 times 16 bytes, of a type that any bytes are valid for.
+        // SAFETY: the schedule has 60 words, which are 15 times 16 bytes, of a type that any bytes
+        // are valid for.
         unsafe { &*self.0.rd_key.as_ptr().cast() }
     }
 
-    /// XORs the CTR key stream into `buf`, starting with `counter` (big-endian) and the whole of its block.
+    /// XORs the CTR key stream into `buf`, starting with `counter` (big-endian) and the whole of
+    /// its block.
     pub(crate) fn xor_stream(&self, counter: &[u8; 16], buf: &mut [u8]) {
         let mut counter = *counter;
         let mut spare = [0u8; 16];
         let mut used = 0u32;
         let text = buf.as_mut_ptr();
-        // SAFETY: `text` is valid for `buf.len()` bytes and may be both source and destination; the counter
-        // and the spare block have 16 bytes each; the schedule was set by `new`.
+        // SAFETY: `text` is valid for `buf.len()` bytes and may be both source and destination; the
+        // counter and the spare block have 16 bytes each; the schedule was set by `new`.
         unsafe {
             lc::AES_ctr128_encrypt(
                 text,
@@ -303,7 +314,8 @@ mod tests {
         assert_eq!(u128::from_be_bytes(text), 0x601e_c313_7757_89a5_b7a7_f504_bbf3_d228);
     }
 
-    /// The counter carries through all 128 bits, and a part of a block takes the start of its stream.
+    /// The counter carries through all 128 bits, and a part of a block takes the start of its
+    /// stream.
     #[test]
     fn counter_mode_is_aes_of_counters() {
         let schedule = AesBlock::from_bytes(&KEY);

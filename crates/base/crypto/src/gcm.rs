@@ -1,4 +1,5 @@
-//! AES-256-GCM: encryption with a tag, and, with nothing to encrypt, a fast keyed hash of its associated data.
+//! AES-256-GCM: encryption with a tag, and, with nothing to encrypt, a fast keyed hash of its
+//! associated data.
 
 use crate::ffi::GcmContext;
 use crate::vector_gcm::{self, VectorGcm};
@@ -63,7 +64,8 @@ impl GcmKey {
         }
     }
 
-    /// XORs the key stream of a nonce into `src`, to `dst` (of the same length). Doing so again undoes it.
+    /// XORs the key stream of a nonce into `src`, to `dst` (of the same length). Doing so again
+    /// undoes it.
     pub(crate) fn xor_stream(&self, nonce: &[u8; 12], src: &[u8], dst: &mut [u8]) {
         self.run(nonce, &[], src, dst);
     }

@@ -1,16 +1,18 @@
-//! Nonces that survive a generator which gives the same bytes twice, as in a virtual machine that is resumed twice.
+//! Nonces that survive a generator which gives the same bytes twice, as in a virtual machine that
+//! is resumed twice.
 //!
-//! A nonce is a pseudorandom function, under keys of its own, of the random value that would have been the nonce, of what names
-//! the place (address, key) and goes into the tag, and of the content: AES-256 of the hash of HCTR2 over all of it (POLYVAL, under
-//! another key). So
-//! - as long as random values are fresh the hash is uniform, hence the nonce: it is as good as the random value was, and tells
-//!   nothing of the content, not even to a holder of these keys;
-//! - where a random value repeats, two nonces of 16 bytes are equal only if place and content are (then the ciphertexts may be,
-//!   too), or if two of *q* hashes of at most *n* blocks collide, with probability at most q² n / 2^129; those of 12 bytes
-//!   also with probability q² / 2^97, as any random ones do.
+//! A nonce is a pseudorandom function, under keys of its own, of the random value that would have
+//! been the nonce, of what names the place (address, key) and goes into the tag, and of the
+//! content: AES-256 of the hash of HCTR2 over all of it (POLYVAL, under another key). So
+//! - as long as random values are fresh the hash is uniform, hence the nonce: it is as good as the
+//!   random value was, and tells nothing of the content, not even to a holder of these keys;
+//! - where a random value repeats, two nonces of 16 bytes are equal only if place and content are
+//!   (then the ciphertexts may be, too), or if two of *q* hashes of at most *n* blocks collide,
+//!   with probability at most q² n / 2^129; those of 12 bytes also with probability q² / 2^97, as
+//!   any random ones do.
 //!
-//! It is the same with a fixed random value: then a nonce is a synthetic one (SIV: Rogaway and Shrimpton, 2006), and serves
-//! as the tag as well ([`SivKey`]).
+//! It is the same with a fixed random value: then a nonce is a synthetic one (SIV: Rogaway and
+//! Shrimpton, 2006), and serves as the tag as well ([`SivKey`]).
 
 use crate::constant_time_eq;
 use crate::ffi::AesBlock;
@@ -32,7 +34,8 @@ pub struct HedgedNonce {
 }
 
 impl HedgedNonce {
-    /// Under keys for the purpose that `label` names, which no other purpose may have; see [`derive()`].
+    /// Under keys for the purpose that `label` names, which no other purpose may have; see
+    /// [`derive()`].
     pub fn derive(key: &Secret<32>, label: &str, context: &[u8]) -> HedgedNonce {
         let both: Secret<48> = derive(key, label, context);
         let (prf, hash) = both.expose().split_first_chunk::<32>().expect("48 bytes");
@@ -60,7 +63,8 @@ impl HedgedNonce {
         self.prf.encrypt(self.hash.hash(&tweak[..HEDGED + bound.len()], content))
     }
 
-    /// Hedges the first 16 bytes of a longer nonce or salt, whose other bytes are bound as they are.
+    /// Hedges the first 16 bytes of a longer nonce or salt, whose other bytes are bound as they
+    /// are.
     pub fn hedge<const N: usize>(&self, mut nonce: [u8; N], bound: &[u8], content: &[u8]) -> [u8; N] {
         const { assert!(N > HEDGED && N <= HEDGED + 16, "at most 16 bytes more") };
         let (random, rest) = nonce.split_first_chunk_mut::<HEDGED>().expect("it is longer");
@@ -72,7 +76,8 @@ impl HedgedNonce {
     }
 }
 
-/// The hash of many [`SivKey`]s that encrypt one message each, since it takes longer to set up than they do.
+/// The hash of many [`SivKey`]s that encrypt one message each, since it takes longer to set up than
+/// they do.
 pub struct SivHash(Arc<HashKey>);
 
 impl SivHash {
@@ -82,9 +87,10 @@ impl SivHash {
     }
 }
 
-/// Deterministic authenticated encryption: the tag is a pseudorandom function of place and content, and the first 12 bytes of it
-/// are the nonce under which AES-256-GCM encrypts, whose own tag is not used. There is no nonce to repeat: the same content
-/// at the same place gives the same bytes, and that is all that a repetition shows.
+/// Deterministic authenticated encryption: the tag is a pseudorandom function of place and content,
+/// and the first 12 bytes of it are the nonce under which AES-256-GCM encrypts, whose own tag is
+/// not used. There is no nonce to repeat: the same content at the same place gives the same bytes,
+/// and that is all that a repetition shows.
 pub struct SivKey(HedgedNonce);
 
 impl SivKey {
@@ -93,8 +99,8 @@ impl SivKey {
         SivKey(HedgedNonce::derive(key, label, context))
     }
 
-    /// Under `key`, which may be that of the cipher as well: AES-256 of a secret hash meets a block of the key stream with the
-    /// probability of a guess.
+    /// Under `key`, which may be that of the cipher as well: AES-256 of a secret hash meets a block
+    /// of the key stream with the probability of a guess.
     pub fn under(hash: &SivHash, key: &[u8; 32]) -> SivKey {
         SivKey(HedgedNonce { hash: Arc::clone(&hash.0), prf: AesBlock::from_bytes(key) })
     }
@@ -109,7 +115,8 @@ impl SivKey {
         self.0.of_all(counter, bound, content)
     }
 
-    /// Encrypts `src` into `dst` (of the same length) under `cipher`, which encrypts at most 2^32 messages, and returns the tag.
+    /// Encrypts `src` into `dst` (of the same length) under `cipher`, which encrypts at most 2^32
+    /// messages, and returns the tag.
     pub fn seal(
         &self,
         cipher: &GcmKey,

@@ -15,9 +15,9 @@ use zeroize::Zeroize;
 /// What precedes every label; a change of it is a new format version.
 const DOMAIN: &[u8] = b"lacuna v1 ";
 
-/// The key for the purpose that `label` names, bound to `context`: HKDF-SHA256 of `key` without salt, its
-/// info being `lacuna v1 `, the label, a zero byte and the context. A label stands for one length: the keys
-/// of one label at two lengths begin alike.
+/// The key for the purpose that `label` names, bound to `context`: HKDF-SHA256 of `key` without
+/// salt, its info being `lacuna v1 `, the label, a zero byte and the context. A label stands for
+/// one length: the keys of one label at two lengths begin alike.
 pub fn derive<const N: usize>(key: &Secret<32>, label: &str, context: &[u8]) -> Secret<N> {
     const { assert!(N <= 255 * 32, "HKDF-SHA256 gives at most 8160 bytes") };
     debug_assert!(!label.contains('\0'), "a zero byte ends the label");
@@ -29,8 +29,9 @@ pub fn derive<const N: usize>(key: &Secret<32>, label: &str, context: &[u8]) -> 
     })
 }
 
-/// The two ciphers of a key that lives for a moment, made from the 64 bytes that [`derive()`] gives. The bytes are wiped at
-/// once, and so need no locked memory: locking costs more than the derivation.
+/// The two ciphers of a key that lives for a moment, made from the 64 bytes that [`derive()`]
+/// gives. The bytes are wiped at once, and so need no locked memory: locking costs more than the
+/// derivation.
 pub fn derive_ciphers(key: &Secret<32>, label: &str, context: &[u8]) -> Result<(GcmKey, AesBlock)> {
     let info = [DOMAIN, label.as_bytes(), &[0], context];
     let mut bytes = [[0u8; 32]; 2];
@@ -42,7 +43,8 @@ pub fn derive_ciphers(key: &Secret<32>, label: &str, context: &[u8]) -> Result<(
     made
 }
 
-/// The cipher whose key are the 32 bytes that [`derive()`] gives; for a key that lives for a moment, as [`derive_ciphers`].
+/// The cipher whose key are the 32 bytes that [`derive()`] gives; for a key that lives for a
+/// moment, as [`derive_ciphers`].
 pub fn derive_gcm(key: &Secret<32>, label: &str, context: &[u8]) -> Result<GcmKey> {
     let info = [DOMAIN, label.as_bytes(), &[0], context];
     let mut bytes = [0u8; 32];
@@ -56,8 +58,8 @@ pub fn derive_gcm(key: &Secret<32>, label: &str, context: &[u8]) -> Result<GcmKe
 
 /// What one guess at a passphrase costs.
 ///
-/// The numbers of an opened header are a stranger's until the guess succeeds, so [`Argon2Cost::new`] bounds
-/// them, and [`stretch`] checks them again.
+/// The numbers of an opened header are a stranger's until the guess succeeds, so
+/// [`Argon2Cost::new`] bounds them, and [`stretch`] checks them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argon2Cost {
     /// Memory in KiB.
@@ -84,8 +86,9 @@ impl Argon2Cost {
     /// Memory for one disk when nothing else is asked for, in KiB: 1 GiB.
     pub const DEFAULT_MEMORY_KIB: u32 = 1 << 20;
 
-    /// A cost within the bounds: memory from 8 KiB per lane to 4 GiB, 1 to 256 passes, 1 to 16 lanes, and
-    /// memory times passes at most 64 GiB. Errors: [`Kind::Corrupt`], since the numbers come from a header.
+    /// A cost within the bounds: memory from 8 KiB per lane to 4 GiB, 1 to 256 passes, 1 to 16
+    /// lanes, and memory times passes at most 64 GiB. Errors: [`Kind::Corrupt`], since the numbers
+    /// come from a header.
     pub fn new(memory_kib: u32, passes: u32, lanes: u32) -> Result<Self> {
         let cost = Argon2Cost { memory_kib, passes, lanes };
         cost.check()?;
@@ -130,7 +133,8 @@ impl Argon2Cost {
 
 /// The key that `passphrase` and `salt` give at `cost`: Argon2id, version 0x13.
 ///
-/// Errors: [`Kind::Memory`] if the memory cannot be had, [`Kind::Corrupt`] if the cost is out of bounds.
+/// Errors: [`Kind::Memory`] if the memory cannot be had, [`Kind::Corrupt`] if the cost is out of
+/// bounds.
 pub fn stretch(passphrase: &SecretVec, salt: &[u8; 32], cost: &Argon2Cost) -> Result<Secret<32>> {
     cost.check()?;
     Secret::fill_with(|key| argon2id(passphrase.expose(), salt, cost, key))
@@ -178,9 +182,10 @@ fn out_of_memory(cost: &Argon2Cost) -> Error {
         .remedy("free some memory, or use a machine with more")
 }
 
-/// The cost that takes about `target` on this machine: as much memory as `max_memory_kib` and a quarter of
-/// what the machine, or a control group, has allow, and passes beyond the floor only once that is used up. Never less than
-/// [`Argon2Cost::FLOOR_KIB`] and [`Argon2Cost::FLOOR_PASSES`], but for the same two limits of memory. The time is that of
+/// The cost that takes about `target` on this machine: as much memory as `max_memory_kib` and a
+/// quarter of what the machine, or a control group, has allow, and passes beyond the floor only
+/// once that is used up. Never less than [`Argon2Cost::FLOOR_KIB`] and
+/// [`Argon2Cost::FLOOR_PASSES`], but for the same two limits of memory. The time is that of
 /// processors, so that other work on the machine does not lower the cost.
 pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
     let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) as u32;
@@ -201,7 +206,8 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// The cost that comes nearest to `target` by what `time` says, which is `None` where memory ran out.
+/// The cost that comes nearest to `target` by what `time` says, which is `None` where memory ran
+/// out.
 fn measured(
     most_kib: u32,
     lanes: u32,
@@ -241,7 +247,8 @@ mod tests {
 
     const MIB: u32 = 1 << 10;
 
-    /// From the test suite of the reference implementation (phc-winner-argon2, Argon2id, version 0x13).
+    /// From the test suite of the reference implementation (phc-winner-argon2, Argon2id, version
+    /// 0x13).
     #[test]
     fn argon2id_gives_the_reference_hashes() {
         let vectors = [

@@ -1,12 +1,13 @@
-//! Every cipher, hash, key derivation and random byte of lacuna: AES-256-XTS, AES-256-GCM, XAES-256-GCM, HCTR2-256,
-//! HKDF-SHA256, Argon2id, HMAC-SHA256, and the one source of randomness.
+//! Every cipher, hash, key derivation and random byte of lacuna: AES-256-XTS, AES-256-GCM,
+//! XAES-256-GCM, HCTR2-256, HKDF-SHA256, Argon2id, HMAC-SHA256, and the one source of randomness.
 //!
 //! Invariants kept here:
 //! - Randomness comes through [`RandomSource`] alone; the same seed gives the same bytes.
 //! - Keys, key schedules and buffered key stream are wiped when their owner is dropped.
 //! - What fails to verify is never returned: the output is zeroed first.
 //! - A cost taken from a header is bounded before any memory or time is spent on it.
-//! - Nonces that are drawn are hedged: where the source repeats, they repeat with the content alone ([`HedgedNonce`]).
+//! - Nonces that are drawn are hedged: where the source repeats, they repeat with the content alone
+//!   ([`HedgedNonce`]).
 //! - Tags and keys are compared in time that does not depend on their bytes.
 //! - `unsafe` is confined to the wrappers over aws-lc and ring and to vector instructions.
 #![deny(unsafe_code)]

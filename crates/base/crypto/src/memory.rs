@@ -1,5 +1,6 @@
-//! How much memory this process may still use: Linux grants addresses freely and kills the process that then uses them, so what there
-//! is is asked first, of the machine and of the control groups that bound this process.
+//! How much memory this process may still use: Linux grants addresses freely and kills the process
+//! that then uses them, so what there is is asked first, of the machine and of the control groups
+//! that bound this process.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -96,7 +97,8 @@ impl Group {
     }
 }
 
-/// The directories of the groups that bound this process, from its own up, by what `/proc/self/cgroup` says.
+/// The directories of the groups that bound this process, from its own up, by what
+/// `/proc/self/cgroup` says.
 fn directories(groups: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in groups.lines() {
@@ -107,14 +109,16 @@ fn directories(groups: &str) -> Vec<PathBuf> {
             some if some.split(',').any(|controller| controller == "memory") => FIRST,
             _ => continue,
         };
-        // In a container the path may be the one outside of it: then what is mounted is the container's own group.
+        // In a container the path may be the one outside of it: then what is mounted is the
+        // container's own group.
         let own = path.trim_start_matches('/');
         found.extend(Path::new(own).ancestors().map(|part| Path::new(base).join(part)));
     }
     found
 }
 
-/// A number of bytes, in KiB; none for `max`, and for what the first version says where there is no limit.
+/// A number of bytes, in KiB; none for `max`, and for what the first version says where there is no
+/// limit.
 fn kib(text: &str) -> Option<u64> {
     text.trim().parse::<u64>().ok().filter(|bytes| *bytes < 1 << 60).map(|bytes| bytes >> 10)
 }

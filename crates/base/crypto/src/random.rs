@@ -1,7 +1,7 @@
 //! The one handle through which all randomness comes.
 //!
-//! The generator is AES-256-CTR under a key that it replaces with its own output at every refill, so that
-//! its memory does not tell what it gave before.
+//! The generator is AES-256-CTR under a key that it replaces with its own output at every refill,
+//! so that its memory does not tell what it gave before.
 
 use crate::ffi::AesBlock;
 use crate::resumption::{ResumptionWatch, about_now};
@@ -19,7 +19,8 @@ const BUFFER: usize = 1024;
 const LARGE: usize = 512;
 /// Bytes after which fresh entropy from the system is mixed into the key.
 const RESEED_AFTER: u64 = 1 << 30;
-/// Nanoseconds after which it is: so soon two copies of a running machine part, whose kernels have keys of their own.
+/// Nanoseconds after which it is: so soon two copies of a running machine part, whose kernels have
+/// keys of their own.
 const RESEED_EVERY: i64 = 1_000_000_000;
 /// Generators that share the load of many threads.
 const SHARDS: usize = 8;
@@ -29,8 +30,9 @@ pub trait RandomSource: Send + Sync {
     /// Fills `buf` with random bytes.
     fn fill(&self, buf: &mut [u8]);
 
-    /// How often it was noticed that this process may go on as a copy, in a virtual machine that was resumed from a snapshot:
-    /// another copy may have drawn the earlier bytes too. Bytes that are drawn after such a change are new.
+    /// How often it was noticed that this process may go on as a copy, in a virtual machine that
+    /// was resumed from a snapshot: another copy may have drawn the earlier bytes too. Bytes that
+    /// are drawn after such a change are new.
     fn resumptions(&self) -> u64 {
         0
     }
@@ -63,7 +65,8 @@ pub(crate) fn in_place<const N: usize>(fill: impl FnOnce(&mut [u8; N])) -> Secre
     }
 }
 
-/// AES-256-CTR that forgets: each key makes one run of key stream, whose first 32 bytes are the next key.
+/// AES-256-CTR that forgets: each key makes one run of key stream, whose first 32 bytes are the
+/// next key.
 struct Generator {
     schedule: AesBlock,
     buffer: Box<[u8; BUFFER]>,
@@ -138,7 +141,8 @@ impl Generator {
         let (key, _) = self.buffer.split_first_chunk_mut::<32>().expect("the buffer is longer than a key");
         if reseeds {
             let mut fresh = [0u8; 32];
-            // If the system gives nothing this time, the generator goes on safely from its own output.
+            // If the system gives nothing this time, the generator goes on safely from its own
+            // output.
             if getrandom::fill(&mut fresh).is_ok() {
                 key.iter_mut().zip(&fresh).for_each(|(k, f)| *k ^= f);
                 (self.since_reseed, self.reseeded_at) = (0, about_now());

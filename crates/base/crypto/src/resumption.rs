@@ -1,9 +1,10 @@
-//! Whether this process goes on as a copy: in a virtual machine that was resumed from a snapshot, or restored from a checkpoint of
-//! its own. What it drew before, another copy may have drawn too.
+//! Whether this process goes on as a copy: in a virtual machine that was resumed from a snapshot,
+//! or restored from a checkpoint of its own. What it drew before, another copy may have drawn too.
 //!
-//! Linux has no file that tells the generation of a virtual machine (vmgenid). Its driver keys the kernel's generator anew, so
-//! fresh bytes from there differ between copies; and it sends an event, which nothing can be asked for later. What can be asked is
-//! whether the boot id is another, and whether the clock of the wall jumped against the time since boot, as it does when a copy that
+//! Linux has no file that tells the generation of a virtual machine (vmgenid). Its driver keys the
+//! kernel's generator anew, so fresh bytes from there differ between copies; and it sends an event,
+//! which nothing can be asked for later. What can be asked is whether the boot id is another, and
+//! whether the clock of the wall jumped against the time since boot, as it does when a copy that
 //! was stopped is told the time.
 
 use parking_lot::Mutex;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// Windows that each cipher is measured in; the median counts.
 const WINDOWS: u32 = 5;
 
-/// The name and speed in GB/s of each cipher, encrypting blocks of 4096 bytes on one thread for `millis`
-/// milliseconds each: `xts`, `gcm` and `hctr2`.
+/// The name and speed in GB/s of each cipher, encrypting blocks of 4096 bytes on one thread for
+/// `millis` milliseconds each: `xts`, `gcm` and `hctr2`.
 ///
 /// Errors: those of setting up a key.
 pub fn cipher_speeds(millis: u64) -> Result<Vec<(&'static str, f64)>> {

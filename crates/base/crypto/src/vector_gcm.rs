@@ -1,5 +1,6 @@
-//! AES-256-GCM by ring, for processors with 256-bit AES and carry-less multiplication (VAES, VPCLMULQDQ) and without
-//! AVX-512: there aws-lc, which is faster with AVX-512, has only the 128-bit instructions, at about half the speed.
+//! AES-256-GCM by ring, for processors with 256-bit AES and carry-less multiplication (VAES,
+//! VPCLMULQDQ) and without AVX-512: there aws-lc, which is faster with AVX-512, has only the
+//! 128-bit instructions, at about half the speed.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use std::mem::MaybeUninit;
@@ -16,7 +17,8 @@ pub(crate) fn suits() -> bool {
     false
 }
 
-/// A key of ring's, wiped on drop, which ring does not do. What ring leaves on the stack while it makes one is not.
+/// A key of ring's, wiped on drop, which ring does not do. What ring leaves on the stack while it
+/// makes one is not.
 pub(crate) struct VectorGcm(Box<MaybeUninit<LessSafeKey>>);
 
 // Nothing is lost if it is wiped instead of dropped.

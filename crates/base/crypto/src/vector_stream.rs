@@ -1,9 +1,10 @@
-//! The key stream of AES-256-CTR by 256-bit vectors (VAES), for the large requests to the random source.
+//! The key stream of AES-256-CTR by 256-bit vectors (VAES), for the large requests to the random
+//! source.
 
 use crate::ffi::AesBlock;
 
-/// Fills `out` with the key stream that starts at a counter of these 12 bytes and a zero in the last four (big-endian).
-/// Returns whether this machine could; if not, `out` is unchanged.
+/// Fills `out` with the key stream that starts at a counter of these 12 bytes and a zero in the
+/// last four (big-endian). Returns whether this machine could; if not, `out` is unchanged.
 ///
 /// `out` has fewer than 2^32 blocks, so that the counter does not carry.
 pub(crate) fn fill(schedule: &AesBlock, head: &[u8; 12], out: &mut [u8]) -> bool {
@@ -19,7 +20,8 @@ pub(crate) fn fill(schedule: &AesBlock, head: &[u8; 12], out: &mut [u8]) -> bool
     false
 }
 
-/// Whether the processor has the instructions, and the library keeps round keys in the order that they take.
+/// Whether the processor has the instructions, and the library keeps round keys in the order that
+/// they take.
 #[cfg(target_arch = "x86_64")]
 fn able(schedule: &AesBlock) -> bool {
     static ABLE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();

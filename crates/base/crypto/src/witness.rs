@@ -1,6 +1,6 @@
-//! What a tracing cipher sees: every key and nonce, or tweak, with the content encrypted under them, recorded for tests that look for
-//! one that served twice. It is compiled with the feature `witness` alone, which no program has, and keeps hashes, neither keys nor
-//! plaintext.
+//! What a tracing cipher sees: every key and nonce, or tweak, with the content encrypted under
+//! them, recorded for tests that look for one that served twice. It is compiled with the feature
+//! `witness` alone, which no program has, and keeps hashes, neither keys nor plaintext.
 
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Where a nonce comes from, and so what is to keep it from serving twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UseKind {
-    /// The nonce of AES-256-GCM, or the tweak of AES-256-XTS, as the caller gives it. Most are drawn, and hedged
-    /// ([`crate::HedgedNonce`]).
+    /// The nonce of AES-256-GCM, or the tweak of AES-256-XTS, as the caller gives it. Most are
+    /// drawn, and hedged ([`crate::HedgedNonce`]).
     Given,
     /// The nonce of AES-256-GCM that is a part of a synthetic tag ([`crate::SivKey`]).
     Synthetic,
-    /// The tweak of HCTR2-256, which is never hedged. It repeats by design where it names a place alone.
+    /// The tweak of HCTR2-256, which is never hedged. It repeats by design where it names a place
+    /// alone.
     Wide,
 }
 
@@ -46,8 +47,9 @@ static PLAY: Mutex<()> = Mutex::new(());
 
 static UNHEDGED: AtomicBool = AtomicBool::new(false);
 
-/// [`uses_of`], with nonces as they are drawn, and synthetic tags that do not depend on the content: what a game must notice. All that is
-/// sealed in the play must be opened in it, and nothing else.
+/// [`uses_of`], with nonces as they are drawn, and synthetic tags that do not depend on the
+/// content: what a game must notice. All that is sealed in the play must be opened in it, and
+/// nothing else.
 pub fn uses_unhedged<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
     uses_of(|| {
         UNHEDGED.store(true, Ordering::Relaxed);
@@ -57,8 +59,9 @@ pub fn uses_unhedged<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
     })
 }
 
-/// From now on, in this process, nonces and salts are as they are drawn: for tests that compare all that follows from public
-/// randomness, byte for byte, between plays that differ in what must not show.
+/// From now on, in this process, nonces and salts are as they are drawn: for tests that compare all
+/// that follows from public randomness, byte for byte, between plays that differ in what must not
+/// show.
 pub fn never_hedge() {
     UNHEDGED.store(true, Ordering::Relaxed);
 }

@@ -7,7 +7,8 @@ use sha2::Sha256;
 
 const TAG: usize = 16;
 
-/// Encrypts `secret` under AES-256-GCM: ciphertext, then tag. A nonce must never repeat under one key.
+/// Encrypts `secret` under AES-256-GCM: ciphertext, then tag. A nonce must never repeat under one
+/// key.
 pub fn wrap(key: &Secret<32>, nonce: &[u8; 12], aad: &[u8], secret: &[u8]) -> Vec<u8> {
     let mut wrapped = vec![0; secret.len() + TAG];
     let (text, tag) = wrapped.split_at_mut(secret.len());
@@ -32,7 +33,8 @@ fn gcm(key: &Secret<32>) -> GcmKey {
     GcmKey::new(key).expect("memory for a GCM context")
 }
 
-/// HMAC-SHA256 over `parts`, one after the other. Callers whose parts vary in length put the lengths in.
+/// HMAC-SHA256 over `parts`, one after the other. Callers whose parts vary in length put the
+/// lengths in.
 pub fn keyed_hash(key: &Secret<32>, parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key.expose()).expect("HMAC takes keys of any length");
     parts.iter().for_each(|part| mac.update(part));

@@ -1,6 +1,6 @@
-//! XAES-256-GCM (C2SP): AES-256-GCM with nonces of 192 bits, which may be drawn at random for as many messages as anybody
-//! will ever write. Half of the nonce makes a key, by the counter-mode derivation of NIST SP 800-108r1 over CMAC; the
-//! other half is the nonce under it.
+//! XAES-256-GCM (C2SP): AES-256-GCM with nonces of 192 bits, which may be drawn at random for as
+//! many messages as anybody will ever write. Half of the nonce makes a key, by the counter-mode
+//! derivation of NIST SP 800-108r1 over CMAC; the other half is the nonce under it.
 
 use crate::ffi::AesBlock;
 use crate::gcm::{GcmKey, TagMismatch};
@@ -77,7 +77,8 @@ mod tests {
     use super::*;
     use data_encoding::HEXLOWER;
 
-    /// The two vectors in the text of the specification (c2sp.org/XAES-256-GCM); they cover both cases of the subkey.
+    /// The two vectors in the text of the specification (c2sp.org/XAES-256-GCM); they cover both
+    /// cases of the subkey.
     #[test]
     fn published_vectors() {
         let cases: [(u8, &[u8], &str); 2] = [

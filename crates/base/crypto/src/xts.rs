@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 /// Idle pairs of contexts kept for later sessions.
 const POOL: usize = 64;
 
-/// An XTS key: 64 bytes, whose two halves differ. Shared by all threads; each takes an [`XtsSession`].
+/// An XTS key: 64 bytes, whose two halves differ. Shared by all threads; each takes an
+/// [`XtsSession`].
 pub struct XtsKey {
     key: Secret<64>,
     idle: Mutex<Vec<Pair>>,
@@ -28,8 +29,8 @@ impl Pair {
 }
 
 impl XtsKey {
-    /// Sets up `key`. Errors: [`Kind::Usage`] if its halves are equal (XTS would then not be secure),
-    /// [`Kind::Memory`] if the cipher could not be set up.
+    /// Sets up `key`. Errors: [`Kind::Usage`] if its halves are equal (XTS would then not be
+    /// secure), [`Kind::Memory`] if the cipher could not be set up.
     pub fn new(key: &Secret<64>) -> Result<XtsKey> {
         let (data, tweak) = key.expose().split_at(32);
         if crate::constant_time_eq(data, tweak) {
@@ -42,7 +43,8 @@ impl XtsKey {
         Ok(XtsKey { key: key.clone(), idle: Mutex::new(vec![first]) })
     }
 
-    /// Takes a pair of contexts out of the pool, or makes one; they return when the session is dropped.
+    /// Takes a pair of contexts out of the pool, or makes one; they return when the session is
+    /// dropped.
     pub fn session(&self) -> XtsSession<'_> {
         let idle = self.idle.lock().pop();
         let pair = idle.or_else(|| Pair::new(&self.key)).expect("memory for an XTS context");
@@ -52,8 +54,8 @@ impl XtsKey {
 
 /// One thread's use of an [`XtsKey`].
 ///
-/// A unit is a multiple of 16 bytes, at least 16 and at most 16 MiB; anything else is a mistake of the
-/// caller and panics, since going on would leave a unit unencrypted.
+/// A unit is a multiple of 16 bytes, at least 16 and at most 16 MiB; anything else is a mistake of
+/// the caller and panics, since going on would leave a unit unencrypted.
 pub struct XtsSession<'a> {
     key: &'a XtsKey,
     pair: Option<Pair>,

@@ -1,4 +1,5 @@
-//! Every construction against published vectors or an independent implementation, and its failing cases.
+//! Every construction against published vectors or an independent implementation, and its failing
+//! cases.
 
 use data_encoding::HEXLOWER;
 use lacuna_contracts::{Kind, Secret, SecretVec};
@@ -129,7 +130,8 @@ fn xts_sessions_of_many_threads_do_not_disturb_each_other() {
     });
 }
 
-/// The GCM specification's test cases 13 to 16: key, nonce, associated data, plaintext, ciphertext, tag.
+/// The GCM specification's test cases 13 to 16: key, nonce, associated data, plaintext, ciphertext,
+/// tag.
 const GCM: &[[&str; 6]] = &[
     [ZERO, "000000000000000000000000", "", "", "", "530f8afbc74536b9a963b4f1c4cb738b"],
     [

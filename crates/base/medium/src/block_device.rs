@@ -14,7 +14,8 @@ const BLKROGET: Opcode = 0x125e;
 /// Devices whose content is their cache: older kernels took the same request as one to empty them.
 const RAM_DISKS: u32 = 1;
 
-/// Writes the cache of a block device back and drops it, if this process may. Who may not is told nothing.
+/// Writes the cache of a block device back and drops it, if this process may. Who may not is told
+/// nothing.
 pub(crate) fn drop_cache(device: &File) -> io::Result<()> {
     if major(fstat(device)?.st_rdev) == RAM_DISKS {
         return Ok(());
@@ -26,8 +27,8 @@ pub(crate) fn drop_cache(device: &File) -> io::Result<()> {
     }
 }
 
-/// Whether a block device takes no writes: a card with its switch set, or a device that was set so. Such a device can be opened for
-/// writing all the same.
+/// Whether a block device takes no writes: a card with its switch set, or a device that was set so.
+/// Such a device can be opened for writing all the same.
 pub(crate) fn is_read_only(device: &File) -> io::Result<bool> {
     // SAFETY: the request writes one int, as the getter has it.
     let answer = unsafe { ioctl(device, Getter::<BLKROGET, std::ffi::c_int>::new()) };

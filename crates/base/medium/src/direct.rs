@@ -1,8 +1,10 @@
-//! Reads past the system's cache (O_DIRECT), from the medium straight into memory of this process: the cache holds nothing of them at any
-//! moment, on any kernel, on block devices and the file systems that are known to do nothing else (`READS_DIRECTLY`). Those take such
-//! reads of some files through the cache (ext4 of encrypted or journalled ones, btrfs of compressed ones), which is asked to forget
-//! them (Linux from 6.14 on). They move whole pages of the file into whole pages of memory. An extent that is not made of such pages, and what lies
-//! between extents, goes into memory that is kept for it.
+//! Reads past the system's cache (O_DIRECT), from the medium straight into memory of this process:
+//! the cache holds nothing of them at any moment, on any kernel, on block devices and the file
+//! systems that are known to do nothing else (`READS_DIRECTLY`). Those take such reads of some
+//! files through the cache (ext4 of encrypted or journalled ones, btrfs of compressed ones), which
+//! is asked to forget them (Linux from 6.14 on). They move whole pages of the file into whole pages
+//! of memory. An extent that is not made of such pages, and what lies between extents, goes into
+//! memory that is kept for it.
 //!
 //! Deniability contract: which places are not read so, `unsynced.rs` says.
 
@@ -19,14 +21,16 @@ use std::io::{IoSliceMut, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What such reads are aligned to, in the file and in memory, in bytes: no common device has longer sectors.
+/// What such reads are aligned to, in the file and in memory, in bytes: no common device has longer
+/// sectors.
 const PAGE: u64 = 4096;
 /// Pages of memory for one read: of a run that begins and ends within a page.
 const MOST_PAGES: usize = (MOST_AT_ONCE / PAGE) as usize + 1;
 /// Of how many reads the memory is kept for later ones.
 const MOST_SPARE: usize = 4;
-/// The file systems on which such a read has nothing written but the place that it reads: ext4, xfs, btrfs and f2fs. Others (NFS, GFS2,
-/// OCFS2) write all that the cache has of the file first, at a moment that would follow from what is read (deniability contract).
+/// The file systems on which such a read has nothing written but the place that it reads: ext4,
+/// xfs, btrfs and f2fs. Others (NFS, GFS2, OCFS2) write all that the cache has of the file first,
+/// at a moment that would follow from what is read (deniability contract).
 const READS_DIRECTLY: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// Memory that begins where a page does.
@@ -41,7 +45,8 @@ pub(crate) struct DirectReader {
     file: OnceLock<File>,
     /// Whether the system has refused.
     refused: AtomicBool,
-    /// Which places may be read so, once such reads are expected; shared by all handles on the file.
+    /// Which places may be read so, once such reads are expected; shared by all handles on the
+    /// file.
     places: Arc<OnceLock<Unsynced>>,
     /// Memory for the next reads, which holds ciphertext alone.
     spare: Mutex<Vec<Box<[Page]>>>,
@@ -53,15 +58,18 @@ impl DirectReader {
         DirectReader { places: Arc::clone(&other.places), ..DirectReader::default() }
     }
 
-    /// Opens the file, which has `len` bytes, by way of `open`, and notes from now on what is written.
+    /// Opens the file, which has `len` bytes, by way of `open`, and notes from now on what is
+    /// written.
     ///
-    /// Errors: why it cannot be opened; another call may open it. That the system knows no such reads of it is none.
+    /// Errors: why it cannot be opened; another call may open it. That the system knows no such
+    /// reads of it is none.
     pub(crate) fn prepare(&self, len: u64, open: impl FnOnce() -> Result<File>) -> Result<()> {
         self.places.get_or_init(|| Unsynced::new(len));
         self.file(open).map(|_| ())
     }
 
-    /// Places, each an offset and a length, are going to be written, as long as what this gives is held.
+    /// Places, each an offset and a length, are going to be written, as long as what this gives is
+    /// held.
     pub(crate) fn begin_write(&self, places: impl Iterator<Item = (u64, u64)>) -> Option<Writing<'_>> {
         self.places.get().map(|known| known.begin_write(places))
     }
@@ -90,7 +98,8 @@ impl DirectReader {
                 Ok(None)
             }
             Ok(file) => {
-                // Where the system reads through the cache all the same, what it reads ahead would stay.
+                // Where the system reads through the cache all the same, what it reads ahead would
+                // stay.
                 fadvise(&file, 0, None, Advice::Random)?;
                 Ok(Some(self.file.get_or_init(|| file)))
             }
@@ -102,8 +111,9 @@ impl DirectReader {
         }
     }
 
-    /// Reads a run ([`near_runs`](crate::near_runs)) of the file that `open` opens, if it is not open yet, with one request. False if
-    /// that is not to be, or did not give all of it: a read through the cache gives it then, or the reason why not.
+    /// Reads a run ([`near_runs`](crate::near_runs)) of the file that `open` opens, if it is not
+    /// open yet, with one request. False if that is not to be, or did not give all of it: a read
+    /// through the cache gives it then, or the reason why not.
     pub(crate) fn read(&self, open: impl FnOnce() -> Result<File>, run: &mut [ReadExtent<'_>]) -> bool {
         let (Some(known), Some(span)) = (self.places.get(), Span::of(run)) else { return false };
         let Some(needed) = span.pages_besides(run).filter(|needed| *needed <= MOST_PAGES) else {
@@ -144,7 +154,8 @@ impl DirectReader {
     }
 }
 
-/// Whether a file lies on a block device or a file system whose direct reads are known to touch nothing else.
+/// Whether a file lies on a block device or a file system whose direct reads are known to touch
+/// nothing else.
 fn is_read_directly(file: &File) -> rustix::io::Result<bool> {
     if FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::BlockDevice {
         return Ok(true);
@@ -187,7 +198,8 @@ fn is_in_pages(extent: &ReadExtent<'_>) -> bool {
     places.iter().all(|place| place.is_multiple_of(PAGE))
 }
 
-/// Asks the system for all pages of a run: those of extents that are whole pages go there, the others to `pages`.
+/// Asks the system for all pages of a run: those of extents that are whole pages go there, the
+/// others to `pages`.
 fn request(
     file: &File,
     span: &Span,

@@ -1,5 +1,6 @@
-//! Reads through the system's cache that leave nothing there, where the system can do that: Linux from 6.14 on, on most file
-//! systems, not on block devices (up to 6.18 at least). What lies in the cache already is read from there, and stays.
+//! Reads through the system's cache that leave nothing there, where the system can do that: Linux
+//! from 6.14 on, on most file systems, not on block devices (up to 6.18 at least). What lies in the
+//! cache already is read from there, and stays.
 
 use crate::ReadExtent;
 use rustix::fs::{Advice, fadvise};
@@ -15,8 +16,8 @@ pub(crate) const DONT_CACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0
 /// Reads one file so.
 #[derive(Default)]
 pub(crate) struct DiscreetReader {
-    /// An open file of its own, for which the system reads nothing ahead: that would stay. While there is none to be had, each read tries
-    /// again.
+    /// An open file of its own, for which the system reads nothing ahead: that would stay. While
+    /// there is none to be had, each read tries again.
     file: OnceLock<File>,
     /// Whether the system has refused.
     refused: AtomicBool,
@@ -38,13 +39,14 @@ impl DiscreetReader {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// The file that `open` opens, if it is not open yet. None if it cannot be opened, or the system has refused.
+    /// The file that `open` opens, if it is not open yet. None if it cannot be opened, or the
+    /// system has refused.
     fn file(&self, open: impl FnOnce() -> Result<File>) -> Option<&File> {
         if self.is_refused() { None } else { self.prepare(open).ok() }
     }
 
-    /// Reads adjacent extents with one call. Whether that gave all of them: if not, they are read one by one, which finds out what is
-    /// wrong with which.
+    /// Reads adjacent extents with one call. Whether that gave all of them: if not, they are read
+    /// one by one, which finds out what is wrong with which.
     pub(crate) fn read_run(&self, open: impl FnOnce() -> Result<File>, run: &mut [ReadExtent<'_>]) -> bool {
         let Some(file) = self.file(open) else { return false };
         let (offset, len) = (run[0].offset, run.iter().map(|extent| extent.buf.len()).sum());
@@ -53,8 +55,8 @@ impl DiscreetReader {
         preadv2(file, &mut bufs, offset, DONT_CACHE) == Ok(len)
     }
 
-    /// Reads an extent. False if the system cannot: an ordinary read does it then. Errors: what the medium does not give; an ordinary
-    /// read would keep its neighbours.
+    /// Reads an extent. False if the system cannot: an ordinary read does it then. Errors: what the
+    /// medium does not give; an ordinary read would keep its neighbours.
     pub(crate) fn read(
         &self,
         open: impl FnOnce() -> Result<File>,

@@ -35,8 +35,8 @@ pub struct DiskFolder {
     _lock: Option<OwnedFd>,
     read_only: bool,
     subfolders: Mutex<HashMap<String, Arc<OwnedFd>>>,
-    /// How often a subfolder was met first, and how many of these are durable: one that is there may have been made a moment ago,
-    /// by another thread or by a process that was killed.
+    /// How often a subfolder was met first, and how many of these are durable: one that is there
+    /// may have been made a moment ago, by another thread or by a process that was killed.
     met: AtomicU64,
     durable: AtomicU64,
 }
@@ -44,8 +44,8 @@ pub struct DiskFolder {
 impl DiskFolder {
     /// Opens an existing directory.
     ///
-    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::ReadOnly`] for writing where nobody can, and
-    /// [`Kind::Busy`] if another program has it open.
+    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::ReadOnly`] for writing where
+    /// nobody can, and [`Kind::Busy`] if another program has it open.
     pub fn open(path: &Path, access: Access) -> Result<DiskFolder> {
         let failed = |e: Errno| Error::io(format!("cannot open the directory {}", path.display()), &e.into());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -86,7 +86,8 @@ impl DiskFolder {
         if self.read_only { Err(self.failed(what, name, Errno::ROFS)) } else { Ok(()) }
     }
 
-    /// Does something in a subfolder. Where the process has no descriptors left, those of other subfolders are let go.
+    /// Does something in a subfolder. Where the process has no descriptors left, those of other
+    /// subfolders are let go.
     fn within<T>(
         &self,
         subfolder: &str,
@@ -133,7 +134,8 @@ impl DiskFolder {
         Ok(opened)
     }
 
-    /// The same. A subfolder that somebody removed and made anew meanwhile is opened again, and what a signal interrupts is done again.
+    /// The same. A subfolder that somebody removed and made anew meanwhile is opened again, and
+    /// what a signal interrupts is done again.
     fn within_once<T>(
         &self,
         subfolder: &str,
@@ -177,7 +179,8 @@ impl DiskFolder {
     }
 }
 
-/// How many descriptors may be kept for later, at most `most`: a quarter of what the process may have.
+/// How many descriptors may be kept for later, at most `most`: a quarter of what the process may
+/// have.
 fn share_of_descriptors(most: usize) -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(limit / 4).unwrap_or(most).clamp(4, most)
@@ -195,7 +198,8 @@ fn named_limit(error: Error, e: Errno) -> Error {
         .remedy("raise the limit: `ulimit -n` in the shell that starts the server, LimitNOFILE= in its unit")
 }
 
-/// Locks the directory; what is to be kept besides it is the file that is locked instead where need be.
+/// Locks the directory; what is to be kept besides it is the file that is locked instead where need
+/// be.
 fn lock(path: &Path, top: &OwnedFd, read_only: bool) -> Result<Option<OwnedFd>> {
     let how = |fd: &OwnedFd| {
         let exclusive = FlockOperation::NonBlockingLockExclusive;
@@ -306,7 +310,8 @@ impl Folder for DiskFolder {
                 Err(e) => return Err(failed(e)),
             }
         }
-        // Others who wait for the same subfolders sync the top as well: it is done when they return.
+        // Others who wait for the same subfolders sync the top as well: it is done when they
+        // return.
         if subfolder.is_empty() || self.owes_subfolders() {
             self.settle(|| fs::fsync(&self.top)).map_err(failed)?;
         }
@@ -412,12 +417,14 @@ impl FolderFile for DiskFile {
     }
 
     fn sync(&self) -> Result<()> {
-        // Never "full": what the system dropped is unknown, so nobody may go on as after a refused write.
+        // Never "full": what the system dropped is unknown, so nobody may go on as after a refused
+        // write.
         self.file.sync_data().map_err(|e| self.failed("cannot sync", &e).with_kind(Kind::Io))
     }
 
     fn longest(&self) -> Result<u64> {
-        // A place in a file is refused past the longest that the file system knows; nothing else here uses the place.
+        // A place in a file is refused past the longest that the file system knows; nothing else
+        // here uses the place.
         let fits = |len: u64| match fs::seek(&self.file, SeekFrom::Start(len)) {
             Ok(_) => Ok(true),
             Err(Errno::INVAL | Errno::OVERFLOW) => Ok(false),
@@ -441,7 +448,8 @@ impl FolderFile for DiskFile {
     }
 }
 
-/// From now on reads of a file come from what is durable, as [`Medium::forget_cached`](crate::Medium::forget_cached) says.
+/// From now on reads of a file come from what is durable, as
+/// [`Medium::forget_cached`](crate::Medium::forget_cached) says.
 ///
 /// Errors: [`Kind::Io`] if what was written earlier cannot be made durable.
 pub fn forget_cached(file: &File, path: &Path) -> Result<()> {
@@ -450,7 +458,8 @@ pub fn forget_cached(file: &File, path: &Path) -> Result<()> {
     };
     match file.sync_data() {
         Ok(()) => {}
-        // What is open for reading, or lies on a file system that is read-only, has nothing to write.
+        // What is open for reading, or lies on a file system that is read-only, has nothing to
+        // write.
         Err(e) if matches!(e.raw_os_error(), Some(n) if n == Errno::ROFS.raw_os_error()) => {}
         Err(e) => {
             return Err(failed("what was written earlier did not reach", &e)

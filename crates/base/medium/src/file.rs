@@ -1,4 +1,5 @@
-//! A medium on a local file or block device, through the page cache; discreet reads go past it where they can.
+//! A medium on a local file or block device, through the page cache; discreet reads go past it
+//! where they can.
 
 use crate::direct::DirectReader;
 use crate::discreet::DiscreetReader;
@@ -45,10 +46,12 @@ fn places(batch: &[WriteExtent<'_>]) -> impl Iterator<Item = (u64, u64)> {
     batch.iter().map(|extent| (extent.offset, extent.data.len() as u64))
 }
 
-/// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for reading.
+/// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for
+/// reading.
 ///
-/// A file that has all of its space when it is opened keeps it: a discard then writes zeros and gives nothing back.
-/// Somebody who took the whole space at creation would otherwise lose it again, piece by piece, to discards.
+/// A file that has all of its space when it is opened keeps it: a discard then writes zeros and
+/// gives nothing back. Somebody who took the whole space at creation would otherwise lose it again,
+/// piece by piece, to discards.
 pub struct FileMedium {
     file: File,
     path: PathBuf,
@@ -62,15 +65,17 @@ pub struct FileMedium {
 }
 
 impl FileMedium {
-    /// Opens an existing file or block device. The system then refuses the device to every program that asks for it alone, as
-    /// `mount`, `mkfs`, `wipefs` and `pvcreate` do.
+    /// Opens an existing file or block device. The system then refuses the device to every program
+    /// that asks for it alone, as `mount`, `mkfs`, `wipefs` and `pvcreate` do.
     ///
-    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if it is mounted, or another program has it open.
+    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if it is mounted, or
+    /// another program has it open.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         Self::open_linked(path, access, Links::Followed)
     }
 
-    /// The same where `links` says whether the path may be a symbolic link. Errors: also [`Kind::NotFound`] for one that may not.
+    /// The same where `links` says whether the path may be a symbolic link. Errors: also
+    /// [`Kind::NotFound`] for one that may not.
     pub fn open_linked(path: &Path, access: Access, links: Links) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write);
@@ -88,13 +93,14 @@ impl FileMedium {
         Self::locked(file, path, access, touches)
     }
 
-    /// Creates a file of `len` bytes that takes no space yet. An existing file is refused; a caller who wants to
-    /// overwrite one opens it, which takes the lock, and sets its length.
+    /// Creates a file of `len` bytes that takes no space yet. An existing file is refused; a caller
+    /// who wants to overwrite one opens it, which takes the lock, and sets its length.
     pub fn create(path: &Path, len: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600).create_new(true);
         let file = options.open(path).map_err(|e| open_error(path, &e))?;
-        // Afterwards: where new files belong to another user, a refusal would come when the file is there already.
+        // Afterwards: where new files belong to another user, a refusal would come when the file is
+        // there already.
         let untouched = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::NOATIME));
         let touches = untouched.is_err();
         let medium = Self::locked(file, path, Access::Write, touches)?;
@@ -102,8 +108,8 @@ impl FileMedium {
         Ok(medium)
     }
 
-    /// Discards give space back from now on, though the file may have had all of its space when it was opened: what is
-    /// there is about to be overwritten.
+    /// Discards give space back from now on, though the file may have had all of its space when it
+    /// was opened: what is there is about to be overwritten.
     pub fn forget_space(&self) {
         self.keeps.store(false, Ordering::Relaxed);
     }
@@ -113,10 +119,11 @@ impl FileMedium {
         self.device
     }
 
-    /// Whether reading changes the access time: the system refused to leave it alone, as it does for files of other
-    /// users, and the file system keeps access times.
+    /// Whether reading changes the access time: the system refused to leave it alone, as it does
+    /// for files of other users, and the file system keeps access times.
     ///
-    /// Deniability contract: a hidden level is read when nothing public is, and the time of that would stay.
+    /// Deniability contract: a hidden level is read when nothing public is, and the time of that
+    /// would stay.
     pub fn touches_access_times(&self) -> bool {
         let spared = StatVfsMountFlags::NOATIME | StatVfsMountFlags::RDONLY;
         self.touches && !fstatvfs(&self.file).is_ok_and(|fs| fs.f_flag.intersects(spared))
@@ -143,15 +150,16 @@ impl FileMedium {
         Ok(FileMedium { file, path, len, device, touches, keeps, direct, discreet })
     }
 
-    /// The file or device itself, opened as a path alone: what neither reads, nor writes, nor holds the lock.
+    /// The file or device itself, opened as a path alone: what neither reads, nor writes, nor holds
+    /// the lock.
     ///
     /// Errors: what the system reports.
     pub fn path_only(&self) -> Result<OwnedFd> {
         path_only(&self.file, &self.path)
     }
 
-    /// Another open file of the same medium. The system reports a failed write to every open file of its own, so no two users
-    /// of the medium take the failure from each other.
+    /// Another open file of the same medium. The system reports a failed write to every open file
+    /// of its own, so no two users of the medium take the failure from each other.
     fn open_again(&self) -> std::io::Result<FileMedium> {
         let writes = fcntl_getfl(&self.file)?.contains(OFlags::RDWR);
         let (mut file, touches) = self.open_file_again(writes, OFlags::empty())?;
@@ -211,8 +219,8 @@ impl FileMedium {
         }
     }
 
-    /// Reads adjacent extents with one call. Whether that gave all of them: if not, they are read one by one, which finds out
-    /// what is wrong with which.
+    /// Reads adjacent extents with one call. Whether that gave all of them: if not, they are read
+    /// one by one, which finds out what is wrong with which.
     fn read_run(&self, run: &mut [ReadExtent<'_>]) -> bool {
         let (offset, len) = (run[0].offset, run.iter().map(|extent| extent.buf.len()).sum());
         let mut bufs: Vec<IoSliceMut<'_>> =
@@ -220,7 +228,8 @@ impl FileMedium {
         preadv(&self.file, &mut bufs, offset) == Ok(len)
     }
 
-    /// Reads adjacent extents through the cache, and leaves nothing of them there, where the system can do that.
+    /// Reads adjacent extents through the cache, and leaves nothing of them there, where the system
+    /// can do that.
     fn read_in_passing(&self, run: &mut [ReadExtent<'_>]) -> Result<()> {
         if self.discreet.is_refused() {
             return self.read(run);
@@ -354,13 +363,15 @@ impl Medium for FileMedium {
     }
 
     fn sync(&self) -> Result<()> {
-        // Never "full": what the system dropped is unknown, so nobody may go on as after a refused write.
+        // Never "full": what the system dropped is unknown, so nobody may go on as after a refused
+        // write.
         self.sync_data()
             .map_err(|e| Error::io(format!("sync of {}", self.path.display()), &e).with_kind(Kind::Io))
     }
 
     fn forget_cached(&self) -> Result<()> {
-        // Pages that wait to be written cannot be dropped; those whose write failed count as written from here on.
+        // Pages that wait to be written cannot be dropped; those whose write failed count as
+        // written from here on.
         let synced = match self.sync_data() {
             // A medium on a file system that is read-only has nothing to write.
             Err(e) if e.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => Ok(()),

@@ -112,8 +112,8 @@ fn discreet_reads_leave_nothing_in_the_cache() {
 /// What is synced together, or not.
 const PIECE: u64 = 2 << 20;
 
-/// A file of eight pieces that begins with a MiB in which no two places are alike, its path, that MiB, and a medium of it that expects
-/// discreet reads.
+/// A file of eight pieces that begins with a MiB in which no two places are alike, its path, that
+/// MiB, and a medium of it that expects discreet reads.
 fn expecting(dir: &Path) -> (PathBuf, Vec<u8>, FileMedium) {
     let path = dir.join("m");
     let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

@@ -1,4 +1,5 @@
-//! A directory of files: the seam at which tests put faults, power cuts and adversaries under a vault.
+//! A directory of files: the seam at which tests put faults, power cuts and adversaries under a
+//! vault.
 
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::StatVfs;
@@ -7,7 +8,8 @@ use std::sync::Arc;
 /// What a file system that holds a folder has, in all and free to this user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in all that this user may use, so that what is not free is in use: `df` subtracts one from the other.
+    /// Bytes in all that this user may use, so that what is not free is in use: `df` subtracts one
+    /// from the other.
     pub total_bytes: u64,
     /// Bytes free.
     pub free_bytes: u64,
@@ -32,31 +34,38 @@ impl From<StatVfs> for Space {
 
 /// A directory of files. Called from many threads at once.
 ///
-/// Names are relative paths of at most one subfolder: `journal`, `ab/cdef0123`; [`check_name`] says which are names.
+/// Names are relative paths of at most one subfolder: `journal`, `ab/cdef0123`; [`check_name`] says
+/// which are names.
 ///
-/// A call that is refused ([`Kind::is_refusal`]) has changed nothing, but for a write, which may have changed the first bytes of its
-/// range. An error of a sync is never a refusal. Calls that a signal interrupts are made again.
+/// A call that is refused ([`Kind::is_refusal`]) has changed nothing, but for a write, which may
+/// have changed the first bytes of its range. An error of a sync is never a refusal. Calls that a
+/// signal interrupts are made again.
 ///
-/// A power cut may drop, reorder, and tear at 512 bytes whatever was written to files and not synced; creations, removals
-/// and renames that were not synced may be lost, each alone. A name that a cut takes back leaves the file it named before.
+/// A power cut may drop, reorder, and tear at 512 bytes whatever was written to files and not
+/// synced; creations, removals and renames that were not synced may be lost, each alone. A name
+/// that a cut takes back leaves the file it named before.
 pub trait Folder: Send + Sync {
     /// Opens a file. Errors: [`Kind::NotFound`] if there is none of this name.
     fn open(&self, name: &str) -> Result<Arc<dyn FolderFile>>;
-    /// Makes a new, empty file; an old file of the name is gone. Makes the subfolder if there is none.
+    /// Makes a new, empty file; an old file of the name is gone. Makes the subfolder if there is
+    /// none.
     fn create(&self, name: &str) -> Result<Arc<dyn FolderFile>>;
     /// Removes a file. That there is none is no error.
     fn remove(&self, name: &str) -> Result<()>;
-    /// Gives a file another name, at once and whole; an old file of that name is gone. Makes no subfolder.
+    /// Gives a file another name, at once and whole; an old file of that name is gone. Makes no
+    /// subfolder.
     ///
     /// Errors: [`Kind::NotFound`] if there is no file `from`.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
-    /// Names of the files and subfolders in a subfolder (`""`: of the files and subfolders at the top), in any order,
-    /// without the subfolder's own name. A subfolder that does not exist has none.
+    /// Names of the files and subfolders in a subfolder (`""`: of the files and subfolders at the
+    /// top), in any order, without the subfolder's own name. A subfolder that does not exist has
+    /// none.
     fn list(&self, subfolder: &str) -> Result<Vec<String>>;
-    /// Returns when every creation, removal and rename so far in the subfolder (`""`: at the top) is durable, and so is
-    /// the subfolder itself.
+    /// Returns when every creation, removal and rename so far in the subfolder (`""`: at the top)
+    /// is durable, and so is the subfolder itself.
     fn sync_names(&self, subfolder: &str) -> Result<()>;
-    /// Returns when everything so far is durable: names and contents. May wait for other users of the same file system.
+    /// Returns when everything so far is durable: names and contents. May wait for other users of
+    /// the same file system.
     fn sync_all(&self) -> Result<()>;
     /// What space there is.
     fn space(&self) -> Result<Space>;
@@ -82,21 +91,22 @@ pub trait FolderFile: Send + Sync {
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
     /// Changes the length; new bytes read as zeros.
     fn set_len(&self, len: u64) -> Result<()>;
-    /// Takes the space of a range now where the file system can, so that a later write finds it. Changes neither length
-    /// nor content.
+    /// Takes the space of a range now where the file system can, so that a later write finds it.
+    /// Changes neither length nor content.
     ///
     /// Errors: [`Kind::NoSpace`] if there is not as much.
     fn allocate(&self, offset: u64, len: u64) -> Result<()>;
-    /// Makes a range zeros, and gives its space back. Needs no room for data, where a write of zeros does on a file system that writes
-    /// nothing over itself, or with a quota. Does not change the length.
+    /// Makes a range zeros, and gives its space back. Needs no room for data, where a write of
+    /// zeros does on a file system that writes nothing over itself, or with a quota. Does not
+    /// change the length.
     ///
-    /// Errors: [`Kind::Other`] if the file system cannot do that; then it has changed nothing. With a quota that is used up, btrfs refuses
-    /// it as it does a write.
+    /// Errors: [`Kind::Other`] if the file system cannot do that; then it has changed nothing. With
+    /// a quota that is used up, btrfs refuses it as it does a write.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
     /// Returns when the file's content and length so far are durable. Says nothing of its name.
     fn sync(&self) -> Result<()>;
-    /// How long it may become, in bytes, as far as the system tells: its file system has a limit, and so may the process. Beyond it
-    /// writes are refused with [`Kind::NoSpace`].
+    /// How long it may become, in bytes, as far as the system tells: its file system has a limit,
+    /// and so may the process. Beyond it writes are refused with [`Kind::NoSpace`].
     fn longest(&self) -> Result<u64> {
         Ok(u64::MAX)
     }
@@ -106,7 +116,8 @@ pub trait FolderFile: Send + Sync {
     fn has_name(&self) -> Result<bool> {
         Ok(true)
     }
-    /// From now on reads come from what is durable, as [`Medium::forget_cached`](crate::Medium::forget_cached) says.
+    /// From now on reads come from what is durable, as
+    /// [`Medium::forget_cached`](crate::Medium::forget_cached) says.
     fn forget_cached(&self) -> Result<()> {
         Ok(())
     }
@@ -117,8 +128,8 @@ const PART_LEN: usize = 255;
 
 /// Splits a name into its subfolder (`""` at the top) and the file's name there.
 ///
-/// Errors: [`Kind::Usage`] for what is no name: parts that are empty, `.`, `..`, longer than 255 bytes or with a zero byte,
-/// and more than one subfolder.
+/// Errors: [`Kind::Usage`] for what is no name: parts that are empty, `.`, `..`, longer than 255
+/// bytes or with a zero byte, and more than one subfolder.
 pub fn check_name(name: &str) -> Result<(&str, &str)> {
     let (subfolder, file) = name.split_once('/').unwrap_or(("", name));
     let fits = |part: &str| {

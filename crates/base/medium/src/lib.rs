@@ -1,12 +1,15 @@
-//! Where ciphertext rests: flat bytes, or numbered objects, each behind one small trait, the seam at which tests put faults.
+//! Where ciphertext rests: flat bytes, or numbered objects, each behind one small trait, the seam
+//! at which tests put faults.
 //!
 //! Invariants kept here:
 //! - A medium knows nothing of keys; whatever it is given may be read by the adversary.
-//! - Reads return exactly what was asked or an error; a short read or write of the system is finished or
-//!   reported, never passed on.
-//! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
+//! - Reads return exactly what was asked or an error; a short read or write of the system is
+//!   finished or reported, never passed on.
+//! - One process at a time: a medium opened for writing holds an exclusive lock until it is
+//!   dropped.
 //! - Reading a file leaves its access time alone wherever the system lets us.
-//! - A discreet read leaves nothing in the system's cache wherever it lets us, and makes the system write nothing.
+//! - A discreet read leaves nothing in the system's cache wherever it lets us, and makes the system
+//!   write nothing.
 //! - `unsafe` is confined to two requests to block devices, and one about quotas.
 #![deny(unsafe_code)]
 

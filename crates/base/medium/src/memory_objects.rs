@@ -1,5 +1,5 @@
-//! An object store in memory, for tests and golden images: transactions, keys, and snapshots kept by copying an
-//! object at the first write after one, as RADOS does for self-managed snapshots.
+//! An object store in memory, for tests and golden images: transactions, keys, and snapshots kept
+//! by copying an object at the first write after one, as RADOS does for self-managed snapshots.
 
 use crate::memory_pages::Pages;
 use crate::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
@@ -81,8 +81,8 @@ impl Shared {
     }
 }
 
-/// Objects in memory. A handle holds its own list of snapshots to preserve for; [`MemoryObjects::reopened`] gives
-/// another handle on the same objects.
+/// Objects in memory. A handle holds its own list of snapshots to preserve for;
+/// [`MemoryObjects::reopened`] gives another handle on the same objects.
 pub struct MemoryObjects {
     shared: Arc<Mutex<Shared>>,
     context: Mutex<BTreeSet<SnapshotId>>,
@@ -105,8 +105,8 @@ impl MemoryObjects {
         Self::over(self.shared.clone(), self.view, self.has_keys)
     }
 
-    /// A store of its own with everything that is here now, snapshots too: what the adversary takes home, or what
-    /// a power cut would leave.
+    /// A store of its own with everything that is here now, snapshots too: what the adversary takes
+    /// home, or what a power cut would leave.
     pub fn copied(&self) -> Self {
         let copy = self.lock().clone();
         Self::over(Arc::new(Mutex::new(copy)), self.view, self.has_keys)
@@ -117,7 +117,8 @@ impl MemoryObjects {
         self.seen(&self.lock(), object).cloned()
     }
 
-    /// Puts `state` in the place of an object, behind the back of every client. Snapshots stay as they are.
+    /// Puts `state` in the place of an object, behind the back of every client. Snapshots stay as
+    /// they are.
     pub fn replace(&self, object: u64, state: Option<MemoryObject>) {
         let mut shared = self.lock();
         let version = shared.next_version();

@@ -1,5 +1,5 @@
-//! Numbered objects, each up to a few MiB, whose transactions are atomic: the contract of a distributed object
-//! store as a format sees it.
+//! Numbered objects, each up to a few MiB, whose transactions are atomic: the contract of a
+//! distributed object store as a format sees it.
 
 use crate::ReadExtent;
 use lacuna_contracts::Result;
@@ -28,7 +28,8 @@ pub enum Step<'a> {
         /// What to write.
         data: &'a [u8],
     },
-    /// Makes a range read as zeros and gives its space back where the store can. Never lengthens the object.
+    /// Makes a range read as zeros and gives its space back where the store can. Never lengthens
+    /// the object.
     Zero {
         /// Byte offset in the object.
         offset: u64,
@@ -66,7 +67,8 @@ pub enum Keys {
     These(Vec<Key>),
     /// Every key from the first (included) to the second (excluded), at most so many.
     Range(Key, Key, usize),
-    /// A range as above, and these keys, as far as they are there. All of them lie behind the range.
+    /// A range as above, and these keys, as far as they are there. All of them lie behind the
+    /// range.
     RangeAnd(Key, Key, usize, Vec<Key>),
 }
 
@@ -114,11 +116,12 @@ pub type SnapshotId = u64;
 
 /// Numbered objects. Called from many threads at once.
 ///
-/// A transaction is atomic and durable when it is acknowledged; one that fails with an error of the connection may
-/// have happened or not. There is no order between objects but that of acknowledgements.
+/// A transaction is atomic and durable when it is acknowledged; one that fails with an error of the
+/// connection may have happened or not. There is no order between objects but that of
+/// acknowledgements.
 pub trait ObjectStore: Send + Sync {
-    /// Performs the transactions of a batch side by side, and gives the version of each object afterwards. Objects
-    /// of one batch differ from each other.
+    /// Performs the transactions of a batch side by side, and gives the version of each object
+    /// afterwards. Objects of one batch differ from each other.
     fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>>;
     /// Answers the queries of a batch side by side.
     fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>>;
@@ -129,12 +132,13 @@ pub trait ObjectStore: Send + Sync {
     /// The numbers of all objects that are there, in any order.
     fn list(&self) -> Result<Vec<u64>>;
 
-    /// Takes a number for a new snapshot. Objects keep their present state for it once a write follows under
-    /// [`ObjectStore::set_snapshots`] with that number.
+    /// Takes a number for a new snapshot. Objects keep their present state for it once a write
+    /// follows under [`ObjectStore::set_snapshots`] with that number.
     fn create_snapshot(&self) -> Result<SnapshotId>;
     /// Gives back what the store keeps for a snapshot.
     fn remove_snapshot(&self, id: SnapshotId) -> Result<()>;
-    /// The snapshots for which later writes through this handle preserve what they overwrite. Any order.
+    /// The snapshots for which later writes through this handle preserve what they overwrite. Any
+    /// order.
     fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()>;
     /// Makes an object what it was at the snapshot (absent, if it was).
     fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()>;

@@ -1,4 +1,5 @@
-//! How a file or block device is opened: which kinds, by way of which names, with which lock, and what a refusal says.
+//! How a file or block device is opened: which kinds, by way of which names, with which lock, and
+//! what a refusal says.
 
 use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
 use rustix::fs::OFlags;
@@ -27,7 +28,8 @@ pub enum Access {
 pub enum Links {
     /// It may: the user names the path.
     Followed,
-    /// It may not, nor for writing have another name: others may write to its directory, and could lead to any file.
+    /// It may not, nor for writing have another name: others may write to its directory, and could
+    /// lead to any file.
     Refused,
 }
 
@@ -45,7 +47,8 @@ impl Links {
     }
 }
 
-/// Refuses a file that has another name: a user who may write to its directory could have led to any file of this file system with it.
+/// Refuses a file that has another name: a user who may write to its directory could have led to
+/// any file of this file system with it.
 pub(crate) fn refuse_other_names(file: &File, path: &Path) -> Result<()> {
     let names = file.metadata().map_err(|e| open_error(path, &e))?.nlink();
     if names <= 1 {
@@ -73,7 +76,8 @@ pub(crate) fn check_kind(path: &Path, kind: FileType) -> Result<()> {
         .expected("a file or a block device"))
 }
 
-/// Takes the lock of a file that was opened at `path`: alone for writing, with other readers for reading.
+/// Takes the lock of a file that was opened at `path`: alone for writing, with other readers for
+/// reading.
 pub(crate) fn lock(file: &File, path: &Path, access: Access) -> Result<()> {
     let lock = || if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
     match patiently(lock, |e| matches!(e, TryLockError::WouldBlock)) {
@@ -87,8 +91,8 @@ pub(crate) fn lock(file: &File, path: &Path, access: Access) -> Result<()> {
     }
 }
 
-/// Tries again for a moment what a program prevents that only looks (`lacuna info`, a program that a server has just
-/// started).
+/// Tries again for a moment what a program prevents that only looks (`lacuna info`, a program that
+/// a server has just started).
 pub(crate) fn patiently<T, E>(
     mut attempt: impl FnMut() -> std::result::Result<T, E>,
     busy: impl Fn(&E) -> bool,
@@ -102,7 +106,8 @@ pub(crate) fn patiently<T, E>(
     attempt()
 }
 
-/// Opens a file for a look without a lock, and leaves its access time as it is where the system allows that.
+/// Opens a file for a look without a lock, and leaves its access time as it is where the system
+/// allows that.
 pub fn open_to_look(path: &Path, links: Links) -> io::Result<File> {
     let kind = links.kind(path)?;
     if !kind.is_file() && !kind.is_block_device() {
@@ -111,8 +116,8 @@ pub fn open_to_look(path: &Path, links: Links) -> io::Result<File> {
     open_untouched(OpenOptions::new().read(true), path, links.flags()).map(|(file, _)| file)
 }
 
-/// Opens a file whose reads leave its access time alone, if the system allows that: it does to the owner and to root.
-/// The second value says whether it refused. `flags` are given besides.
+/// Opens a file whose reads leave its access time alone, if the system allows that: it does to the
+/// owner and to root. The second value says whether it refused. `flags` are given besides.
 pub(crate) fn open_untouched(
     options: &mut OpenOptions,
     path: &Path,

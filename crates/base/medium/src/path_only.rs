@@ -9,10 +9,11 @@ use std::path::Path;
 
 const FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// An open file or device, opened once more as a path alone: what is given back neither reads nor writes it, and holds no lock.
-/// `path`, at which it was opened, may lead elsewhere by now.
+/// An open file or device, opened once more as a path alone: what is given back neither reads nor
+/// writes it, and holds no lock. `path`, at which it was opened, may lead elsewhere by now.
 ///
-/// Errors: [`Kind::Changed`] where there is no other way than the path (without `/proc`), and it leads elsewhere.
+/// Errors: [`Kind::Changed`] where there is no other way than the path (without `/proc`), and it
+/// leads elsewhere.
 pub fn path_only(file: &File, path: &Path) -> Result<OwnedFd> {
     let by_file = format!("/proc/self/fd/{}", file.as_raw_fd());
     open(by_file, FLAGS, Mode::empty()).or_else(|_| by_name(file, path))

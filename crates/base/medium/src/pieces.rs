@@ -1,4 +1,5 @@
-//! Ranges of bytes: whether one lies within a medium, and how the borders of pages or objects cut it into pieces.
+//! Ranges of bytes: whether one lies within a medium, and how the borders of pages or objects cut
+//! it into pieces.
 
 use lacuna_contracts::{Error, Kind, Result};
 use std::ops::Range;
@@ -13,8 +14,8 @@ pub fn check_range(offset: u64, size: u64, len: u64) -> Result<()> {
     }
 }
 
-/// The pieces of a range, cut at every multiple of `unit`: the number of the unit, the bytes in it, and which bytes of the range
-/// these are.
+/// The pieces of a range, cut at every multiple of `unit`: the number of the unit, the bytes in it,
+/// and which bytes of the range these are.
 pub fn pieces(offset: u64, size: u64, unit: u64) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let end = offset.saturating_add(size);
     let mut at = offset;

@@ -1,7 +1,7 @@
 //! What the quotas of this user and this group leave in a file system, as far as the kernel tells.
 //!
-//! Hard limits count alone. Past a soft limit for too long, and where the file system keeps a quota to itself (btrfs, servers), nothing tells
-//! before a write is refused.
+//! Hard limits count alone. Past a soft limit for too long, and where the file system keeps a quota
+//! to itself (btrfs, servers), nothing tells before a write is refused.
 #![allow(unsafe_code)]
 
 use crate::Space;
@@ -16,7 +16,8 @@ const GET_QUOTA: libc::c_uint = 0x0080_0007 << 8;
 /// Bytes in which limits of space are counted.
 const UNIT: u64 = 1024;
 
-/// The space of the file system of a directory, less what quotas keep from this user and this group.
+/// The space of the file system of a directory, less what quotas keep from this user and this
+/// group.
 pub(crate) fn within_quotas(dir: impl AsFd, space: Space) -> Space {
     let ids = [geteuid().as_raw(), getegid().as_raw()];
     (0..).zip(ids).filter_map(|(kind, id)| ask(&dir, kind, id)).fold(space, limited)
@@ -26,7 +27,8 @@ pub(crate) fn within_quotas(dir: impl AsFd, space: Space) -> Space {
 fn ask(dir: impl AsFd, kind: libc::c_uint, id: u32) -> Option<libc::dqblk> {
     let mut quota = MaybeUninit::<libc::dqblk>::zeroed();
     let dir = dir.as_fd().as_raw_fd();
-    // SAFETY: the kernel fills the structure, or says that it did not; zeroed bytes are one as well.
+    // SAFETY: the kernel fills the structure, or says that it did not; zeroed bytes are one as
+    // well.
     unsafe {
         let failed = libc::syscall(QUOTACTL_FD, dir, GET_QUOTA | kind, id, quota.as_mut_ptr()) != 0;
         (!failed).then(|| quota.assume_init())

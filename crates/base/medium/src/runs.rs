@@ -2,13 +2,14 @@
 
 use crate::ReadExtent;
 
-/// The most bytes between two extents that are read with one request: as much besides costs less than another request.
+/// The most bytes between two extents that are read with one request: as much besides costs less
+/// than another request.
 const MOST_BETWEEN: u64 = 32 << 10;
 /// The most bytes that one request reads, unless an extent alone has more.
 pub(crate) const MOST_AT_ONCE: u64 = 256 << 10;
 
-/// The runs of a batch that one request each can read, with what lies between their extents: extents that follow each other closely, in
-/// the order of their places.
+/// The runs of a batch that one request each can read, with what lies between their extents:
+/// extents that follow each other closely, in the order of their places.
 pub fn near_runs<'b, 'e>(batch: &'b mut [ReadExtent<'e>]) -> impl Iterator<Item = &'b mut [ReadExtent<'e>]> {
     let mut rest = batch;
     std::iter::from_fn(move || {

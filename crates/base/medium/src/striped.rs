@@ -1,12 +1,12 @@
 //! Flat bytes striped over the objects of an object store.
 //!
-//! Object n holds bytes from n * 4 MiB on; one that is not there reads as zeros. Behind its stripe object 0 ends in a
-//! record of the length, so that the medium is one object as long as it is small, and needs no keys, which not every
-//! store has.
+//! Object n holds bytes from n * 4 MiB on; one that is not there reads as zeros. Behind its stripe
+//! object 0 ends in a record of the length, so that the medium is one object as long as it is
+//! small, and needs no keys, which not every store has.
 //!
 //! Invariants kept here:
-//! - Beyond the recorded length, and before object 0's record, everything reads as zeros: bytes are zeroed before the
-//!   length shrinks, and never written past it. So growing is one small write.
+//! - Beyond the recorded length, and before object 0's record, everything reads as zeros: bytes are
+//!   zeroed before the length shrinks, and never written past it. So growing is one small write.
 //! - Every write is durable when it returns, as the store's transactions are.
 
 use crate::{
@@ -27,7 +27,8 @@ const RECORD_LEN: usize = 24;
 /// Objects changed at once when a range of them is zeroed.
 const AT_ONCE: usize = 64;
 
-/// A [`Medium`] on numbered objects. The one who opens it for writing sees to it that nobody else does.
+/// A [`Medium`] on numbered objects. The one who opens it for writing sees to it that nobody else
+/// does.
 pub struct StripedMedium {
     store: Arc<dyn ObjectStore>,
     /// Held for writing while it changes, so that no write goes past a new end.
@@ -78,8 +79,8 @@ impl StripedMedium {
         Ok(StripedMedium { store, len: RwLock::new(len) })
     }
 
-    /// Takes the medium in a store to have `len` bytes, whatever its record says, which may be lost.
-    /// [`set_len`](Medium::set_len) writes the record anew.
+    /// Takes the medium in a store to have `len` bytes, whatever its record says, which may be
+    /// lost. [`set_len`](Medium::set_len) writes the record anew.
     pub fn with_len(store: Arc<dyn ObjectStore>, len: u64) -> Self {
         StripedMedium { store, len: RwLock::new(len) }
     }

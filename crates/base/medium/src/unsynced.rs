@@ -1,17 +1,21 @@
-//! Which places of a file the system may have in its cache alone, and which are being read past the cache.
+//! Which places of a file the system may have in its cache alone, and which are being read past the
+//! cache.
 //!
-//! Deniability contract: before the system reads a place past its cache, it writes whatever piece of the cache lies there and is not on
-//! the medium yet. When bytes reach the medium must not follow from what is read for hidden levels. So a place that was written is read
-//! through the cache until it is synced, and a write waits for the reads of its place that are under way.
+//! Deniability contract: before the system reads a place past its cache, it writes whatever piece
+//! of the cache lies there and is not on the medium yet. When bytes reach the medium must not
+//! follow from what is read for hidden levels. So a place that was written is read through the
+//! cache until it is synced, and a write waits for the reads of its place that are under way.
 //!
-//! Invariant: no part is being read past the cache in which something is being written, or was written and is not synced.
+//! Invariant: no part is being read past the cache in which something is being written, or was
+//! written and is not synced.
 
 use parking_lot::{Condvar, Mutex};
 use std::ops::RangeInclusive;
 
 /// Parts of a file of which each is synced or not: 32 KiB of memory, however long the file is.
 const PARTS: usize = 1 << 18;
-/// Parts have a multiple of this many bytes: a huge page, in which a system may keep neighbouring bytes and write them together.
+/// Parts have a multiple of this many bytes: a huge page, in which a system may keep neighbouring
+/// bytes and write them together.
 const PIECE: u64 = 2 << 20;
 
 /// A bit for each part.
@@ -81,7 +85,8 @@ impl Unsynced {
         part(offset)..=part(offset.saturating_add(len.max(1) - 1))
     }
 
-    /// Places, each an offset and a length, are going to be written. Waits for the reads of them that are under way.
+    /// Places, each an offset and a length, are going to be written. Waits for the reads of them
+    /// that are under way.
     pub(crate) fn begin_write(&self, places: impl Iterator<Item = (u64, u64)>) -> Writing<'_> {
         let parts: Vec<_> = places.map(|(offset, len)| self.parts(offset, len)).collect();
         let mut state = self.state.lock();
@@ -92,8 +97,8 @@ impl Unsynced {
         Writing { places: self, parts }
     }
 
-    /// Everything that was written is going to be synced; what is being written meanwhile counts as not synced. None if another sync is
-    /// under way: what is synced is known after a later one.
+    /// Everything that was written is going to be synced; what is being written meanwhile counts as
+    /// not synced. None if another sync is under way: what is synced is known after a later one.
     pub(crate) fn begin_sync(&self) -> Option<Syncing<'_>> {
         let mut state = self.state.lock();
         if state.syncing.is_some() {
@@ -103,7 +108,8 @@ impl Unsynced {
         Some(Syncing(self))
     }
 
-    /// Begins to read a place past the cache. None if the cache may hold something of it that the medium does not have.
+    /// Begins to read a place past the cache. None if the cache may hold something of it that the
+    /// medium does not have.
     pub(crate) fn begin_read(&self, offset: u64, len: u64) -> Option<Reading<'_>> {
         let parts = self.parts(offset, len);
         let mut state = self.state.lock();

@@ -1,4 +1,5 @@
-//! The page cache of the real system, after writes that did not reach the medium. Needs root and loop devices.
+//! The page cache of the real system, after writes that did not reach the medium. Needs root and
+//! loop devices.
 
 use lacuna_medium::{Access, FileMedium, Medium};
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! What can still be read from bad blocks under a UBI volume, through the MTD device below.
 //!
-//! UBI marks a block as bad that it cannot erase, calls that a success, and its old content stays. From then on UBI does not
-//! touch it, but the MTD device reads it as any other.
+//! UBI marks a block as bad that it cannot erase, calls that a success, and its old content stays.
+//! From then on UBI does not touch it, but the MTD device reads it as any other.
 
 use crate::flash::{Leb, Unerased};
 use crate::sysfs::number;
@@ -12,7 +12,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// The volume header of UBI: its magic number, where it has the volume, the block and its checksum, and its length.
+/// The volume header of UBI: its magic number, where it has the volume, the block and its checksum,
+/// and its length.
 const MAGIC: &[u8; 4] = b"UBI!";
 const VOLUME: usize = 8;
 const BLOCK: usize = 12;
@@ -61,7 +62,8 @@ impl BadBlocks {
 
     /// Copies in bad blocks that were not handed out yet and that are wanted.
     ///
-    /// Errors: [`Kind::PurgeIncomplete`] if there are bad blocks and the device below cannot be read.
+    /// Errors: [`Kind::PurgeIncomplete`] if there are bad blocks and the device below cannot be
+    /// read.
     pub(crate) fn take(&mut self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
         if number(&self.count)? as usize > self.seen.len() {
             self.look().map_err(|e| {
@@ -115,8 +117,8 @@ fn is_bad(device: &File, offset: u64) -> std::io::Result<Option<bool>> {
     }
 }
 
-/// The volume and the logical block that a header among these bytes names. Where it stands depends on how the device was
-/// formatted.
+/// The volume and the logical block that a header among these bytes names. Where it stands depends
+/// on how the device was formatted.
 fn volume_header(headers: &[u8]) -> Option<(u32, Leb)> {
     let word = |header: &[u8], at: usize| Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?));
     headers.windows(HEADER).filter(|header| header.starts_with(MAGIC)).find_map(|header| {

@@ -57,10 +57,11 @@ pub trait Chip: Send + Sync {
     fn geometry(&self) -> ChipGeometry;
     /// Reads bytes of a block from byte `offset` on. Pages that are erased read as `0xff`.
     fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> Result<(), Fault>;
-    /// The first bytes of a block are read soon: the chip may begin to fetch them while the caller does something else.
+    /// The first bytes of a block are read soon: the chip may begin to fetch them while the caller
+    /// does something else.
     fn will_read(&self, _block: Peb, _len: u32) {}
-    /// Programs whole pages of a block from page `first` on: the next after those that were programmed since it was erased, or
-    /// a later one.
+    /// Programs whole pages of a block from page `first` on: the next after those that were
+    /// programmed since it was erased, or a later one.
     fn program(&self, block: Peb, first: u32, data: &[u8]) -> Result<(), Fault>;
     /// Erases a block.
     fn erase(&self, block: Peb) -> Result<(), Fault>;

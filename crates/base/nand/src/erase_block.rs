@@ -1,5 +1,5 @@
-//! The two headers at the start of each physical erase block, one page each, as UBI has them: how often the block was erased,
-//! and which logical erase block lies in it (docs/format/nand.md).
+//! The two headers at the start of each physical erase block, one page each, as UBI has them: how
+//! often the block was erased, and which logical erase block lies in it (docs/format/nand.md).
 
 use lacuna_contracts::{Record, RecordMut};
 use std::ops::Range;
@@ -47,7 +47,8 @@ pub(crate) struct VolumeHeader {
     pub(crate) leb: u32,
     /// Of two blocks for the same, the one with the higher number counts.
     pub(crate) sequence: u64,
-    /// Of a block that replaces another: it counts only if its first `copied` bytes have this checksum.
+    /// Of a block that replaces another: it counts only if its first `copied` bytes have this
+    /// checksum.
     pub(crate) copied: Option<(u32, u32)>,
 }
 

@@ -1,11 +1,15 @@
-//! Logical erase blocks on a chip, as UBI makes them: the mapping from LEBs to PEBs, wear levelling, bad blocks.
+//! Logical erase blocks on a chip, as UBI makes them: the mapping from LEBs to PEBs, wear
+//! levelling, bad blocks.
 //!
 //! Invariants:
-//! 1. The mapping is in the headers of the blocks alone, and is found by reading them. Of two blocks for one LEB the one with the
-//!    higher sequence number counts; one that replaces another is complete, or does not count.
-//! 2. A block whose content is superseded is in the erase queue until it is erased. It is taken for something else only then.
-//! 3. A block that cannot be programmed is given up: what it holds is copied, then it is erased and marked as bad. One that cannot
-//!    be erased is marked as bad as it is, and the caller of [`Flash::drain`] learns what it holds.
+//! 1. The mapping is in the headers of the blocks alone, and is found by reading them. Of two
+//!    blocks for one LEB the one with the higher sequence number counts; one that replaces another
+//!    is complete, or does not count.
+//! 2. A block whose content is superseded is in the erase queue until it is erased. It is taken for
+//!    something else only then.
+//! 3. A block that cannot be programmed is given up: what it holds is copied, then it is erased and
+//!    marked as bad. One that cannot be erased is marked as bad as it is, and the caller of
+//!    [`Flash::drain`] learns what it holds.
 //! 4. There is always one erased block for a change, as long as the chip has a good one to spare.
 
 use crate::chip::{Chip, ChipGeometry, Fault, Peb};
@@ -17,15 +21,18 @@ use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-/// Superseded blocks that may be in the queue before the next one that supersedes a block erases one of them.
+/// Superseded blocks that may be in the queue before the next one that supersedes a block erases
+/// one of them.
 const LONGEST_QUEUE: usize = 8;
-/// A block that was erased so many times less than the most worn erased one gives its content up for it.
+/// A block that was erased so many times less than the most worn erased one gives its content up
+/// for it.
 const WEAR_GAP: u64 = 16;
 /// Erasures between two looks for such a block.
 const LEVEL_EVERY: u64 = 8;
 /// Of a thousand blocks, how many are kept for those that go bad.
 const RESERVE: u64 = 20;
-/// Erased blocks beside those: one for a change, one for wear levelling, and some in the erase queue.
+/// Erased blocks beside those: one for a change, one for wear levelling, and some in the erase
+/// queue.
 const WORKING: u64 = 2;
 
 /// How worn the chip is.
@@ -42,8 +49,8 @@ pub struct Wear {
 }
 
 impl Wear {
-    /// The Hoover index of the erasures, from 0 to 1: the share of them that would have to be other blocks' for all to be equal
-    /// (DNEFS, section 4.3).
+    /// The Hoover index of the erasures, from 0 to 1: the share of them that would have to be other
+    /// blocks' for all to be equal (DNEFS, section 4.3).
     pub fn inequality(&self) -> f64 {
         let (count, sum) = (self.erasures.len() as f64, self.erasures.iter().sum::<u64>() as f64);
         if sum == 0.0 {
@@ -76,7 +83,8 @@ impl Mapping {
         blocks.saturating_sub(u64::from(bad) + reserve + WORKING) as u32
     }
 
-    /// Makes a mapping on a chip; what is there is erased. `image` tells its blocks from those of another: a random number.
+    /// Makes a mapping on a chip; what is there is erased. `image` tells its blocks from those of
+    /// another: a random number.
     ///
     /// Errors: [`Kind::NoSpace`] if too few blocks are good.
     pub fn create(chip: &dyn Chip, image: u64) -> Result<()> {
@@ -120,7 +128,8 @@ impl Mapping {
 
     /// Takes up the mapping of a chip.
     ///
-    /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if its blocks belong to different ones.
+    /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if its blocks belong to
+    /// different ones.
     pub fn open(chip: Arc<dyn Chip>) -> Result<Mapping> {
         let geometry = chip.geometry();
         let scan = Scan::of(&*chip)?;
@@ -246,8 +255,8 @@ impl Mapping {
         }
     }
 
-    /// Puts `data` into an erased block that replaces what the LEB has. A block that the chip refuses to program may hold a part of the
-    /// data: it is erased like what is superseded.
+    /// Puts `data` into an erased block that replaces what the LEB has. A block that the chip
+    /// refuses to program may hold a part of the data: it is erased like what is superseded.
     fn replace(&self, state: &mut State, leb: Leb, data: &[u8], failing: bool) -> Result<()> {
         let copied = Some((data.len() as u32, crc32fast::hash(data)));
         let peb = loop {

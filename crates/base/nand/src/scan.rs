@@ -162,7 +162,8 @@ pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHead
         Found::Nothing | Found::Rubbish => {
             let mut whole = bytes[page..].to_vec();
             whole.resize(page, 0);
-            // What was read is not read again: a chip may answer differently, and a header would appear or vanish.
+            // What was read is not read again: a chip may answer differently, and a header would
+            // appear or vanish.
             chip.read(peb, page as u32 + START, &mut whole[START as usize..]).map_err(fault)?;
             VolumeHeader::parse(&whole)
         }

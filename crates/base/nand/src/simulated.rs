@@ -1,12 +1,13 @@
 //! A NAND chip in a medium: for trying, for tests, and for measurements.
 //!
-//! It enforces the rules of NAND, wears out as a real chip does, and loses power in the middle of an operation where a test
-//! asks for it. On the medium: a page that says how the chip is divided, 16 bytes of state for each erase block, then the
-//! blocks (docs/format/nand.md).
+//! It enforces the rules of NAND, wears out as a real chip does, and loses power in the middle of
+//! an operation where a test asks for it. On the medium: a page that says how the chip is divided,
+//! 16 bytes of state for each erase block, then the blocks (docs/format/nand.md).
 //!
-//! Invariant: after a power cut every block holds what was programmed before, but for the one operation that was cut. That one
-//! leaves a prefix of its pages and one page with anything in it, or a block that is erased from its first page to anywhere and takes
-//! no page before it is erased again.
+//! Invariant: after a power cut every block holds what was programmed before, but for the one
+//! operation that was cut. That one leaves a prefix of its pages and one page with anything in it,
+//! or a block that is erased from its first page to anywhere and takes no page before it is erased
+//! again.
 
 use crate::chip::{Chip, ChipGeometry, Fault, Peb};
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
@@ -27,7 +28,8 @@ const MOST: u64 = 1 << 48;
 /// How a simulated chip wears out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wearing {
-    /// Erasures that a block stands; 0 for any number. From then on each erasure fails with the chance of 1 to 4.
+    /// Erasures that a block stands; 0 for any number. From then on each erasure fails with the
+    /// chance of 1 to 4.
     pub endurance: u32,
     /// Of a million page programs, how many fail.
     pub program_faults: u32,
@@ -49,7 +51,8 @@ pub struct PowerCut {
 #[derive(Clone, Copy, Default)]
 struct BlockState {
     erasures: u64,
-    /// The first page that may be programmed; all of them count as programmed in a block that is partly erased.
+    /// The first page that may be programmed; all of them count as programmed in a block that is
+    /// partly erased.
     next: u32,
     flags: u32,
 }
@@ -78,7 +81,8 @@ impl SimulatedChip {
 
     /// Makes a chip, all of whose good blocks are erased. The medium must read as zeros.
     ///
-    /// Errors: [`Kind::Usage`] for a geometry that no chip has, [`Kind::NoSpace`] if the medium is too short.
+    /// Errors: [`Kind::Usage`] for a geometry that no chip has, [`Kind::NoSpace`] if the medium is
+    /// too short.
     pub fn create(medium: &dyn Medium, geometry: ChipGeometry, wearing: Wearing, seed: u64) -> Result<()> {
         check_geometry(geometry)?;
         if medium.len() < Self::medium_len(geometry) {
@@ -109,7 +113,8 @@ impl SimulatedChip {
         factory_bad(geometry, wearing, seed).count() as u32
     }
 
-    /// How long the medium of a chip was that may have been cut short since; none if it does not tell.
+    /// How long the medium of a chip was that may have been cut short since; none if it does not
+    /// tell.
     ///
     /// Errors: what the medium reports.
     pub fn whole_len(medium: &dyn Medium) -> Result<Option<u64>> {
@@ -121,7 +126,8 @@ impl SimulatedChip {
 
     /// Takes up a chip. `seed` decides what fails.
     ///
-    /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if what describes it makes no sense.
+    /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if what describes it makes no
+    /// sense.
     pub fn open(medium: Arc<dyn Medium>, seed: u64) -> Result<SimulatedChip> {
         let head = read_head(&*medium)?;
         let record = Record(&head);
@@ -172,7 +178,8 @@ impl SimulatedChip {
         Ok(SimulatedChip { medium, geometry, wearing, state: Mutex::new(state) })
     }
 
-    /// Cuts the power at a later operation. From then on everything fails; the chip is taken up again from its medium.
+    /// Cuts the power at a later operation. From then on everything fails; the chip is taken up
+    /// again from its medium.
     pub fn cut_power(&self, cut: PowerCut) {
         self.state.lock().cut = Some(cut);
     }
@@ -192,7 +199,8 @@ impl SimulatedChip {
         self.state.lock().blocks.iter().map(|block| block.erasures).collect()
     }
 
-    /// All pages of all blocks, also those that nothing is mapped to: what an adversary reads who takes the chip apart.
+    /// All pages of all blocks, also those that nothing is mapped to: what an adversary reads who
+    /// takes the chip apart.
     pub fn image(&self) -> Result<Vec<u8>> {
         let mut image = vec![0; self.geometry.len() as usize];
         let len = self.geometry.block_len() as usize;
@@ -328,8 +336,8 @@ impl Chip for SimulatedChip {
             || draw(&mut state.chance) % 1_000_000 < u64::from(self.wearing.erase_faults);
         let len = self.geometry.block_len();
         if let Some(mut seed) = cut {
-            // Some pages from the first on are erased. What is left may look whole; nothing may be programmed before the block is
-            // erased again.
+            // Some pages from the first on are erased. What is left may look whole; nothing may be
+            // programmed before the block is erased again.
             let pages = draw(&mut seed) % (u64::from(self.geometry.pages) + 1);
             self.medium.discard(self.at(block, 0), pages * u64::from(self.geometry.page))?;
             now.next = self.geometry.pages;

@@ -1,16 +1,19 @@
 //! A UBI volume of Linux, through its character device such as `/dev/ubi0_0`.
 //!
-//! An atomic change only queues the old physical block for erasure, and `fsync` does not drain that queue. The erasure of a
-//! logical block from user space does: it returns when the queue of the whole device is empty. [`Flash::drain`] therefore erases a
-//! block that it keeps for this, the last of the volume. It says success too of a block that could not be erased and was marked
-//! as bad instead; `bad_blocks` finds these.
+//! An atomic change only queues the old physical block for erasure, and `fsync` does not drain that
+//! queue. The erasure of a logical block from user space does: it returns when the queue of the
+//! whole device is empty. [`Flash::drain`] therefore erases a block that it keeps for this, the
+//! last of the volume. It says success too of a block that could not be erased and was marked as
+//! bad instead; `bad_blocks` finds these.
 //!
-//! A change needs the volume for this process alone, readers included: while another program has it open for a moment, to look
-//! what it is, changes wait. A change that fails leaves the system in the belief that it goes on, and whatever is written next
-//! would be taken for its rest: nothing is written any more then.
+//! A change needs the volume for this process alone, readers included: while another program has it
+//! open for a moment, to look what it is, changes wait. A change that fails leaves the system in
+//! the belief that it goes on, and whatever is written next would be taken for its rest: nothing is
+//! written any more then.
 //!
-//! What UBI itself keeps because it cannot tell what it is (physical blocks with a damaged header and content behind it, which
-//! damage other than a power cut leaves) it does not erase, and does not tell of.
+//! What UBI itself keeps because it cannot tell what it is (physical blocks with a damaged header
+//! and content behind it, which damage other than a power cut leaves) it does not erase, and does
+//! not tell of.
 
 use crate::bad_blocks::BadBlocks;
 use crate::flash::{Flash, FlashGeometry, Leb, Unerased};
@@ -40,7 +43,8 @@ pub struct UbiVolume {
     geometry: FlashGeometry,
     /// Bytes from one block to the next in the device: its blocks need not be whole pages.
     stride: u64,
-    /// Held by a change: until it is complete, the system takes whatever is written for its content. Whether one failed.
+    /// Held by a change: until it is complete, the system takes whatever is written for its
+    /// content. Whether one failed.
     change_failed: Mutex<bool>,
     bad_blocks: Mutex<BadBlocks>,
 }
@@ -48,7 +52,8 @@ pub struct UbiVolume {
 impl UbiVolume {
     /// Opens a volume. The system lets one process write to it at a time.
     ///
-    /// Errors: [`Kind::NotFound`] if it is no UBI volume, [`Kind::Busy`] if another process writes to it, [`Kind::Permission`].
+    /// Errors: [`Kind::NotFound`] if it is no UBI volume, [`Kind::Busy`] if another process writes
+    /// to it, [`Kind::Permission`].
     pub fn open(path: &Path, read_only: bool) -> Result<UbiVolume> {
         let failed = |e: &std::io::Error| Error::io(format!("cannot open {}", path.display()), e);
         let name = std::fs::canonicalize(path).map_err(|e| failed(&e))?;
@@ -97,7 +102,8 @@ impl UbiVolume {
         })
     }
 
-    /// The device itself, opened as a path alone: what neither reads, nor writes, nor keeps others out.
+    /// The device itself, opened as a path alone: what neither reads, nor writes, nor keeps others
+    /// out.
     ///
     /// Errors: what the system reports.
     pub fn path_only(&self) -> Result<OwnedFd> {
@@ -130,7 +136,8 @@ impl UbiVolume {
         u64::from(block.0) * self.stride + u64::from(offset)
     }
 
-    /// Reads what a power cut or decay left of some pages: one that cannot be decoded becomes zeros.
+    /// Reads what a power cut or decay left of some pages: one that cannot be decoded becomes
+    /// zeros.
     fn read_page_by_page(&self, block: Leb, offset: u32, buf: &mut [u8]) -> std::io::Result<()> {
         let mut at = offset;
         let mut rest = buf;
@@ -164,7 +171,8 @@ impl Flash for UbiVolume {
         self.geometry
     }
 
-    /// A page that has more errors than can be corrected reads as zeros. A power cut leaves such pages, as its contract says.
+    /// A page that has more errors than can be corrected reads as zeros. A power cut leaves such
+    /// pages, as its contract says.
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
         self.check(block, offset, buf.len())?;
         match self.file.read_exact_at(buf, self.at(block, offset)) {

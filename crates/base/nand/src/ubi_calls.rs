@@ -1,5 +1,5 @@
-//! The requests that Linux offers for UBI volumes (`include/uapi/mtd/ubi-user.h`) and for the flash below them
-//! (`include/uapi/mtd/mtd-abi.h`), and the only `unsafe` of this crate.
+//! The requests that Linux offers for UBI volumes (`include/uapi/mtd/ubi-user.h`) and for the flash
+//! below them (`include/uapi/mtd/mtd-abi.h`), and the only `unsafe` of this crate.
 #![allow(unsafe_code)]
 
 use rustix::io;
@@ -43,8 +43,9 @@ struct PropertyRequest {
 /// A request whose argument the system reads, and whose answer is the number that the call returns.
 struct Request<const OPCODE: Opcode, T>(T);
 
-// SAFETY: the opcodes above are those of the requests of UBI and MTD, and each is used with what the headers say of its argument; the
-// system reads the argument and changes nothing of this process.
+// SAFETY: the opcodes above are those of the requests of UBI and MTD, and each is used with what
+// the headers say of its argument; the system reads the argument and changes nothing of this
+// process.
 unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
     type Output = IoctlOutput;
     const IS_MUTATING: bool = false;
@@ -63,7 +64,8 @@ unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
 }
 
 fn ask<const OPCODE: Opcode, T>(file: &File, argument: T) -> Result<IoctlOutput> {
-    // SAFETY: see `Request`; on a file that is neither a volume of UBI nor an MTD device the request fails.
+    // SAFETY: see `Request`; on a file that is neither a volume of UBI nor an MTD device the
+    // request fails.
     Ok(unsafe { ioctl(file, Request::<OPCODE, T>(argument)) }?)
 }
 

@@ -1,5 +1,5 @@
-//! `docs/format/nand.md` and the code agree: a chip is written by one and read by the other, and every number of the page is one of
-//! the code's. And a chip that was kept opens for ever.
+//! `docs/format/nand.md` and the code agree: a chip is written by one and read by the other, and
+//! every number of the page is one of the code's. And a chip that was kept opens for ever.
 
 mod by_page;
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const CHIP: ChipGeometry = ChipGeometry { page: 4096, pages: 64, blocks: 1 << 18 };
-/// One of so many blocks has a header; the others are as a chip has them that was never divided. So the file is small.
+/// One of so many blocks has a header; the others are as a chip has them that was never divided. So
+/// the file is small.
 const EVERY: usize = 64;
 
 /// A file of which reads are counted.
@@ -43,8 +44,8 @@ fn header() -> Vec<u8> {
     page
 }
 
-/// To open a chip in a file takes as long as it takes to read one page of each block that holds something: what is erased, which is a
-/// hole in the file, is not read at all.
+/// To open a chip in a file takes as long as it takes to read one page of each block that holds
+/// something: what is erased, which is a hole in the file, is not read at all.
 #[test]
 fn an_opening_reads_a_page_of_each_block_that_holds_something() {
     let dir = tempfile::tempdir().unwrap();

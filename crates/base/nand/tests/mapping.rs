@@ -1,5 +1,5 @@
-//! Logical erase blocks beside a plain model: power cuts at every operation, bad blocks, wear, and what an adversary finds on the
-//! chip before and after a drain.
+//! Logical erase blocks beside a plain model: power cuts at every operation, bad blocks, wear, and
+//! what an adversary finds on the chip before and after a drain.
 
 use lacuna_contracts::{Kind, Result};
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent};
@@ -38,7 +38,8 @@ impl Random {
 struct Model {
     /// Acknowledged content.
     content: Vec<u8>,
-    /// What a cut may leave instead: the content before an unmapping, or before a change that was cut.
+    /// What a cut may leave instead: the content before an unmapping, or before a change that was
+    /// cut.
     others: Vec<Vec<u8>>,
     /// Pages that were being programmed when power went.
     torn: Option<usize>,
@@ -134,7 +135,8 @@ fn every_power_cut_leaves_old_or_new() {
         for round in 0..60 {
             let (chip, flash) = open(&medium, seed);
             check(&flash, &mut models);
-            // What a cut left half done may hold anything behind what is known: it is put right as a format would.
+            // What a cut left half done may hold anything behind what is known: it is put right as
+            // a format would.
             for (leb, model) in (0..).zip(&models) {
                 flash.change(Leb(leb), &model.content).unwrap();
             }
@@ -259,8 +261,8 @@ impl Around for Counting {
     }
 }
 
-/// A large chip is opened with one read of each block, and one more of each whose content has to be whole. What is erased behind the
-/// headers is not read.
+/// A large chip is opened with one read of each block, and one more of each whose content has to be
+/// whole. What is erased behind the headers is not read.
 #[test]
 fn an_opening_reads_each_block_once() {
     let geometry = ChipGeometry { blocks: 2000, ..GEOMETRY };
@@ -291,7 +293,8 @@ fn an_opening_reads_each_block_once() {
     assert_eq!(counting.0.reads.load(Ordering::Relaxed), before);
 }
 
-/// The header goes first when a block is erased: one that goes bad after that, in an erasure that power cut, still holds something.
+/// The header goes first when a block is erased: one that goes bad after that, in an erasure that
+/// power cut, still holds something.
 #[test]
 fn what_a_bad_block_without_a_header_holds_is_told() {
     use lacuna_nand::{Chip, Peb};

@@ -1,5 +1,5 @@
-//! A UBI volume of a real kernel keeps the contract of `Flash`, on a chip that it simulates: in a guest, where this program runs
-//! itself. Skipped, saying so, where no guest can be run.
+//! A UBI volume of a real kernel keeps the contract of `Flash`, on a chip that it simulates: in a
+//! guest, where this program runs itself. Skipped, saying so, where no guest can be run.
 
 use lacuna_contracts::Kind;
 use lacuna_nand::{Flash, Leb, UbiVolume, Unerased};
@@ -17,11 +17,12 @@ const VOLUME: &str = "/dev/ubi0_0";
 const CHIP: &str = "/dev/mtd0";
 const ERASE_BLOCK: u64 = 128 << 10;
 const BAD: &str = "/sys/class/ubi/ubi0/bad_peb_count";
-/// Ends the erasures that UBI does of its own, so that nothing is erased unless a caller makes it be.
+/// Ends the erasures that UBI does of its own, so that nothing is erased unless a caller makes it
+/// be.
 const NO_BACKGROUND: &str = "/sys/kernel/debug/ubi/ubi0/tst_disable_bgt";
 
-/// A chip of 64 blocks that does as its data sheet says; one of which ten pages cannot be decoded from the second time on that
-/// they are read; one of which every fourth block cannot be erased a
+/// A chip of 64 blocks that does as its data sheet says; one of which ten pages cannot be decoded
+/// from the second time on that they are read; one of which every fourth block cannot be erased a
 /// third time; one with two blocks that were bad from the start.
 const COMMANDS: &str = r#"
 part() {
@@ -209,7 +210,8 @@ fn refuses(volume: &UbiVolume) {
     println!("what is no volume: refused");
 }
 
-/// Pages that cannot be decoded, as a power cut leaves them, read as zeros, and those beside them as they are.
+/// Pages that cannot be decoded, as a power cut leaves them, read as zeros, and those beside them
+/// as they are.
 fn decay() {
     let volume = open();
     let pages = volume.geometry().leb_len / volume.geometry().page;
@@ -229,7 +231,8 @@ fn decay() {
     println!("decayed pages: {decayed} times one read as zeros");
 }
 
-/// Blocks of the simulated chip that cannot be erased any more lose their content nevertheless, and UBI marks them as bad.
+/// Blocks of the simulated chip that cannot be erased any more lose their content nevertheless, and
+/// UBI marks them as bad.
 fn wear() {
     let bad = || std::fs::read_to_string(BAD).unwrap().trim().parse::<u32>().unwrap();
     std::fs::write(NO_BACKGROUND, "1").unwrap();

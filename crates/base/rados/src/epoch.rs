@@ -1,9 +1,11 @@
-//! The epoch of writes: a number in every object, which no write of an earlier holder of the lock passes.
+//! The epoch of writes: a number in every object, which no write of an earlier holder of the lock
+//! passes.
 //!
-//! Who takes the lock begins an epoch, later than any before. Each of its writes asserts, in the same operation, that
-//! the object has no later epoch than its own, and leaves its own there. So what a former holder still had under way
-//! is refused on every object that a later one has written, whenever it arrives and whatever the cluster has forgotten
-//! by then. Objects that no later holder has written are kept by the blocklist alone.
+//! Who takes the lock begins an epoch, later than any before. Each of its writes asserts, in the
+//! same operation, that the object has no later epoch than its own, and leaves its own there. So
+//! what a former holder still had under way is refused on every object that a later one has
+//! written, whenever it arrives and whatever the cluster has forgotten by then. Objects that no
+//! later holder has written are kept by the blocklist alone.
 
 use super::ffi::WriteOp;
 use std::ffi::CStr;
@@ -17,8 +19,8 @@ impl Epoch {
     /// The attribute of an object that holds it.
     pub(super) const NAME: &CStr = c"lacuna.epoch";
 
-    /// One after that which stands in the locked object. It is not below the seconds since 1970 either, so that epochs go
-    /// on where they were should that object have been removed.
+    /// One after that which stands in the locked object. It is not below the seconds since 1970
+    /// either, so that epochs go on where they were should that object have been removed.
     pub(super) fn after(stands: &[u8]) -> Epoch {
         let before = std::str::from_utf8(stands).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -29,7 +31,8 @@ impl Epoch {
         format!("{:016x}", self.0)
     }
 
-    /// Adds to an operation on an object that is there that nothing of it happens if the object has a later epoch.
+    /// Adds to an operation on an object that is there that nothing of it happens if the object has
+    /// a later epoch.
     pub(super) fn assert(self, op: &mut WriteOp) {
         op.assert_attribute_at_most(Epoch::NAME, &self.digits());
     }

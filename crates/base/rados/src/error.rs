@@ -2,8 +2,8 @@
 
 use lacuna_contracts::{Advice, Error, Kind, Setting};
 
-/// What Linux calls -MAX_ERRNO; a comparison that fails is answered with -MAX_ERRNO minus the place of the first byte
-/// that differs.
+/// What Linux calls -MAX_ERRNO; a comparison that fails is answered with -MAX_ERRNO minus the place
+/// of the first byte that differs.
 const MISMATCH: i32 = 4095;
 
 /// A negative result of librados.
@@ -72,7 +72,8 @@ pub(super) fn place(pool: &str, namespace: Option<&str>) -> String {
     namespace.map_or_else(|| pool.to_owned(), |namespace| format!("{pool} namespace={namespace}"))
 }
 
-/// An operation on a pool, or on an object in it, that failed; `what` names them. `place` is from [`place`].
+/// An operation on a pool, or on an object in it, that failed; `what` names them. `place` is from
+/// [`place`].
 pub(super) fn failed(code: Code, what: String, place: &str) -> Error {
     if code == Code::FENCED {
         return fenced(what).found(format!("{TAKEN}: {}", code.words()));

@@ -1,8 +1,9 @@
 //! How keys are written in the store.
 //!
-//! librados can list keys only from behind a C string on, and ours hold any bytes. So in the store a byte 0, 1 or 2 is
-//! written as a 2 followed by 1, 2 or 3, and a key ends in a 1. That keeps the order, holds no NUL, and lets the
-//! written key without its end stand exactly before the key itself: no other key falls between the two.
+//! librados can list keys only from behind a C string on, and ours hold any bytes. So in the store
+//! a byte 0, 1 or 2 is written as a 2 followed by 1, 2 or 3, and a key ends in a 1. That keeps the
+//! order, holds no NUL, and lets the written key without its end stand exactly before the key
+//! itself: no other key falls between the two.
 
 /// Ends every key; less than whatever may follow a key's beginning in a longer one.
 const END: u8 = 1;

@@ -1,9 +1,10 @@
-//! One writer at a time: an exclusive lock on an object, and a watch by which its holder shows that it lives.
+//! One writer at a time: an exclusive lock on an object, and a watch by which its holder shows that
+//! it lives.
 //!
-//! A client that finds the lock held asks the holder by a notification. One that lives answers, and is left alone unless the
-//! lock is to be stolen; one that does not answer is dead. Either way, before the lock changes hands against the
-//! holder's will, the cluster is told to answer its connection no more: what it may still have under way can never
-//! arrive later.
+//! A client that finds the lock held asks the holder by a notification. One that lives answers, and
+//! is left alone unless the lock is to be stolen; one that does not answer is dead. Either way,
+//! before the lock changes hands against the holder's will, the cluster is told to answer its
+//! connection no more: what it may still have under way can never arrive later.
 
 use super::epoch::Epoch;
 use super::error::Code;
@@ -27,9 +28,9 @@ const WATCH_SECONDS: u32 = 30;
 const DAY: u32 = 24 * 3600;
 /// Seconds for which a client that lived when it was shut out stays so: twenty years.
 const STOLEN_SECONDS: u32 = 20 * 365 * DAY;
-/// The same of one that did not answer. Nearly all of these are gone for good, and the cluster keeps a list of them. One whose
-/// machine goes on after a longer pause than this finds that the lock is another's; see `epoch.rs` for what becomes of what it
-/// still has under way.
+/// The same of one that did not answer. Nearly all of these are gone for good, and the cluster
+/// keeps a list of them. One whose machine goes on after a longer pause than this finds that the
+/// lock is another's; see `epoch.rs` for what becomes of what it still has under way.
 const DEAD_SECONDS: u32 = 30 * DAY;
 /// How often the lock is tried again while it changes hands under us.
 const TRIES: u32 = 8;
@@ -59,9 +60,9 @@ enum Event {
     Remove(Sender<Result<()>>),
 }
 
-/// The right to write, which ends when this is dropped. It never expires by itself; but another client may take it
-/// over, and then everything through this connection fails with [`Kind::Fenced`]. So it does if the locked object is
-/// removed, and the lock with it.
+/// The right to write, which ends when this is dropped. It never expires by itself; but another
+/// client may take it over, and then everything through this connection fails with
+/// [`Kind::Fenced`]. So it does if the locked object is removed, and the lock with it.
 pub struct WriterLock {
     taken_from: Option<String>,
     events: Sender<Event>,
@@ -70,10 +71,12 @@ pub struct WriterLock {
 }
 
 impl RadosPool {
-    /// Takes the lock on `object`, which is made if it is not there. From a holder that does not answer any more it is
-    /// taken over, and the holder's connection shut out of the cluster; with `steal`, from any other connection.
+    /// Takes the lock on `object`, which is made if it is not there. From a holder that does not
+    /// answer any more it is taken over, and the holder's connection shut out of the cluster; with
+    /// `steal`, from any other connection.
     ///
-    /// Errors: [`Kind::Busy`] if another holds it; [`Kind::Permission`] if the key allows no lock, or no shutting out.
+    /// Errors: [`Kind::Busy`] if another holds it; [`Kind::Permission`] if the key allows no lock,
+    /// or no shutting out.
     pub fn lock_writer(self: &Arc<Self>, object: &str, steal: bool) -> Result<WriterLock> {
         let claim = Claim {
             pool: self.clone(),
@@ -155,7 +158,8 @@ impl Claim {
                     return Err(self.busy(holder));
                 }
                 if self.lockers()?.first() != Some(holder) {
-                    // It did not die: it gave the lock back, and only then stopped answering for it.
+                    // It did not die: it gave the lock back, and only then stopped answering for
+                    // it.
                     continue;
                 }
             }
@@ -165,7 +169,8 @@ impl Claim {
         Err(Error::new(Kind::Busy, self.what()).found("it keeps changing hands").remedy("try again"))
     }
 
-    /// Begins an epoch that is later than those of all who held the lock before. Only its holder may.
+    /// Begins an epoch that is later than those of all who held the lock before. Only its holder
+    /// may.
     fn next_epoch(&self) -> Result<Epoch> {
         let stands = self.context.attribute(&self.object, Epoch::NAME).map_err(|code| self.failed(code))?;
         let epoch = Epoch::after(&stands);
@@ -192,7 +197,8 @@ impl Claim {
             .remedy(advice.text(", which shuts the other client out"))
     }
 
-    /// Shuts the holder out of the cluster for so many seconds, and only then takes the lock from it.
+    /// Shuts the holder out of the cluster for so many seconds, and only then takes the lock from
+    /// it.
     fn take_from(&self, holder: &Locker, seconds: u32) -> Result<()> {
         self.pool.cluster().blocklist(&holder.address, seconds).map_err(|code| {
             let address = holder.address.to_string_lossy();
@@ -219,14 +225,16 @@ impl Claim {
 
     fn give_back(&self) {
         if self.pool.is_in_doubt() {
-            // What was given up may arrive late. A client that takes over from the dead has us shut out first.
+            // What was given up may arrive late. A client that takes over from the dead has us shut
+            // out first.
             return;
         }
         // A lock that cannot be given back is taken over from us later, as from the dead.
         let _left_to_the_cluster = self.context.unlock(&self.object, LOCK, &self.cookie);
     }
 
-    /// Removes the object, and the lock with it. Only its holder may: nobody else's lock is on the object then.
+    /// Removes the object, and the lock with it. Only its holder may: nobody else's lock is on the
+    /// object then.
     fn remove(&self) -> Result<()> {
         if !self.is_ours().map_err(|code| self.failed(code))? {
             return Ok(());
@@ -252,7 +260,8 @@ impl Claim {
         let what = self.what();
         let keeper = std::thread::Builder::new().name("lacuna-lock".to_owned()).spawn(move || {
             keep_watching(&self, watch, &renewing, &inbox);
-            // Taken back before the answer, so that the connection is not used once the lock is said to be gone.
+            // Taken back before the answer, so that the connection is not used once the lock is
+            // said to be gone.
             drop(self);
             drop(ending);
         });
@@ -261,7 +270,8 @@ impl Claim {
     }
 }
 
-/// Renews the watch whenever it is lost, until told to stop, or until the lock turns out to be no longer ours.
+/// Renews the watch whenever it is lost, until told to stop, or until the lock turns out to be no
+/// longer ours.
 fn keep_watching(claim: &Claim, watch: Watch, events: &Sender<Event>, inbox: &Receiver<Event>) {
     let mut watch = Some(watch);
     let mut event = inbox.recv();
@@ -339,8 +349,8 @@ impl WriterLock {
         answered.recv().unwrap_or(Ok(()))
     }
 
-    /// Keeps the lock, and stops answering for it: the next client takes it over as from the dead, and the cluster
-    /// refuses from then on what of ours may still be on its way.
+    /// Keeps the lock, and stops answering for it: the next client takes it over as from the dead,
+    /// and the cluster refuses from then on what of ours may still be on its way.
     pub fn abandon(mut self) {
         self.end(Event::Abandon);
     }

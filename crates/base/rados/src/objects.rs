@@ -11,7 +11,8 @@ use std::ffi::CString;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How often a query that needs several round trips begins again because the object changed meanwhile.
+/// How often a query that needs several round trips begins again because the object changed
+/// meanwhile.
 const TRIES: u32 = 16;
 /// Objects asked about at once when a listing is checked.
 const ASKED_AT_ONCE: usize = 256;
@@ -19,11 +20,13 @@ const ASKED_AT_ONCE: usize = 256;
 /// What librados answers: its own code, or what was asked for.
 type Answer<T> = std::result::Result<T, Code>;
 
-/// The objects of a pool whose names begin with one prefix, at present or as they were at a snapshot.
+/// The objects of a pool whose names begin with one prefix, at present or as they were at a
+/// snapshot.
 pub struct RadosObjects {
     pool: Arc<RadosPool>,
     prefix: String,
-    /// Replaced whole when the snapshots to preserve change: the settings of a context in use may not.
+    /// Replaced whole when the snapshots to preserve change: the settings of a context in use may
+    /// not.
     context: RwLock<Arc<IoContext>>,
     snapshot: Option<SnapshotId>,
 }
@@ -117,8 +120,9 @@ impl RadosObjects {
         Ok((self.c_name(transaction.object), op))
     }
 
-    /// Performs transactions, each on an object that is there or is to be made, in the epoch of this client. Only objects
-    /// that are there can be asked for their epoch: who finds none begins again.
+    /// Performs transactions, each on an object that is there or is to be made, in the epoch of
+    /// this client. Only objects that are there can be asked for their epoch: who finds none begins
+    /// again.
     fn write_all(&self, batch: &[Transaction<'_>]) -> Vec<Result<Answer<u64>>> {
         let context = self.context();
         let mut answers = context.write_all(batch.iter().map(|t| self.write_op(t, Target::There)));
@@ -164,7 +168,8 @@ impl RadosObjects {
         self.context().read_all(batch.iter_mut().map(|query| self.read_op(query)))
     }
 
-    /// What an answer means for its query; `None` if the object changed before all of it was fetched.
+    /// What an answer means for its query; `None` if the object changed before all of it was
+    /// fetched.
     fn found(&self, query: &Query<'_>, answer: Answer<ReadAnswer>) -> Result<Option<Found>> {
         let mut answer = match answer {
             Ok(answer) => answer,
@@ -188,8 +193,8 @@ impl RadosObjects {
         Ok(Some(Found { version: Some(answer.version), pairs }))
     }
 
-    /// Adds to an answer the keys of its range that the store held back because they were too many for one answer;
-    /// `false` if the object changed meanwhile.
+    /// Adds to an answer the keys of its range that the store held back because they were too many
+    /// for one answer; `false` if the object changed meanwhile.
     fn fetch_held_back(
         &self,
         object: u64,

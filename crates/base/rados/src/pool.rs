@@ -11,8 +11,8 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A pool of a RADOS cluster, over one connection, which is closed when the pool and everything taken from it is
-/// dropped.
+/// A pool of a RADOS cluster, over one connection, which is closed when the pool and everything
+/// taken from it is dropped.
 pub struct RadosPool {
     cluster: Arc<Cluster>,
     name: String,
@@ -31,8 +31,9 @@ pub struct RadosPool {
 impl RadosPool {
     /// Connects to the cluster, and finds the pool in it.
     ///
-    /// Errors: [`Kind::NotFound`] if there is no librados, no configuration or no such pool; [`Kind::Permission`];
-    /// [`Kind::TimedOut`] if no monitor answers; [`Kind::Usage`] for a pool that cannot be written in place.
+    /// Errors: [`Kind::NotFound`] if there is no librados, no configuration or no such pool;
+    /// [`Kind::Permission`]; [`Kind::TimedOut`] if no monitor answers; [`Kind::Usage`] for a pool
+    /// that cannot be written in place.
     pub fn connect(pool: &str, options: &ClusterOptions) -> Result<Arc<RadosPool>> {
         let c_pool = c_string(pool, "the pool")?;
         let namespace = options.namespace.as_deref().map(|n| c_string(n, "the namespace")).transpose()?;
@@ -77,15 +78,15 @@ impl RadosPool {
         &self.name
     }
 
-    /// The objects named `{prefix}.{number as 16 hexadecimal digits}`. No snapshots are preserved for until
-    /// [`lacuna_medium::ObjectStore::set_snapshots`] says so.
+    /// The objects named `{prefix}.{number as 16 hexadecimal digits}`. No snapshots are preserved
+    /// for until [`lacuna_medium::ObjectStore::set_snapshots`] says so.
     pub fn objects(self: &Arc<Self>, prefix: &str) -> Result<Arc<RadosObjects>> {
         c_string(prefix, "the prefix of objects")?;
         Ok(Arc::new(RadosObjects::new(self.clone(), prefix, None)?))
     }
 
-    /// The names of all objects of the pool, in its namespace, that begin with `prefix`, in any order. Names that are no text are
-    /// left out.
+    /// The names of all objects of the pool, in its namespace, that begin with `prefix`, in any
+    /// order. Names that are no text are left out.
     pub fn object_names(&self, prefix: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         let each = &mut |name: &[u8]| {
@@ -98,9 +99,9 @@ impl RadosPool {
         Ok(names)
     }
 
-    /// Asks the pool: an operation that sets a key and then fails for certain, whatever the pool. One without keys
-    /// refuses the first step, the others the second, and none keeps anything. A client that may not write is not told;
-    /// to read keys that cannot be there does no harm.
+    /// Asks the pool: an operation that sets a key and then fails for certain, whatever the pool.
+    /// One without keys refuses the first step, the others the second, and none keeps anything. A
+    /// client that may not write is not told; to read keys that cannot be there does no harm.
     fn find_out_about_keys(&self) -> Result<bool> {
         let mut op = WriteOp::new()?;
         op.set_keys(&[(b"k".to_vec(), b"v")]);

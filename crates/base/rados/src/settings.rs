@@ -10,13 +10,15 @@ use std::time::Duration;
 /// How to reach a cluster, and how to act there.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterOptions {
-    /// The configuration file; otherwise `$CEPH_CONF`, `/etc/ceph/ceph.conf`, `~/.ceph/config` or `./ceph.conf`.
+    /// The configuration file; otherwise `$CEPH_CONF`, `/etc/ceph/ceph.conf`, `~/.ceph/config` or
+    /// `./ceph.conf`.
     pub conf: Option<PathBuf>,
     /// The user, without or with `client.` before it; otherwise `admin`.
     pub id: Option<String>,
     /// The namespace in the pool; otherwise the default one.
     pub namespace: Option<String>,
-    /// How long an operation may go without an answer, in whole seconds, rounded up; otherwise as long as it takes.
+    /// How long an operation may go without an answer, in whole seconds, rounded up; otherwise as
+    /// long as it takes.
     pub timeout: Option<Duration>,
 }
 

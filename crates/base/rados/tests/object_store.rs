@@ -1,4 +1,5 @@
-//! What every object store must do, tried on the one in memory and on those of a Ceph cluster: they behave alike.
+//! What every object store must do, tried on the one in memory and on those of a Ceph cluster: they
+//! behave alike.
 
 mod ceph;
 

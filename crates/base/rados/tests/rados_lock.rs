@@ -1,4 +1,5 @@
-//! One writer: the lock on an object, its holder alive and dead, and what becomes of one who lost it.
+//! One writer: the lock on an object, its holder alive and dead, and what becomes of one who lost
+//! it.
 
 mod ceph;
 
@@ -122,7 +123,8 @@ fn one_who_was_stolen_from_is_fenced() {
     assert_eq!(locked(&three, &object, false), None);
 }
 
-/// The cluster as it is when it has forgotten whom it shut out: the lock is another's, and nobody is on the blocklist.
+/// The cluster as it is when it has forgotten whom it shut out: the lock is another's, and nobody
+/// is on the blocklist.
 #[test]
 fn one_who_was_stolen_from_long_ago_writes_to_nothing_that_was_written_since() {
     for connect in [ceph::pool, ceph::erasure_coded_pool] {
@@ -161,7 +163,8 @@ fn one_who_was_stolen_from_long_ago_writes_to_nothing_that_was_written_since() {
     }
 }
 
-/// Everything that may happen to objects that are there, and to such as are not, happens to the holder of a lock too.
+/// Everything that may happen to objects that are there, and to such as are not, happens to the
+/// holder of a lock too.
 #[test]
 fn a_holder_writes_to_objects_that_are_there_or_not() {
     for connect in [ceph::pool, ceph::erasure_coded_pool] {

@@ -1,5 +1,5 @@
-//! Pools that are full, gone, or not fit, and keys that allow less than everything. Each test makes its own, with the
-//! cluster's `ceph` command.
+//! Pools that are full, gone, or not fit, and keys that allow less than everything. Each test makes
+//! its own, with the cluster's `ceph` command.
 
 mod ceph;
 

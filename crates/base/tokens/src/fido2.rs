@@ -1,8 +1,9 @@
 //! A FIDO2 security key as a token, through its extension hmac-secret.
 //!
-//! The token keeps one credential, for the relying party `lacuna`, and finds it by that name: no credential ID is stored anywhere. The
-//! one credential serves all disks and levels, so it does not tell how many there are; each has a salt of its own. A token
-//! answers differently with and without its PIN, so the PIN is always used where there is one.
+//! The token keeps one credential, for the relying party `lacuna`, and finds it by that name: no
+//! credential ID is stored anywhere. The one credential serves all disks and levels, so it does not
+//! tell how many there are; each has a salt of its own. A token answers differently with and
+//! without its PIN, so the PIN is always used where there is one.
 
 use crate::ffi::fido::{Code, Device, NO_SECRET, plugged};
 use crate::pin::Pin;
@@ -47,7 +48,8 @@ impl Token for Fido2 {
         let (path, product) = self.path()?;
         let device = open(&path)?;
         let failed = |what: &str, code| refusal(&device, &path, what, code);
-        // Before anything is made in it: a credential without the extension would stay, and be of no use.
+        // Before anything is made in it: a credential without the extension would stay, and be of
+        // no use.
         if !device.has_hmac_secret().map_err(|code| failed("ask the token what it can do", code))? {
             return Err(failed("get a secret from the token", Code(NO_SECRET)));
         }
@@ -151,7 +153,8 @@ fn open(path: &str) -> Result<Device> {
     })
 }
 
-/// A code as its documentation has it: that of a token in hexadecimal digits, that of libfido2 below zero.
+/// A code as its documentation has it: that of a token in hexadecimal digits, that of libfido2
+/// below zero.
 fn words(code: i32) -> String {
     if code < 0 { format!("code {code} of libfido2") } else { format!("code {code:#x} of the token") }
 }

@@ -1,4 +1,5 @@
-//! The kernel's keyrings as a token: a key of the type `user`, named `lacuna:NAME`, is a passphrase.
+//! The kernel's keyrings as a token: a key of the type `user`, named `lacuna:NAME`, is a
+//! passphrase.
 
 use crate::ffi::keyctl;
 use crate::request::Request;

@@ -26,9 +26,11 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The label of this secret among all that the token can give: what a token computes its answer from.
+    /// The label of this secret among all that the token can give: what a token computes its answer
+    /// from.
     pub(crate) fn salt(&self) -> [u8; 32] {
-        // The UUID has a fixed length and the name comes last, so no two requests are the same text.
+        // The UUID has a fixed length and the name comes last, so no two requests are the same
+        // text.
         Sha256::new()
             .chain_update(b"lacuna token v1")
             .chain_update(self.uuid)
@@ -62,7 +64,8 @@ mod tests {
     #[test]
     fn the_salt_is_the_one_of_the_format_and_differs_by_disk_and_name() {
         let salt = |uuid: u8, name| Request { uuid: &[uuid; 16], name, person: &Nobody }.salt();
-        // Of `printf 'lacuna token v1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1home' | sha256sum`. A change makes enrolled tokens useless.
+        // Of `printf 'lacuna token v1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1home' | sha256sum`. A change
+        // makes enrolled tokens useless.
         let (high, low) =
             (0x0f3e_2b9a_73bb_a7dc_2164_30bd_f3ca_3d0f_u128, 0xb4d9_6b77_64c9_03f0_be9d_c0d4_87e4_8851_u128);
         assert_eq!(salt(1, "home")[..], [high.to_be_bytes(), low.to_be_bytes()].concat());

@@ -1,4 +1,5 @@
-//! How a user names a token: `fido2[:NAME]`, `tpm2[:NAME]`, `keyring:NAME`, with options after commas.
+//! How a user names a token: `fido2[:NAME]`, `tpm2[:NAME]`, `keyring:NAME`, with options after
+//! commas.
 
 use crate::fido2::Fido2;
 use crate::keyring::Keyring;
@@ -14,7 +15,8 @@ const LONGEST_NAME: usize = 64;
 /// The PCR of the Secure Boot policy: it stays as it is when kernels and firmware are updated.
 const USUAL_PCRS: [u8; 1] = [7];
 
-/// A token as a user names it. Two are equal if they ask the same of the same token, however they are written.
+/// A token as a user names it. Two are equal if they ask the same of the same token, however they
+/// are written.
 #[derive(Clone, Debug)]
 pub struct TokenSpec {
     text: String,
@@ -38,12 +40,14 @@ impl PartialEq for TokenSpec {
 impl Eq for TokenSpec {}
 
 impl TokenSpec {
-    /// The secret for a disk. `create`: the token is being enrolled, and one that has nothing yet to make a secret of is prepared first.
+    /// The secret for a disk. `create`: the token is being enrolled, and one that has nothing yet
+    /// to make a secret of is prepared first.
     ///
     /// Errors: [`Kind::NotFound`](lacuna_contracts::Kind::NotFound) if the token is not there,
-    /// [`Kind::Passphrase`](lacuna_contracts::Kind::Passphrase) for a wrong PIN and for a security key that was never enrolled,
-    /// [`Kind::Permission`](lacuna_contracts::Kind::Permission) if the system or the token refuses, and
-    /// [`Kind::Other`](lacuna_contracts::Kind::Other) if a library or the device fails.
+    /// [`Kind::Passphrase`](lacuna_contracts::Kind::Passphrase) for a wrong PIN and for a security
+    /// key that was never enrolled, [`Kind::Permission`](lacuna_contracts::Kind::Permission) if the
+    /// system or the token refuses, and [`Kind::Other`](lacuna_contracts::Kind::Other) if a library
+    /// or the device fails.
     pub fn secret(&self, uuid: &[u8; 16], person: &dyn Person, create: bool) -> Result<SecretVec> {
         let request = Request { uuid, name: &self.name, person };
         let token: &dyn Token = match &self.which {
@@ -151,7 +155,8 @@ fn tpm2(options: &[&str]) -> std::result::Result<Tpm2, String> {
     Ok(Tpm2 { pcrs, pin: pin.is_some(), tcti: None })
 }
 
-/// Keeps the value of an option. One that is given twice means nothing: of two lists of PCRs only one would bind.
+/// Keeps the value of an option. One that is given twice means nothing: of two lists of PCRs only
+/// one would bind.
 fn once<T>(place: &mut Option<T>, value: T, option: &str) -> std::result::Result<(), String> {
     match place.replace(value) {
         None => Ok(()),
@@ -159,7 +164,8 @@ fn once<T>(place: &mut Option<T>, value: T, option: &str) -> std::result::Result
     }
 }
 
-/// Numbers of PCRs such as `7+11`, in order and each once: an order that is typed must not make another key.
+/// Numbers of PCRs such as `7+11`, in order and each once: an order that is typed must not make
+/// another key.
 fn pcrs(list: &str) -> std::result::Result<Vec<u8>, String> {
     let number = |text: &str| text.parse().ok().filter(|pcr| *pcr < PCR_COUNT);
     let numbers: Option<Vec<u8>> = list.split('+').map(number).collect();

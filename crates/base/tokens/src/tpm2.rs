@@ -1,11 +1,13 @@
 //! A TPM 2.0 as a token.
 //!
-//! The TPM derives an HMAC key from the seed of its owner hierarchy, the disk, the name and the values of PCRs, and uses the key only
-//! while the PCRs have these values. The secret is the HMAC of the salt and the PIN. Nothing is stored, so a changed PCR, another PIN and
-//! another TPM look alike: each gives another secret.
+//! The TPM derives an HMAC key from the seed of its owner hierarchy, the disk, the name and the
+//! values of PCRs, and uses the key only while the PCRs have these values. The secret is the HMAC
+//! of the salt and the PIN. Nothing is stored, so a changed PCR, another PIN and another TPM look
+//! alike: each gives another secret.
 //!
-//! The PIN is a part of the message and not the password of the key: a password does not enter the derivation of a primary
-//! key, so that everybody could make the key anew with a password of his own. For the same reason the TPM cannot count wrong PINs.
+//! The PIN is a part of the message and not the password of the key: a password does not enter the
+//! derivation of a primary key, so that everybody could make the key anew with a password of his
+//! own. For the same reason the TPM cannot count wrong PINs.
 
 use crate::ffi::esys::{Failed, SECRET_LEN, Tpm};
 use crate::request::Request;
@@ -19,7 +21,8 @@ use zeroize::Zeroize;
 
 /// PCRs that a TPM for a PC has at least.
 pub(crate) const PCR_COUNT: u8 = 24;
-/// PCRs that every program may set to zeros and extend to any value: for debugging, and for applications.
+/// PCRs that every program may set to zeros and extend to any value: for debugging, and for
+/// applications.
 const RESETTABLE: [u8; 2] = [16, 23];
 /// The TPM of this machine, behind the kernel's resource manager.
 const DEVICE: &str = "/dev/tpmrm0";
@@ -56,7 +59,8 @@ impl Tpm2 {
         }
     }
 
-    /// Refuses PCRs that the TPM does not have, and tells who enrols it when they bind the secret to nothing.
+    /// Refuses PCRs that the TPM does not have, and tells who enrols it when they bind the secret
+    /// to nothing.
     fn check_pcrs(&self, tpm: &Tpm, request: &Request<'_>, create: bool) -> Result<()> {
         let mut measured = false;
         for pcr in &self.pcrs {

@@ -1,5 +1,5 @@
-//! What the secret of a TPM leaves in the memory of a process that goes on: nothing, once it is dropped. libtss2 keeps answers in buffers of
-//! its own, which it frees as they are.
+//! What the secret of a TPM leaves in the memory of a process that goes on: nothing, once it is
+//! dropped. libtss2 keeps answers in buffers of its own, which it frees as they are.
 
 use lacuna_contracts::{Kind, Result, SecretVec};
 use lacuna_tokens::{Person, TokenSpec};
@@ -55,8 +55,8 @@ fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
-/// A search of the memory of this process. All its room is taken beforehand: what it took later might be what libtss2 has just freed, and
-/// overwrite what is looked for.
+/// A search of the memory of this process. All its room is taken beforehand: what it took later
+/// might be what libtss2 has just freed, and overwrite what is looked for.
 struct Search {
     memory: File,
     /// The text of `/proc/self/maps`.
@@ -78,7 +78,8 @@ impl Search {
         }
     }
 
-    /// Where bytes stand in writable memory of which `inverted` is the inverse: so the search finds nothing of itself.
+    /// Where bytes stand in writable memory of which `inverted` is the inverse: so the search finds
+    /// nothing of itself.
     fn places(&mut self, inverted: &[u8]) -> &[u64] {
         self.found.clear();
         let (mut file, mut len) = (File::open("/proc/self/maps").unwrap(), 0);

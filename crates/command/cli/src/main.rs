@@ -1,14 +1,15 @@
-//! `lacuna`: the command line. Its one job is to turn words into calls of the crates below, and results into
-//! text, JSON and exit codes.
+//! `lacuna`: the command line. Its one job is to turn words into calls of the crates below, and
+//! results into text, JSON and exit codes.
 //!
 //! Invariants kept here:
-//! - A passphrase comes from a terminal, a file, a descriptor or a helper program, never from an argument or
-//!   the environment, and no core dump of the process can hold one.
+//! - A passphrase comes from a terminal, a file, a descriptor or a helper program, never from an
+//!   argument or the environment, and no core dump of the process can hold one.
 //! - Everything that can be refused is refused before anything is written.
-//! - An error is one line on standard error that begins with `lacuna: ` and names settings by their options; its kind decides
-//!   the exit code. Errors of disks with levels are told in full on a terminal only: everything else may be a log.
-//! - A process that goes to the background unlocks first and starts its threads, its random source, its disk
-//!   and its connection to a cluster afterwards.
+//! - An error is one line on standard error that begins with `lacuna: ` and names settings by their
+//!   options; its kind decides the exit code. Errors of disks with levels are told in full on a
+//!   terminal only: everything else may be a log.
+//! - A process that goes to the background unlocks first and starts its threads, its random source,
+//!   its disk and its connection to a cluster afterwards.
 #![warn(missing_docs)]
 // What only `open` uses.
 #![cfg_attr(not(feature = "fuse"), allow(dead_code))]
@@ -39,8 +40,8 @@ use verbs::{
 const MOST_DESCRIPTORS: u64 = 1 << 19;
 
 fn main() -> ExitCode {
-    // A core dump would hold keys. A program that collects dumps through a pipe is not held by the limit, hence
-    // both. If the system refuses even this, it makes no dumps of ours either.
+    // A core dump would hold keys. A program that collects dumps through a pipe is not held by the
+    // limit, hence both. If the system refuses even this, it makes no dumps of ours either.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     allocator::keep_small();
@@ -77,8 +78,8 @@ fn main() -> ExitCode {
     console::leave(code)
 }
 
-/// Lets this process have as many files open as the system allows it. Servers need some for every client, and vaults for files in use;
-/// where the limit is met all the same, the error names it.
+/// Lets this process have as many files open as the system allows it. Servers need some for every
+/// client, and vaults for files in use; where the limit is met all the same, the error names it.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Programs that are started later may walk through all numbers up to the limit.
@@ -89,7 +90,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// The words of the command, which a helper of mount(8) is given in another form. None if there is nothing to do.
+/// The words of the command, which a helper of mount(8) is given in another form. None if there is
+/// nothing to do.
 fn words() -> Result<Option<Vec<OsString>>> {
     let mut given = std::env::args_os();
     match mount_helper::called_as(std::env::args_os().next().as_deref()) {
@@ -101,8 +103,9 @@ fn words() -> Result<Option<Vec<OsString>>> {
     }
 }
 
-/// Refuses to run with more rights than the person has who started it, as an installation with the set-user-ID bit would:
-/// the paths, programs and environment that they name would then be used with the rights of another.
+/// Refuses to run with more rights than the person has who started it, as an installation with the
+/// set-user-ID bit would: the paths, programs and environment that they name would then be used
+/// with the rights of another.
 fn refuse_borrowed_rights() -> Result<()> {
     if getuid() == geteuid() && getgid() == getegid() {
         return Ok(());

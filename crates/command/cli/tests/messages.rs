@@ -1,13 +1,14 @@
-//! Libraries know no command line: their messages name settings and actions by type (`Setting`, `Action`), and
-//! `crates/command/cli/src/terminal/settings.rs` has the option or the command for each of them.
+//! Libraries know no command line: their messages name settings and actions by type (`Setting`,
+//! `Action`), and `crates/command/cli/src/terminal/settings.rs` has the option or the command for
+//! each of them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Crates that are programs.
 const PROGRAMS: [&str; 2] = ["cli", "bench"];
-/// Verbs of the command. A message may call something a lacuna header or say that it is of lacuna, so a verb counts after an
-/// opening backtick alone.
+/// Verbs of the command. A message may call something a lacuna header or say that it is of lacuna,
+/// so a verb counts after an opening backtick alone.
 const VERBS: [&str; 22] = [
     "bench",
     "check",
@@ -51,7 +52,8 @@ fn sources(dir: &Path, in_src: bool, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code of the libraries by their files: without comments, and with texts of several lines on one.
+/// The code of the libraries by their files: without comments, and with texts of several lines on
+/// one.
 fn libraries() -> Vec<(String, String)> {
     let root = root();
     let mut files = Vec::new();

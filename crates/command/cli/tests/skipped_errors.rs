@@ -1,12 +1,14 @@
-//! Nothing vanishes without an error: each place where a result may be dropped as if it were an absence, or thrown away, stands in
-//! `skipped_errors.txt`, with the reason why it may be. A name that begins with `_` says by itself what is kept, or thrown away.
+//! Nothing vanishes without an error: each place where a result may be dropped as if it were an
+//! absence, or thrown away, stands in `skipped_errors.txt`, with the reason why it may be. A name
+//! that begins with `_` says by itself what is kept, or thrown away.
 
 use std::path::{Path, PathBuf};
 
 /// What drops a result, or may; or an error by which one might be told from another.
 const PATTERNS: [&str; 6] =
     ["let Ok(", ".ok()", "unwrap_or_default()", "Result::ok", "Err(_)", "or_else(|_|"];
-/// What ends a value of a kind that is no result: a lock, an option that is emptied, memory that came from outside.
+/// What ends a value of a kind that is no result: a lock, an option that is emptied, memory that
+/// came from outside.
 const ENDS: [&str; 3] = [".lock()", ".take()", "Box::from_raw("];
 /// The folder of what is measured or tested with, which is none of the product.
 const APART: &str = "test";
@@ -33,8 +35,8 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a line throws away what a call gives, with `let _ =`, `_ =` or `drop(…)`: it may be a result. What is written into a text is
-/// none that could fail.
+/// Whether a line throws away what a call gives, with `let _ =`, `_ =` or `drop(…)`: it may be a
+/// result. What is written into a text is none that could fail.
 fn throws_away(line: &str) -> bool {
     let is_text = |value: &str| value.starts_with("write!(") || value.starts_with("writeln!(");
     let calls = |value: &str| value.match_indices('(').any(|(at, _)| value[..at].ends_with(is_of_word));
@@ -44,7 +46,8 @@ fn throws_away(line: &str) -> bool {
             .any(|(before, value)| !before.ends_with("fn ") && calls(value) && !ends(value))
 }
 
-/// What stands before and after each place of a line where something is that does not end a longer word.
+/// What stands before and after each place of a line where something is that does not end a longer
+/// word.
 fn around<'l>(line: &'l str, wanted: &'static str) -> impl Iterator<Item = (&'l str, &'l str)> {
     let places = line.match_indices(wanted);
     let parts = places.map(move |(at, found)| (&line[..at], &line[at + found.len()..]));

@@ -1,8 +1,9 @@
 //! Reading ahead of need what stripes carry on.
 //!
-//! Invariants: stripes are read one after another without a gap. Each is read between its own sync and the write that
-//! overwrites it, so it does not change meanwhile. A stripe that the system refuses to read is not lost and stops nothing: the operation
-//! that needs it is told why, and it is read again when the next one asks, or after a while.
+//! Invariants: stripes are read one after another without a gap. Each is read between its own sync
+//! and the write that overwrites it, so it does not change meanwhile. A stripe that the system
+//! refuses to read is not lost and stops nothing: the operation that needs it is told why, and it
+//! is read again when the next one asks, or after a while.
 
 use crate::carried::Carried;
 use crate::health::{Health, LOOK_AGAIN, Wake};
@@ -18,7 +19,8 @@ use std::sync::mpsc::SyncSender;
 
 /// Stripes that are read ahead.
 const AHEAD: usize = 16;
-/// Stripes after which the thread that loads leaves is told what was found: waking it costs more than the rest.
+/// Stripes after which the thread that loads leaves is told what was found: waking it costs more
+/// than the rest.
 const TOLD_AFTER: u64 = AHEAD as u64 / 4;
 
 /// Blocks of hidden levels, each with its level.
@@ -41,7 +43,8 @@ struct Ahead {
     threaded: bool,
     /// A thread waits for what is being read.
     awaited: bool,
-    /// Why the system refused to read the next stripe, from that try on to the next that is asked for.
+    /// Why the system refused to read the next stripe, from that try on to the next that is asked
+    /// for.
     refused: Option<Error>,
     ended: bool,
 }
@@ -65,7 +68,8 @@ impl Carrier {
         self.moved.notify_all();
     }
 
-    /// What stripe `seq`, the next one, carries on. Waits for the thread that reads ahead; without it, it is read now.
+    /// What stripe `seq`, the next one, carries on. Waits for the thread that reads ahead; without
+    /// it, it is read now.
     ///
     /// Errors: why the system refuses to read it, after another try; it can be asked for again.
     pub(crate) fn take(&self, seq: Seq) -> Result<Carried> {
@@ -99,7 +103,8 @@ impl Carrier {
         Ok(carried)
     }
 
-    /// Keeps what stripe `seq` carries on. Waits while much has been read ahead; false when the thread is to end.
+    /// Keeps what stripe `seq` carries on. Waits while much has been read ahead; false when the
+    /// thread is to end.
     fn put(&self, seq: Seq, carried: Carried) -> bool {
         let mut ahead = self.ahead.lock();
         if ahead.ready.len() >= AHEAD {
@@ -118,8 +123,9 @@ impl Carrier {
         goes_on
     }
 
-    /// The system refused to read the next stripe, which the operation that waits for it is told. Waits until another try is asked for,
-    /// or for as long as a look takes; false when the thread is to end.
+    /// The system refused to read the next stripe, which the operation that waits for it is told.
+    /// Waits until another try is asked for, or for as long as a look takes; false when the thread
+    /// is to end.
     fn hold(&self, refused: Error) -> bool {
         let mut ahead = self.ahead.lock();
         ahead.refused = Some(refused);
@@ -130,7 +136,8 @@ impl Carrier {
         !ahead.ended
     }
 
-    /// The work of the thread that reads ahead, from stripe `seq` on. It tells `to_warm` of the hidden blocks that it found.
+    /// The work of the thread that reads ahead, from stripe `seq` on. It tells `to_warm` of the
+    /// hidden blocks that it found.
     pub(crate) fn read_ahead(&self, mut seq: Seq, to_warm: &SyncSender<Found>) {
         let _guard = self.health.fail_on_panic();
         let mut found = Found::new();
@@ -154,7 +161,8 @@ impl Carrier {
                 return;
             }
             if seq.0.is_multiple_of(TOLD_AFTER) {
-                // A full channel means that the maps are behind: then the leaves are loaded when they are needed.
+                // A full channel means that the maps are behind: then the leaves are loaded when
+                // they are needed.
                 let _full = to_warm.try_send(std::mem::take(&mut found));
             }
             seq = seq.next();

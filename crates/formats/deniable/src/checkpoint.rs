@@ -1,6 +1,6 @@
-//! The checkpoint: which stripe was durable a short while ago, so that the head of the log is found at once. Two
-//! blocks at a fixed place, written in turn whenever the schedule of the log syncs; without a key both are
-//! random bytes, always.
+//! The checkpoint: which stripe was durable a short while ago, so that the head of the log is found
+//! at once. Two blocks at a fixed place, written in turn whenever the schedule of the log syncs;
+//! without a key both are random bytes, always.
 
 use crate::keys::{LevelKeys, Salt, domain, stripe_key};
 use crate::medium_reader::MediumReader;

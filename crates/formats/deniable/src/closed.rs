@@ -1,8 +1,8 @@
 //! A closed stripe, and how it becomes ciphertext.
 //!
-//! Deniability contract: every hidden slot is encrypted, also one that holds nothing, under the key of the level that owns it or
-//! a throwaway one: the work is the same whatever is in the slots and whatever levels exist. What no open level says in the
-//! summary is random.
+//! Deniability contract: every hidden slot is encrypted, also one that holds nothing, under the key
+//! of the level that owns it or a throwaway one: the work is the same whatever is in the slots and
+//! whatever levels exist. What no open level says in the summary is random.
 
 use crate::geometry::{ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, ROOT_LEN, ROOTS_AT};
 use crate::keys::{LevelKeys, Salt, domain, seal_slot};
@@ -47,9 +47,10 @@ pub(crate) struct Encrypted {
 }
 
 impl Closed {
-    /// Makes its salt depend on all that is going to be sealed under it, so that two copies of a running machine, which draw the same
-    /// bytes, have keys of their own for what differs. As long as the bytes are fresh the salt is as random as they are, and tells
-    /// nothing (deniability contract). Every slot is hashed, full or empty: the work is the same whatever levels exist.
+    /// Makes its salt depend on all that is going to be sealed under it, so that two copies of a
+    /// running machine, which draw the same bytes, have keys of their own for what differs. As long
+    /// as the bytes are fresh the salt is as random as they are, and tells nothing (deniability
+    /// contract). Every slot is hashed, full or empty: the work is the same whatever levels exist.
     pub(crate) fn with_hedged_salt(mut self, keys: &LevelKeys) -> Closed {
         let (salts, part) = (keys.salts(), &self.part);
         let mut content = Vec::new();

@@ -56,7 +56,8 @@ impl LevelFormat for Params {
         Params::end(self)
     }
 
-    /// Writes checkpoints and the first stripe. The rest of the medium is left as it is: how far the log has come is public.
+    /// Writes checkpoints and the first stripe. The rest of the medium is left as it is: how far
+    /// the log has come is public.
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
         check_length(medium.len(), self.end(), Kind::NoSpace)?;
         check_levels(self, masters.keys)?;
@@ -90,7 +91,8 @@ impl LevelFormat for Params {
             }
             Ok(end)
         })?;
-        // Deniability contract: what was read to rebuild the maps follows from the levels that there are.
+        // Deniability contract: what was read to rebuild the maps follows from the levels that
+        // there are.
         disk.medium.forget_cached()?;
         if disk.mode.background {
             let cover = Duration::from_millis(u64::from(self.cover_millis));
@@ -199,7 +201,8 @@ impl Deniable {
 impl Drop for Deniable {
     fn drop(&mut self) {
         self.stop();
-        // Of a disk that was not closed, as after a refused opening. No caller is left to take an error of the system.
+        // Of a disk that was not closed, as after a refused opening. No caller is left to take an
+        // error of the system.
         let _told = self.medium.forget_cached();
     }
 }
@@ -296,10 +299,12 @@ impl Levels for Deniable {
         }
         let mut covered = self.covered.lock();
         self.public.flush()?;
-        // Deniability contract: whether there is any follows from numbers of stripes and the pace of cover alone.
+        // Deniability contract: whether there is any follows from numbers of stripes and the pace
+        // of cover alone.
         let head = self.progress.written();
         let few = self.params().closing_cover().few();
-        // Cover at a pace may be due before its first beat. Without it, a disk that was only looked at stays as it is.
+        // Cover at a pace may be due before its first beat. Without it, a disk that was only looked
+        // at stays as it is.
         let looked_at = self.pipeline.stripes() == 0 && self.params().cover_millis == 0;
         if looked_at || covered.is_some_and(|at| head <= at + few) {
             return Ok(());
@@ -320,7 +325,8 @@ impl Levels for Deniable {
     fn close(&self) -> Result<()> {
         let ended = if self.mode.read_only { Ok(()) } else { self.end() };
         self.stop();
-        // Deniability contract: the pages of the medium that the system still holds would name the slots of levels that were read.
+        // Deniability contract: the pages of the medium that the system still holds would name the
+        // slots of levels that were read.
         ended.and(self.medium.forget_cached())
     }
 }
@@ -328,8 +334,9 @@ impl Levels for Deniable {
 impl Deniable {
     /// Flushes level 0, writes the cover of a closing, and ends the log.
     ///
-    /// Deniability contract: where a hidden level had more pending than that cover took along, the log ends here, as it does if the
-    /// medium fails now. So what the caller is told has a public reason, and the medium does not contradict it.
+    /// Deniability contract: where a hidden level had more pending than that cover took along, the
+    /// log ends here, as it does if the medium fails now. So what the caller is told has a public
+    /// reason, and the medium does not contradict it.
     fn end(&self) -> Result<()> {
         self.health.check()?;
         // From here on stripes are counted: no beat comes between them, nor after the last.

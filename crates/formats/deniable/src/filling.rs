@@ -1,7 +1,8 @@
-//! The hidden slots of one stripe: what they carry on, and what they take in (Table 1 of the paper: existing, then new,
-//! then dummy).
+//! The hidden slots of one stripe: what they carry on, and what they take in (Table 1 of the paper:
+//! existing, then new, then dummy).
 //!
-//! Each level has slots of its own, so what one level does is nothing to another (deniability contract).
+//! Each level has slots of its own, so what one level does is nothing to another (deniability
+//! contract).
 
 use crate::carried::Carried;
 use crate::log::Log;
@@ -34,7 +35,8 @@ impl<'a> Filling<'a> {
         Filling { levels, health, log, seq, carried }
     }
 
-    /// Gives the slots, filled from what is carried on and from what the levels have, and the states of the maps.
+    /// Gives the slots, filled from what is carried on and from what the levels have, and the
+    /// states of the maps.
     pub(crate) fn fill(mut self) -> Result<(Plain, Vec<MapState>)> {
         let levels = 1..=self.levels.count() as u8;
         let mut roots = Vec::new();
@@ -105,7 +107,8 @@ impl<'a> Filling<'a> {
         let some = state.queue.trims().len().min(trims::MOST_RANGES);
         for &(first, count) in &state.queue.trims()[..some] {
             state.tree.clear(first, count, &self.source(level))?;
-            // Records are repeated before the data of their stripe: what they cover must not be in it.
+            // Records are repeated before the data of their stripe: what they cover must not be in
+            // it.
             let held = self.carried.hidden.entries_of(level);
             for (slot, entry) in Slot::all(held.len()).zip(held) {
                 if let Entry::Data(addr) | Entry::Lost(addr) = entry
@@ -129,7 +132,8 @@ impl<'a> Filling<'a> {
         let mut occupied = self.occupied(level);
         for taken in 0.. {
             let Some(addr) = queue.front() else { return Ok(()) };
-            // A stripe holds a block once: over its old version, if that was carried on into this stripe.
+            // A stripe holds a block once: over its old version, if that was carried on into this
+            // stripe.
             let held = self.held(level, addr);
             let Some(slot) = held.or_else(|| self.free(level)) else { return Ok(()) };
             let most = if tree.get(addr, &self.source(level))? == 0 {

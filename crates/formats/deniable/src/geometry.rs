@@ -1,6 +1,8 @@
-//! How a stripe is divided into slots, and where its summary lists them. The byte-exact page is `docs/format/deniable.md`.
+//! How a stripe is divided into slots, and where its summary lists them. The byte-exact page is
+//! `docs/format/deniable.md`.
 //!
-//! Invariant: a summary is one block, and lists every slot of its stripe and of the stripe before it.
+//! Invariant: a summary is one block, and lists every slot of its stripe and of the stripe before
+//! it.
 
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_levels::{SALT_LEN, STATE_LEN, TAG_LEN};

@@ -1,4 +1,5 @@
-//! A head: what is kept of the summary of a stripe for one level, which is what it takes to read the level's slots.
+//! A head: what is kept of the summary of a stripe for one level, which is what it takes to read
+//! the level's slots.
 
 use crate::keys::open_slot;
 use crate::place::{Seq, Slot};
@@ -21,7 +22,8 @@ impl Head {
         Head { seq: summary.public.seq, key: summary.key, entries: summary.public.entries }
     }
 
-    /// Of a hidden level that has `slots` among `all` hidden slots. `key` is its key for the stripe.
+    /// Of a hidden level that has `slots` among `all` hidden slots. `key` is its key for the
+    /// stripe.
     pub(crate) fn hidden(summary: &Summary, key: WriteKey, slots: Range<usize>, all: usize) -> Head {
         let mut entries = vec![(Entry::Empty, [0; TAG_LEN]); all];
         entries[slots.clone()].copy_from_slice(&summary.hidden_entries(&key, slots));

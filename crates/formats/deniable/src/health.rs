@@ -1,5 +1,5 @@
-//! Whether an open disk has failed. Parts that have threads waiting are told of a failure; a thread that misses it looks again
-//! within a second.
+//! Whether an open disk has failed. Parts that have threads waiting are told of a failure; a thread
+//! that misses it looks again within a second.
 //!
 //! Invariant: the first failure stays the cause, and no stripe is begun after it.
 

@@ -1,9 +1,9 @@
-//! Hidden levels: what is written to them waits ([`lacuna_levels::HiddenLevels`]) until a stripe passes by that takes it
-//! along.
+//! Hidden levels: what is written to them waits ([`lacuna_levels::HiddenLevels`]) until a stripe
+//! passes by that takes it along.
 //!
-//! Deniability contract: nothing here decides that, when or where anything is written. A stripe that the public or the
-//! paced clock caused passes by, and its hidden slots are filled: with what must be carried on, with pages and blocks of
-//! the open hidden levels, and with encrypted zeros.
+//! Deniability contract: nothing here decides that, when or where anything is written. A stripe
+//! that the public or the paced clock caused passes by, and its hidden slots are filled: with what
+//! must be carried on, with pages and blocks of the open hidden levels, and with encrypted zeros.
 
 use crate::caches::Cached;
 use crate::carried::Carried;
@@ -33,7 +33,8 @@ pub(crate) struct Hidden {
     echo: Mutex<Echo>,
 }
 
-/// Readers of a stripe wait until its hidden slots are filled: after a failure, or a panic, they hold nothing.
+/// Readers of a stripe wait until its hidden slots are filled: after a failure, or a panic, they
+/// hold nothing.
 struct FilledAnyway<'a>(&'a InFlight);
 
 impl Drop for FilledAnyway<'_> {
@@ -96,12 +97,14 @@ impl Hidden {
         self.levels.lose(level);
     }
 
-    /// Errors: [`Kind::NoCover`](lacuna_contracts::Kind) if a level has anything pending that no stripe has taken, or has lost something.
+    /// Errors: [`Kind::NoCover`](lacuna_contracts::Kind) if a level has anything pending that no
+    /// stripe has taken, or has lost something.
     pub(crate) fn check_taken(&self) -> Result<()> {
         self.levels.check_taken(self.health.state())
     }
 
-    /// Where blocks of a level lie that are in stripes; the others are read at once, and their place given as 0.
+    /// Where blocks of a level lie that are in stripes; the others are read at once, and their
+    /// place given as 0.
     pub(crate) fn look(&self, level: u8, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         self.levels.look(self.health.state(), level, first.0, buf, places, &self.source(level))
     }
@@ -122,7 +125,8 @@ impl Hidden {
         levels.map(|level| Cached::leaves(&self.levels.lock(self.health.state(), level).level.tree))
     }
 
-    /// The work of the thread that brings leaves of maps into memory before their blocks are carried on. Nothing waits for it.
+    /// The work of the thread that brings leaves of maps into memory before their blocks are
+    /// carried on. Nothing waits for it.
     pub(crate) fn warm_found(&self, found: &Receiver<Found>) {
         let _guard = self.health.fail_on_panic();
         for (level, addr) in found.iter().flatten() {
@@ -130,7 +134,8 @@ impl Hidden {
         }
     }
 
-    /// Fills the hidden slots of a stripe from what it carries on and from what the levels have queued. Stripes come in order.
+    /// Fills the hidden slots of a stripe from what it carries on and from what the levels have
+    /// queued. Stripes come in order.
     pub(crate) fn fill(&self, in_flight: &InFlight, carried: Carried) -> Result<HiddenPart> {
         let _guard = FilledAnyway(in_flight);
         let filling = Filling::new(&self.levels, self.health.state(), &self.log, in_flight.seq, carried);

@@ -1,7 +1,8 @@
-//! The keys of the levels of a disk, those of a stripe, which are derived from them, and what is encrypted under these.
+//! The keys of the levels of a disk, those of a stripe, which are derived from them, and what is
+//! encrypted under these.
 //!
-//! Deniability contract: there is a key for every level that the disk can have, drawn at random for those that are not open,
-//! so that a stripe takes the same ciphering whatever levels exist.
+//! Deniability contract: there is a key for every level that the disk can have, drawn at random for
+//! those that are not open, so that a stripe takes the same ciphering whatever levels exist.
 
 use crate::params::Params;
 use crate::place::{Seq, Slot};
@@ -25,8 +26,8 @@ pub(crate) mod domain {
 
 /// The keys of one disk, one for each level.
 pub(crate) struct LevelKeys {
-    /// Of the open levels, from 0 up, then throwaway keys for the other levels that there can be, and at the end one for the
-    /// slots that belong to no level.
+    /// Of the open levels, from 0 up, then throwaway keys for the other levels that there can be,
+    /// and at the end one for the slots that belong to no level.
     keys: Vec<Secret<32>>,
     open: usize,
     /// The number of the key for each hidden slot.
@@ -74,13 +75,14 @@ impl LevelKeys {
         stripe_key(self.level(level), salt)
     }
 
-    /// The keys of all levels, open or not, for the stripe with this salt, and at the end a throwaway one.
+    /// The keys of all levels, open or not, for the stripe with this salt, and at the end a
+    /// throwaway one.
     pub(crate) fn all_of_stripe(&self, salt: &Salt) -> Result<Vec<WriteKey>> {
         self.keys.iter().map(|key| stripe_key(key, salt)).collect()
     }
 
-    /// The number, among the keys of a stripe, of the key for a hidden slot: that of the level that owns the slot, or of the
-    /// throwaway key if no level does.
+    /// The number, among the keys of a stripe, of the key for a hidden slot: that of the level that
+    /// owns the slot, or of the throwaway key if no level does.
     pub(crate) fn owner(&self, slot: Slot) -> u8 {
         self.owners[slot.at()]
     }

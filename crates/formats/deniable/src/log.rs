@@ -1,8 +1,8 @@
-//! The log, to be read: summaries, the heads that are kept of them, and slots, from the medium or from stripes that are
-//! still on their way to it.
+//! The log, to be read: summaries, the heads that are kept of them, and slots, from the medium or
+//! from stripes that are still on their way to it.
 //!
-//! Invariant: what a level's map names in a closed stripe can be read here at any time, from memory until the stripe is on
-//! the medium and from the medium from then on.
+//! Invariant: what a level's map names in a closed stripe can be read here at any time, from memory
+//! until the stripe is on the medium and from the medium from then on.
 
 use crate::caches::Cached;
 use crate::head::Head;
@@ -40,7 +40,8 @@ pub(crate) struct Log {
     reader: MediumReader,
     progress: Arc<Progress>,
     in_flight: RwLock<VecDeque<Arc<InFlight>>>,
-    /// Memory of stripes that are complete, for those to come: of public slots, and of hidden ones. What no stripe uses is wiped.
+    /// Memory of stripes that are complete, for those to come: of public slots, and of hidden ones.
+    /// What no stripe uses is wiped.
     spare: [IdlePool<Plain>; 2],
     /// Heads that reads have used, by level and stripe.
     heads: Mutex<BoundedCache<(u8, Seq), Arc<Head>, FxBuildHasher>>,
@@ -106,7 +107,8 @@ impl Log {
         }
     }
 
-    /// Empty slots for a stripe: public ones, or those of the hidden levels. Their bytes are those of an earlier one.
+    /// Empty slots for a stripe: public ones, or those of the hidden levels. Their bytes are those
+    /// of an earlier one.
     pub(crate) fn empty_slots(&self, hidden: bool) -> Plain {
         let spare = self.spare[usize::from(hidden)].take(|_| true);
         let slots = if hidden { self.params.hidden_slots() } else { self.params.public_slots() };
@@ -119,7 +121,8 @@ impl Log {
         in_flight.get(usize::try_from(seq.0.checked_sub(first.0)?).ok()?).cloned()
     }
 
-    /// The summary in a block that lies where stripe `seq` belongs, if it is one of this disk and of that number.
+    /// The summary in a block that lies where stripe `seq` belongs, if it is one of this disk and
+    /// of that number.
     pub(crate) fn open_summary(&self, seq: Seq, block: &[u8; BLOCK_SIZE]) -> Result<Option<Summary>> {
         let summary = Summary::open(&self.params, self.keys.level(0), block)?;
         Ok(summary.filter(|found| found.public.seq == seq))
@@ -140,7 +143,8 @@ impl Log {
         }
     }
 
-    /// What stripe `seq` holds of a level. Errors: [`Kind::Corrupt`] if its summary does not verify.
+    /// What stripe `seq` holds of a level. Errors: [`Kind::Corrupt`] if its summary does not
+    /// verify.
     pub(crate) fn head(&self, level: u8, seq: Seq) -> Result<Arc<Head>> {
         if let Some(head) = self.heads.lock().get((level, seq)) {
             return Ok(Arc::clone(head));
@@ -159,7 +163,8 @@ impl Log {
         Ok(head)
     }
 
-    /// Bytes of the heads in memory, of which none goes but for another, and of as many as there may be.
+    /// Bytes of the heads in memory, of which none goes but for another, and of as many as there
+    /// may be.
     pub(crate) fn cached(&self) -> Cached {
         let heads = self.heads.lock();
         let [most, share] =
@@ -173,7 +178,8 @@ impl Log {
         self.params.offset(place.seq) + ((before + place.slot.at()) * BLOCK_SIZE) as u64
     }
 
-    /// Reads the slot at `place` and its neighbours, which must hold `entries`, as the summary of that stripe describes them.
+    /// Reads the slot at `place` and its neighbours, which must hold `entries`, as the summary of
+    /// that stripe describes them.
     pub(crate) fn read_slots(
         &self,
         level: u8,
@@ -188,7 +194,8 @@ impl Log {
         head.open(place.slot, entries, out)
     }
 
-    /// Reads what was taken in at `place` and the slots after it. Every block must be in a closed stripe.
+    /// Reads what was taken in at `place` and the slots after it. Every block must be in a closed
+    /// stripe.
     pub(crate) fn fetch(&self, level: u8, place: Place, entries: &[Entry], out: &mut [u8]) -> Result<()> {
         loop {
             let written = self.progress.written();

@@ -1,4 +1,5 @@
-//! Reading the medium: more than once what it does not give, and with pauses what would be lost for good.
+//! Reading the medium: more than once what it does not give, and with pauses what would be lost for
+//! good.
 //!
 //! Invariant: nothing is taken for lost on a medium that reads nothing at all.
 
@@ -37,7 +38,8 @@ impl MediumReader {
 
     /// Reads once, for a level.
     ///
-    /// Deniability contract: the system's cache names the places that were read. What is read for a hidden level leaves none there.
+    /// Deniability contract: the system's cache names the places that were read. What is read for a
+    /// hidden level leaves none there.
     pub(crate) fn read_once(&self, level: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
         match level {
             0 => self.medium.read_at(offset, buf),
@@ -50,13 +52,15 @@ impl MediumReader {
         again(|| self.read_once(level, offset, buf))
     }
 
-    /// Reads what is lost for good if it cannot be read: with pauses between further tries, so that a hiccup of the medium
-    /// costs nothing. A place that failed all of them once is not waited for again; nor is one that the system refuses to read, which
-    /// is not lost: the caller tries again later.
+    /// Reads what is lost for good if it cannot be read: with pauses between further tries, so that
+    /// a hiccup of the medium costs nothing. A place that failed all of them once is not waited for
+    /// again; nor is one that the system refuses to read, which is not lost: the caller tries again
+    /// later.
     pub(crate) fn read_or_lose(&self, level: u8, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut read = self.read(level, offset, buf);
         let ended = |read: &Result<()>| read.as_ref().err().is_none_or(|e| e.kind().is_refusal());
-        // A medium that reads nothing at all has not lost this place: the disk fails, and nothing is given up.
+        // A medium that reads nothing at all has not lost this place: the disk fails, and nothing
+        // is given up.
         if ended(&read) || !self.patient || self.given_up.lock().contains(&offset) || !self.reads_at_all() {
             return read;
         }
@@ -74,8 +78,8 @@ impl MediumReader {
         read
     }
 
-    /// Reads what a stripe cannot be filled without: with the threads of a disk, what the system refuses is tried again
-    /// ([`until_not_refused`]).
+    /// Reads what a stripe cannot be filled without: with the threads of a disk, what the system
+    /// refuses is tried again ([`until_not_refused`]).
     pub(crate) fn held(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
         if self.patient { until_not_refused(read) } else { read() }
     }

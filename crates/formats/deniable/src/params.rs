@@ -1,5 +1,5 @@
-//! The public parameters of a disk, where they put everything on the medium, and the arithmetic of the ring. The byte-exact
-//! page is `docs/format/deniable.md`; a test keeps the two together.
+//! The public parameters of a disk, where they put everything on the medium, and the arithmetic of
+//! the ring. The byte-exact page is `docs/format/deniable.md`; a test keeps the two together.
 
 use crate::geometry::{Geometry, HIDDEN_LEVELS};
 use crate::place::Seq;
@@ -14,18 +14,21 @@ pub const VERSION: u16 = 1;
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
 /// Where the two checkpoints lie, one block each.
 pub(crate) const CHECKPOINTS: u64 = HEADER_AREA;
-/// Where the log begins: so that stripes of the default geometry, 256 KiB, are aligned to their length.
+/// Where the log begins: so that stripes of the default geometry, 256 KiB, are aligned to their
+/// length.
 pub(crate) const LOG_START: u64 = HEADER_AREA + (256 << 10);
 /// Length of the encoded parameters.
 pub(crate) const PARAMS_LEN: usize = 48;
 /// The fewest stripes of a log.
 pub(crate) const LEAST_STRIPES: u64 = 64;
-/// Bytes of the log in the gap of a large disk: what may be lost in flight, and what one sync releases.
-/// A burst of this length is taken in at the speed of the page cache.
+/// Bytes of the log in the gap of a large disk: what may be lost in flight, and what one sync
+/// releases. A burst of this length is taken in at the speed of the page cache.
 const GAP_BYTES: u64 = 512 << 20;
-/// The longest cycle. Opening reads the summaries of up to one and a half; a longer one would save little.
+/// The longest cycle. Opening reads the summaries of up to one and a half; a longer one would save
+/// little.
 const MOST_CYCLE: u64 = 4096;
-/// Blocks of a stride by which the length of a hidden level may fall short of what fits: a sixteenth.
+/// Blocks of a stride by which the length of a hidden level may fall short of what fits: a
+/// sixteenth.
 const LENGTH_SPREAD: u64 = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -49,10 +52,11 @@ pub struct Params {
 }
 
 impl Params {
-    /// Plans the largest disk for a medium of `room` bytes. `spare_permille` is ρ in thousandths (50 to 900),
-    /// `cover_millis` the time between two refresh stripes.
+    /// Plans the largest disk for a medium of `room` bytes. `spare_permille` is ρ in thousandths
+    /// (50 to 900), `cover_millis` the time between two refresh stripes.
     ///
-    /// Errors: [`Kind::Usage`] for numbers outside the limits or a medium too small for the geometry.
+    /// Errors: [`Kind::Usage`] for numbers outside the limits or a medium too small for the
+    /// geometry.
     pub fn plan(room: u64, geometry: Geometry, spare_permille: u16, cover_millis: u32) -> Result<Params> {
         let refused = || Error::new(Kind::Usage, "cannot lay out a deniable disk");
         if !geometry.fits() {
@@ -98,8 +102,8 @@ impl Params {
         out
     }
 
-    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could
-    /// not have written.
+    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this
+    /// version could not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let record = Parameters::of_len("deniable", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
@@ -136,27 +140,29 @@ impl Params {
             && self.most_blocks(1) > 0
     }
 
-    /// How many hidden levels there can be. The same for all disks of a geometry, whether or not any exists.
+    /// How many hidden levels there can be. The same for all disks of a geometry, whether or not
+    /// any exists.
     pub fn hidden_levels(&self) -> u8 {
         (1..=HIDDEN_LEVELS as u8).take_while(|level| self.most_blocks(*level) > 0).count() as u8
     }
 
-    /// The most blocks that a hidden level can have, by what the header says: a level is up to a sixteenth shorter. 0 for a
-    /// level that has no slots.
+    /// The most blocks that a hidden level can have, by what the header says: a level is up to a
+    /// sixteenth shorter. 0 for a level that has no slots.
     pub fn most_blocks(&self, level: u8) -> u64 {
         largest_level(self.usable(self.slots(level).len()))
     }
 
-    /// Length of a hidden level in blocks: drawn with its key, so that no public number implies it. `level_key` is the key of
-    /// the level on this disk.
+    /// Length of a hidden level in blocks: drawn with its key, so that no public number implies it.
+    /// `level_key` is the key of the level on this disk.
     pub(crate) fn hidden_blocks(&self, level: u8, level_key: &Secret<32>) -> u64 {
         let most = self.most_blocks(level);
         let drawn: Secret<8> = derive(level_key, "deniable length", &[]);
         most - u64::from_le_bytes(*drawn.expose()) % (most / LENGTH_SPREAD + 1)
     }
 
-    /// The hidden slots of a stripe that belong to a hidden level. Each level has three quarters of the slots that the levels
-    /// below it left, rounded down, and level 1 at least one: the slots that are left at the end belong to no level.
+    /// The hidden slots of a stripe that belong to a hidden level. Each level has three quarters of
+    /// the slots that the levels below it left, rounded down, and level 1 at least one: the slots
+    /// that are left at the end belong to no level.
     pub fn slots(&self, level: u8) -> Range<usize> {
         let all = self.hidden_slots();
         let share = |level: u8, left: usize| (left * 3 / 4).max(usize::from(level == 1 && left > 0));
@@ -164,7 +170,8 @@ impl Params {
         first..first + share(level, all - first)
     }
 
-    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to it.
+    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to
+    /// it.
     pub fn end(&self) -> u64 {
         LOG_START + self.stripes * self.stripe_len() as u64
     }
@@ -187,35 +194,39 @@ impl Params {
         usize::from(self.geometry.hidden)
     }
 
-    /// Stripes from one that holds a block to the one that carries it on: stripe *q* carries what is valid in
-    /// stripe *q* − stride. One less for each stripe of the gap than there are in the ring.
+    /// Stripes from one that holds a block to the one that carries it on: stripe *q* carries what
+    /// is valid in stripe *q* − stride. One less for each stripe of the gap than there are in the
+    /// ring.
     pub(crate) fn stride(&self) -> u64 {
         self.stripes - u64::from(self.gap)
     }
 
-    /// Slots that live data and maps may fill when a stripe has `slots` of them: ρ of them stay spare.
+    /// Slots that live data and maps may fill when a stripe has `slots` of them: ρ of them stay
+    /// spare.
     fn usable(&self, slots: usize) -> u64 {
         let live = self.stride() * slots as u64;
         live - live.saturating_mul(u64::from(self.spare_permille)) / 1000
     }
 
-    /// How many public slots of a stripe the first write of a block may fill. Half of the spare stays spread over all
-    /// stripes, so that a log full of data that never changes still has room everywhere.
+    /// How many public slots of a stripe the first write of a block may fill. Half of the spare
+    /// stays spread over all stripes, so that a log full of data that never changes still has room
+    /// everywhere.
     pub(crate) fn public_first_writes(&self) -> usize {
         let slots = self.public_slots();
         (slots - slots * usize::from(self.spare_permille) / 2000).max(1)
     }
 
-    /// The same for the slots of a hidden level, where all of the spare is spread, so that a hidden flush seldom waits for a
-    /// lap: but for levels with so few slots that the spare is less than one of them. One block is taken all the same, if
-    /// there is any slot.
+    /// The same for the slots of a hidden level, where all of the spare is spread, so that a hidden
+    /// flush seldom waits for a lap: but for levels with so few slots that the spare is less than
+    /// one of them. One block is taken all the same, if there is any slot.
     pub(crate) fn hidden_first_writes(&self, level: u8) -> usize {
         let slots = self.slots(level).len();
         (slots - slots * usize::from(self.spare_permille) / 1000).max(1)
     }
 
-    /// How many an overwrite of a block may fill: a third of the spare stays free, so that a stream of them does not fill
-    /// stripe after stripe to the last slot, in all of which nothing would have room when they come round again.
+    /// How many an overwrite of a block may fill: a third of the spare stays free, so that a stream
+    /// of them does not fill stripe after stripe to the last slot, in all of which nothing would
+    /// have room when they come round again.
     pub(crate) fn hidden_overwrites(&self, level: u8) -> usize {
         let slots = self.slots(level).len();
         slots - slots * usize::from(self.spare_permille) / 3000
@@ -231,8 +242,8 @@ impl Params {
         seq.back(self.stride())
     }
 
-    /// Where the block that stripe `origin` took in lies when `head` is the last stripe: each stripe carries a block
-    /// on to the same slot, `stride` later.
+    /// Where the block that stripe `origin` took in lies when `head` is the last stripe: each
+    /// stripe carries a block on to the same slot, `stride` later.
     pub(crate) fn latest(&self, origin: Seq, head: Seq) -> Seq {
         debug_assert!(origin <= head, "a block is looked for in a stripe that was written");
         Seq(head.0 - (head.0 - origin.0) % self.stride())
@@ -243,8 +254,8 @@ impl Params {
         u64::from(self.gap) / 2
     }
 
-    /// The last stripe that the schedule alone makes durable before `seq` is written. Every half gap has a sync, which
-    /// has the next half to finish in.
+    /// The last stripe that the schedule alone makes durable before `seq` is written. Every half
+    /// gap has a sync, which has the next half to finish in.
     pub(crate) fn synced_before(&self, seq: Seq) -> Seq {
         let half = self.half_gap();
         Seq(((seq.0 - 1) / half * half).saturating_sub(half))
@@ -255,8 +266,8 @@ impl Params {
         seq.0.is_multiple_of(self.half_gap())
     }
 
-    /// Whether a checkpoint is written before stripe `seq`: that a stripe half a gap before is durable, for which `seq`
-    /// is the first to need it.
+    /// Whether a checkpoint is written before stripe `seq`: that a stripe half a gap before is
+    /// durable, for which `seq` is the first to need it.
     pub(crate) fn is_checkpoint_due(&self, seq: Seq) -> bool {
         self.is_sync_due(Seq(seq.0 - 1)) && self.synced_before(seq) > Seq::NONE
     }
@@ -310,7 +321,8 @@ mod tests {
             let p = Params::plan(64 << 20, geometry, 200, 0).unwrap();
             for seq in Seq(1).up_to(Seq(3 * p.stripes)) {
                 let Some(carried) = p.carried_by(seq) else { continue };
-                // The stripe that lies where `carried` lay comes a gap later, and a sync lies between.
+                // The stripe that lies where `carried` lay comes a gap later, and a sync lies
+                // between.
                 let overwrites = carried + p.stripes;
                 assert_eq!(overwrites, seq + u64::from(p.gap));
                 assert!(p.synced_before(overwrites) >= seq);

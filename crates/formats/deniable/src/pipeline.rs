@@ -1,11 +1,14 @@
-//! The way of a closed stripe to the medium: it becomes ciphertext, is written in its turn, and synced on schedule. With
-//! threads one encrypts and writes, and one syncs; without, the thread that closes a stripe does all.
+//! The way of a closed stripe to the medium: it becomes ciphertext, is written in its turn, and
+//! synced on schedule. With threads one encrypts and writes, and one syncs; without, the thread
+//! that closes a stripe does all.
 //!
-//! Invariants: stripes are written in the order of their numbers, each when all is durable that it overwrites the last copy
-//! of or calls durable. Checkpoints are written between stripes that the schedule names. A stripe that the medium refuses keeps its place:
-//! nothing is written before the same bytes are there.
+//! Invariants: stripes are written in the order of their numbers, each when all is durable that it
+//! overwrites the last copy of or calls durable. Checkpoints are written between stripes that the
+//! schedule names. A stripe that the medium refuses keeps its place: nothing is written before the
+//! same bytes are there.
 //!
-//! Deniability contract: when a stripe that was refused is tried again follows from public operations, the paced clock and the medium.
+//! Deniability contract: when a stripe that was refused is tried again follows from public
+//! operations, the paced clock and the medium.
 
 use crate::checkpoint::Checkpoint;
 use crate::closed::{Closed, Encrypted};
@@ -25,7 +28,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender};
 
 /// Closed stripes that may be in flight before no more is closed.
 const MOST_IN_FLIGHT: u64 = 16;
-/// How many are left when a thread that waits for room is woken: to wake it for each would cost more.
+/// How many are left when a thread that waits for room is woken: to wake it for each would cost
+/// more.
 const ROOM_AT: u64 = MOST_IN_FLIGHT / 2;
 /// Syncs that may be due: a stripe further on waits for the sync itself.
 pub(crate) const MOST_DUE: usize = 2;
@@ -135,8 +139,8 @@ impl Pipeline {
         matches!(*self.way.lock(), Way::Ended)
     }
 
-    /// Sends a closed stripe to the medium: by the threads, or at once if there are none. With threads it does not wait:
-    /// [`Pipeline::wait_room`] is called before a stripe is closed.
+    /// Sends a closed stripe to the medium: by the threads, or at once if there are none. With
+    /// threads it does not wait: [`Pipeline::wait_room`] is called before a stripe is closed.
     pub(crate) fn send(&self, closed: Closed) -> Result<()> {
         self.health.check()?;
         *self.in_flight.lock() += 1;
@@ -146,11 +150,13 @@ impl Pipeline {
             Way::Direct => {}
         }
         *self.held.lock() = Some(self.encrypt_into_spare(closed)?);
-        // The stripe is closed whatever the medium says: a refusal is told to the one who waits for it, or who closes the next.
+        // The stripe is closed whatever the medium says: a refusal is told to the one who waits for
+        // it, or who closes the next.
         self.write_held().or_else(|e| if e.kind().is_refusal() { Ok(()) } else { Err(e) })
     }
 
-    /// Writes the stripe that is held, if there is one: it is just closed, or the medium refused it before.
+    /// Writes the stripe that is held, if there is one: it is just closed, or the medium refused it
+    /// before.
     fn write_held(&self) -> Result<()> {
         let mut held = self.held.lock();
         let Some(encrypted) = &mut *held else { return Ok(()) };
@@ -201,7 +207,8 @@ impl Pipeline {
         Ok(encrypted.seq)
     }
 
-    /// Tells those who wait that the medium refused a stripe, and waits for the time to try it again.
+    /// Tells those who wait that the medium refused a stripe, and waits for the time to try it
+    /// again.
     fn hold(&self, refused: Error) -> Result<()> {
         self.progress.refuse(refused);
         drop(self.in_flight.lock());
@@ -218,14 +225,16 @@ impl Pipeline {
         closed.encrypt(params, self.log.keys(), &*self.filler, buffer)
     }
 
-    /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), one write to the medium. It can be called again after a refusal.
+    /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), one write to the
+    /// medium. It can be called again after a refusal.
     fn put(&self, stripe: &mut Encrypted) -> Result<()> {
         let (params, seq) = (self.params(), stripe.seq);
-        // The stripe that lies here was carried on by one a gap earlier, which must be durable first; and what the summary
-        // calls durable must be.
+        // The stripe that lies here was carried on by one a gap earlier, which must be durable
+        // first; and what the summary calls durable must be.
         let synced = params.synced_before(seq);
         self.progress.sync_to(stripe.claimed.max(synced))?;
-        // Between two stripes, always the same two: the order of writes is no matter of speed (deniability contract).
+        // Between two stripes, always the same two: the order of writes is no matter of speed
+        // (deniability contract).
         if let Some(salt) = &stripe.checkpoint {
             let durable = if self.is_first(seq) { self.opened_at } else { synced };
             self.write_checkpoint(durable, false, salt)?;
@@ -247,14 +256,17 @@ impl Pipeline {
         seq == self.opened_at.next()
     }
 
-    /// Whether a checkpoint is due before stripe `seq`. The first stripe of a session takes back that the disk was closed.
+    /// Whether a checkpoint is due before stripe `seq`. The first stripe of a session takes back
+    /// that the disk was closed.
     pub(crate) fn is_checkpoint_due(&self, seq: Seq) -> bool {
         self.params().is_checkpoint_due(seq) || self.is_first(seq)
     }
 
-    /// Waits until stripe `seq`, which was sent, is on the medium, and makes it and all before it durable.
+    /// Waits until stripe `seq`, which was sent, is on the medium, and makes it and all before it
+    /// durable.
     ///
-    /// Errors: why the medium refuses that stripe or one before it, after another try. They stay in flight.
+    /// Errors: why the medium refuses that stripe or one before it, after another try. They stay in
+    /// flight.
     pub(crate) fn settle(&self, seq: Seq) -> Result<()> {
         self.write_held()?;
         self.progress.try_again();
@@ -262,7 +274,8 @@ impl Pipeline {
         self.progress.sync_to(seq)
     }
 
-    /// Says in a checkpoint that the disk is closed after stripe `last`, which holds nothing new and is durable.
+    /// Says in a checkpoint that the disk is closed after stripe `last`, which holds nothing new
+    /// and is durable.
     pub(crate) fn finish(&self, last: Seq, salt: &Salt) -> Result<()> {
         self.write_checkpoint(last, true, salt)?;
         self.progress.sync_all()

@@ -1,14 +1,16 @@
-//! Numbers of stripes and slots, and what a place in a map means: the stripe and the slot where a level took a block in.
+//! Numbers of stripes and slots, and what a place in a map means: the stripe and the slot where a
+//! level took a block in.
 //!
-//! Invariant: a place stays as long as the block is not written again, for a block is carried from stripe to stripe in the
-//! same slot. So a map changes only when its level is written.
+//! Invariant: a place stays as long as the block is not written again, for a block is carried from
+//! stripe to stripe in the same slot. So a map changes only when its level is written.
 
 use lacuna_contracts::Result;
 use lacuna_levels::{Entry, LOST, PageSource, Tree};
 use std::fmt;
 use std::ops::Add;
 
-/// The number of a stripe, counted from 1 in the order in which stripes are written; 0 stands for none.
+/// The number of a stripe, counted from 1 in the order in which stripes are written; 0 stands for
+/// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Seq(pub(crate) u64);
 
@@ -92,8 +94,8 @@ impl Place {
     }
 }
 
-/// The slots of stripe `seq`, which holds `entries`, that are live: where what they name lies now, according to the map.
-/// A block comes to another stripe every `stride`.
+/// The slots of stripe `seq`, which holds `entries`, that are live: where what they name lies now,
+/// according to the map. A block comes to another stripe every `stride`.
 pub(crate) fn live_slots(
     tree: &mut Tree,
     entries: &[Entry],

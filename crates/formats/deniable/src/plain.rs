@@ -1,7 +1,8 @@
 //! The plaintext of the public or the hidden slots of a stripe.
 //!
-//! Invariants: the bytes of a slot mean something only while the slot is listed with an entry; those of an empty slot are
-//! what memory had before, and never go to a medium. All of them are wiped when the memory is given back.
+//! Invariants: the bytes of a slot mean something only while the slot is listed with an entry;
+//! those of an empty slot are what memory had before, and never go to a medium. All of them are
+//! wiped when the memory is given back.
 
 use crate::place::Slot;
 use lacuna_contracts::BLOCK_SIZE;
@@ -39,7 +40,8 @@ impl Plain {
         self
     }
 
-    /// Wipes what memory had before, where nothing is going to be read over it. All slots are empty.
+    /// Wipes what memory had before, where nothing is going to be read over it. All slots are
+    /// empty.
     pub(crate) fn wipe(&mut self) {
         lacuna_contracts::wipe(&mut self.blocks);
     }
@@ -116,8 +118,8 @@ impl Plain {
         })
     }
 
-    /// Takes over a slot whose ciphertext lies in it, if it `opens`; a block that does not is lost. An empty slot is opened
-    /// too, for the time it takes. False if it is a page that is lost.
+    /// Takes over a slot whose ciphertext lies in it, if it `opens`; a block that does not is lost.
+    /// An empty slot is opened too, for the time it takes. False if it is a page that is lost.
     pub(crate) fn take_over(
         &mut self,
         level: u8,

@@ -1,7 +1,8 @@
-//! How far the log has come: which stripes are on the medium, which of them are durable, and whether the medium refuses the next one.
+//! How far the log has come: which stripes are on the medium, which of them are durable, and
+//! whether the medium refuses the next one.
 //!
-//! Invariants: both numbers only grow, a stripe is durable only after a sync that began when it was on the medium, and after
-//! a sync that failed there is no other.
+//! Invariants: both numbers only grow, a stripe is durable only after a sync that began when it was
+//! on the medium, and after a sync that failed there is no other.
 
 use crate::health::{Health, LOOK_AGAIN, Wake};
 use crate::place::Seq;
@@ -88,7 +89,8 @@ impl Progress {
         }
     }
 
-    /// Waits, in the thread that writes, until another try is asked for, or something failed, or for as long as a look takes.
+    /// Waits, in the thread that writes, until another try is asked for, or something failed, or
+    /// for as long as a look takes.
     pub(crate) fn wait_for_try(&self) {
         let mut told = self.told.lock();
         if self.refused.lock().is_some() {
@@ -126,8 +128,8 @@ impl Progress {
         self.sync_held(&self.syncing.lock())
     }
 
-    /// Syncs, unless something has failed: after a sync that did, the next one may say that all is well, for the system
-    /// has dropped what it could not write.
+    /// Syncs, unless something has failed: after a sync that did, the next one may say that all is
+    /// well, for the system has dropped what it could not write.
     fn sync_held(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
         self.health.check()?;
         let _guard = self.health.fail_on_panic();
@@ -141,8 +143,8 @@ impl Progress {
         self.wait(|| None, || self.written() >= seq)
     }
 
-    /// Waits until others have made stripe `seq` durable, for as long as `patience` says: who shortens it meanwhile wakes those who
-    /// wait.
+    /// Waits until others have made stripe `seq` durable, for as long as `patience` says: who
+    /// shortens it meanwhile wakes those who wait.
     pub(crate) fn wait_durable(&self, seq: Seq, patience: impl Fn() -> Option<Duration>) -> Result<()> {
         self.wait(patience, || self.durable() >= seq)
     }

@@ -1,9 +1,10 @@
-//! Level 0: its blocks go into stripes in the order in which they are written, beside what a stripe carries on; a full stripe is
-//! closed and is sent to the medium (the paper's Algorithms 2 and 5, and Table 1, for all public slots of a stripe at
-//! once).
+//! Level 0: its blocks go into stripes in the order in which they are written, beside what a stripe
+//! carries on; a full stripe is closed and is sent to the medium (the paper's Algorithms 2 and 5,
+//! and Table 1, for all public slots of a stripe at once).
 //!
-//! Deniability contract: which stripes there are, when they are closed and what they say to level 0 is decided here, by
-//! public operations and the paced clock, under a lock that hidden operations never take.
+//! Deniability contract: which stripes there are, when they are closed and what they say to level 0
+//! is decided here, by public operations and the paced clock, under a lock that hidden operations
+//! never take.
 
 use crate::carried::Carried;
 use crate::carrier::Carrier;
@@ -24,9 +25,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A stripe that a flush or a beat closed is called durable by the stripe that closes so many flushes and beats later:
-/// a number, and no matter of how long the sync took. With more, more clients can flush at once; with fewer, less of the
-/// log counts as lost when its end is damaged.
+/// A stripe that a flush or a beat closed is called durable by the stripe that closes so many
+/// flushes and beats later: a number, and no matter of how long the sync took. With more, more
+/// clients can flush at once; with fewer, less of the log counts as lost when its end is damaged.
 const CLAIM_AFTER: usize = 4;
 
 /// Level 0, to be changed.
@@ -51,11 +52,12 @@ struct Turn {
     last: LogEnd,
     /// What the open stripe carries on in its hidden slots; none while no stripe is open.
     carried: Option<Carried>,
-    /// Stripes that flushes and beats closed and that none has called durable yet, and the last that one has.
+    /// Stripes that flushes and beats closed and that none has called durable yet, and the last
+    /// that one has.
     to_claim: VecDeque<Seq>,
     claimed: Seq,
-    /// The medium refuses stripes, or to give what the next one carries on: the operation fails, and everything is as it was before its
-    /// last step.
+    /// The medium refuses stripes, or to give what the next one carries on: the operation fails,
+    /// and everything is as it was before its last step.
     refused: bool,
 }
 
@@ -107,7 +109,8 @@ impl Public {
         done.map_err(|e| if refused { e } else { self.health.fail_unless_full(e) })
     }
 
-    /// Takes blocks into the log, one after another and no others between them: they are read together.
+    /// Takes blocks into the log, one after another and no others between them: they are read
+    /// together.
     pub(crate) fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         let count = data.len() / BLOCK_SIZE;
         self.view.warm(first, count as u64);
@@ -133,7 +136,8 @@ impl Public {
         Ok(())
     }
 
-    /// Makes blocks unwritten. The medium is told nothing: the log says it, and the slots are reused in their turn.
+    /// Makes blocks unwritten. The medium is told nothing: the log says it, and the slots are
+    /// reused in their turn.
     pub(crate) fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
         let view = &self.view;
         view.warm(first, count);
@@ -153,7 +157,8 @@ impl Public {
                 }
                 self.close(turn)?;
             }
-            // Pages that the discard changed are written before it is answered, once there are many.
+            // Pages that the discard changed are written before it is answered, once there are
+            // many.
             for _ in 0..self.params.stripes {
                 if !view.is_crowded() {
                     break;
@@ -208,16 +213,17 @@ impl Public {
         Ok(closed)
     }
 
-    /// Ends the log with a stripe that holds nothing new, makes everything durable and says so in a checkpoint: from
-    /// then on what cannot be read was damaged, and is no end of the log; and what the last stripes held is known
-    /// from the echoes in those after them.
+    /// Ends the log with a stripe that holds nothing new, makes everything durable and says so in a
+    /// checkpoint: from then on what cannot be read was damaged, and is no end of the log; and what
+    /// the last stripes held is known from the echoes in those after them.
     pub(crate) fn finish(&self) -> Result<()> {
         let last = self.write_stripe()?;
         self.pipeline.finish(last, &self.draw_salt())
     }
 
-    /// Random bytes for the salt of a stripe or a checkpoint, which is hedged with the content sealed under it. Drawn in the order of
-    /// operations, never by a thread of the disk: the same public randomness gives the same trace.
+    /// Random bytes for the salt of a stripe or a checkpoint, which is hedged with the content
+    /// sealed under it. Drawn in the order of operations, never by a thread of the disk: the same
+    /// public randomness gives the same trace.
     pub(crate) fn draw_salt(&self) -> Salt {
         let mut salt = [0; SALT_LEN];
         self.random.fill(&mut salt);
@@ -252,10 +258,12 @@ impl Public {
 
     /// Closes the open stripe, fills its hidden slots and sends it to the medium.
     ///
-    /// Errors: why the medium refuses stripes; then nothing has changed. After any other error the disk is at its end.
+    /// Errors: why the medium refuses stripes; then nothing has changed. After any other error the
+    /// disk is at its end.
     ///
-    /// The hidden slots are filled before the operation goes on that closed the stripe: what a level has in a stripe is a
-    /// function of the order of operations on it and on level 0, and no matter of speed (deniability contract).
+    /// The hidden slots are filled before the operation goes on that closed the stripe: what a
+    /// level has in a stripe is a function of the order of operations on it and on level 0, and no
+    /// matter of speed (deniability contract).
     fn close(&self, turn: &mut Turn) -> Result<()> {
         self.wait_room(turn)?;
         let drawn = self.draw_salt();
@@ -287,7 +295,8 @@ impl Public {
 }
 
 impl Turn {
-    /// The open stripe is going to be closed by a flush or a beat: it may call an earlier one durable.
+    /// The open stripe is going to be closed by a flush or a beat: it may call an earlier one
+    /// durable.
     fn claim(&mut self) {
         self.to_claim.push_back(self.last.head.next());
         if self.to_claim.len() > CLAIM_AFTER {

@@ -1,11 +1,13 @@
-//! Reading a level: where its blocks are is looked up under the level's lock, and the log is read without it.
+//! Reading a level: where its blocks are is looked up under the level's lock, and the log is read
+//! without it.
 
 use crate::log::Log;
 use crate::place::Place;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Kind, Result};
 use lacuna_levels::{Entry, LOST, corrupt};
 
-/// Reads blocks of a level. `look` says where they are, and deals itself with those whose place it gives as 0.
+/// Reads blocks of a level. `look` says where they are, and deals itself with those whose place it
+/// gives as 0.
 pub(crate) fn read(
     log: &Log,
     level: u8,

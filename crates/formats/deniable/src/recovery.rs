@@ -1,8 +1,8 @@
 //! From a medium to maps: where the log ends, and what its last stripes changed.
 //!
-//! A stripe tells which stripes were durable when it was closed. So a stripe that cannot be read is either among
-//! those that a power cut may take, and the log ends before it, or it was damaged since: then what it held is named by
-//! the echo in the stripe after it, and fails when it is read.
+//! A stripe tells which stripes were durable when it was closed. So a stripe that cannot be read is
+//! either among those that a power cut may take, and the log ends before it, or it was damaged
+//! since: then what it held is named by the echo in the stripe after it, and fails when it is read.
 //!
 //! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
 
@@ -23,7 +23,8 @@ struct End {
     last: LogEnd,
     /// The summary of the last stripe, as it was read when the end was found.
     summary: Option<Box<Summary>>,
-    /// Whether a stripe cannot be read that nothing calls durable: what was written before it may belong to another end.
+    /// Whether a stripe cannot be read that nothing calls durable: what was written before it may
+    /// belong to another end.
     doubtful: bool,
 }
 
@@ -43,9 +44,10 @@ impl End {
     }
 }
 
-/// Finds the end of the log, and the summary that maps are rebuilt from: that of the last stripe, or of the one before it if closing
-/// wrote the last one and it is damaged. It is not read again for the maps: a medium may answer differently when it is asked again,
-/// and end and maps would be of different times. `read_only` says that the disk is opened to rescue what there is.
+/// Finds the end of the log, and the summary that maps are rebuilt from: that of the last stripe,
+/// or of the one before it if closing wrote the last one and it is damaged. It is not read again
+/// for the maps: a medium may answer differently when it is asked again, and end and maps would be
+/// of different times. `read_only` says that the disk is opened to rescue what there is.
 pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box<Summary>>)> {
     let checkpoint = match Checkpoint::read(log.reader(), log.keys().level(0))? {
         Some(checkpoint) => checkpoint,
@@ -56,7 +58,8 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box
         Some(summary) => End::known(Box::new(summary), false),
         None => End::unknown(durable, false),
     };
-    // A checkpoint may be older than it should be: as long as all of what was looked at is whole, look on.
+    // A checkpoint may be older than it should be: as long as all of what was looked at is whole,
+    // look on.
     loop {
         let from = end.head();
         let (found, looked) = look(log, from)?;
@@ -99,8 +102,8 @@ fn find(log: &Log, seq: Seq) -> Result<Found> {
     Ok(summary.map_or(Found::Other, |found| Found::Summary(Box::new(found))))
 }
 
-/// The summaries after stripe `from`, and the last that was looked for: at most four gaps, and no further than a gap in
-/// which nothing is, because no more than a gap is ever in flight.
+/// The summaries after stripe `from`, and the last that was looked for: at most four gaps, and no
+/// further than a gap in which nothing is, because no more than a gap is ever in flight.
 fn look(log: &Log, from: Seq) -> Result<(Vec<Found>, Seq)> {
     let gap = u64::from(log.params().gap);
     let mut found: Vec<Found> = Vec::new();
@@ -157,9 +160,9 @@ fn is_followed(log: &Log, seq: Seq, next: Option<&Found>, synced: Seq) -> bool {
     matches!(next, Some(Found::Summary(next)) if seq < synced || is_whole(log, seq.next(), next))
 }
 
-/// The summary of the last stripe, which may have been read before. Refuses a log where it cannot be read, unless that stripe is
-/// known to hold nothing new, since closing wrote it: what it held would silently be missing. Then it is the summary of the stripe
-/// before, if there is one.
+/// The summary of the last stripe, which may have been read before. Refuses a log where it cannot
+/// be read, unless that stripe is known to hold nothing new, since closing wrote it: what it held
+/// would silently be missing. Then it is the summary of the stripe before, if there is one.
 fn last_summary(
     log: &Log,
     head: Seq,
@@ -178,8 +181,8 @@ fn last_summary(
     Err(corrupt("cannot open the disk").found(format!("the last stripe of the log, {head}, is damaged")))
 }
 
-/// Refuses to write to a log whose next stripe cannot be read, if it was not closed: that may be the last one that was
-/// flushed, and the blocks in it would silently be older than that.
+/// Refuses to write to a log whose next stripe cannot be read, if it was not closed: that may be
+/// the last one that was flushed, and the blocks in it would silently be older than that.
 fn check_next(log: &Log, end: &End) -> Result<()> {
     let seq = end.head().next();
     if !end.doubtful && !matches!(find(log, seq)?, Found::Unreadable) {
@@ -198,7 +201,8 @@ fn rescue(more: &'static str) -> Advice {
     Advice::from("open it with ").setting(Setting("read_only")).text(" and copy what is there").text(more)
 }
 
-/// The last stripe that any summary calls durable, for a disk whose checkpoints are gone. Reads the whole ring.
+/// The last stripe that any summary calls durable, for a disk whose checkpoints are gone. Reads the
+/// whole ring.
 fn last_synced(log: &Log) -> Result<Seq> {
     let (mut synced, mut any, mut failed) = (Seq::NONE, false, None);
     for at in (0..log.params().stripes).map(Seq) {
@@ -264,8 +268,8 @@ pub(crate) struct LastStripe<'s> {
     pub(crate) summary: Option<&'s Summary>,
 }
 
-/// Rebuilds the map of a level. `log` must be complete up to the last stripe. Without a stripe that was written while the level was
-/// open the level is empty.
+/// Rebuilds the map of a level. `log` must be complete up to the last stripe. Without a stripe that
+/// was written while the level was open the level is empty.
 pub(crate) fn rebuild(
     log: &Log,
     level: u8,
@@ -314,8 +318,8 @@ pub(crate) fn rebuild(
     Ok(())
 }
 
-/// The error of a hidden level whose last changes may be in a stripe that cannot be read: blocks would silently be older than
-/// what was flushed.
+/// The error of a hidden level whose last changes may be in a stripe that cannot be read: blocks
+/// would silently be older than what was flushed.
 fn last_of_level_missing(level: u8) -> Error {
     corrupt(format!("cannot open level {level} for writing"))
         .found("a damaged stripe after the last one that the level is known to have written")
@@ -325,8 +329,8 @@ fn last_of_level_missing(level: u8) -> Error {
 
 /// The last root record of a level, and its stripe.
 ///
-/// `skipped` becomes whether a stripe after it cannot be read, which may have had a later one: but not the stripe that closed
-/// the disk, which had nothing new.
+/// `skipped` becomes whether a stripe after it cannot be read, which may have had a later one: but
+/// not the stripe that closed the disk, which had nothing new.
 fn last_root(
     log: &Log,
     level: u8,
@@ -354,7 +358,8 @@ fn last_root(
     Ok(None)
 }
 
-/// What the slots of a stripe hold of a level; from the stripe after it if it cannot be read itself.
+/// What the slots of a stripe hold of a level; from the stripe after it if it cannot be read
+/// itself.
 fn entries_of(log: &Log, level: u8, seq: Seq, last: Seq) -> Result<Vec<Entry>> {
     match log.head(level, seq) {
         Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {}

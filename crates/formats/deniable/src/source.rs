@@ -1,4 +1,5 @@
-//! Where a level reads its own pages: from the stripe that is being filled, from those on their way, or from the medium.
+//! Where a level reads its own pages: from the stripe that is being filled, from those on their
+//! way, or from the medium.
 
 use crate::log::Log;
 use crate::place::{Place, Seq};
@@ -43,8 +44,8 @@ impl<'a> Source<'a> {
 }
 
 impl Source<'_> {
-    /// A page that the medium does not give, with error `e`: it is lost if the medium gives others, and the system did not refuse to
-    /// read it.
+    /// A page that the medium does not give, with error `e`: it is lost if the medium gives others,
+    /// and the system did not refuse to read it.
     fn read_or_lose(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE], e: Error) -> Result<()> {
         let at = self.log.slot_offset(self.level, place);
         let mut scrap = [0; BLOCK_SIZE];

@@ -1,7 +1,7 @@
 //! The public slots of the stripe that is being built: what it carries on, and what it takes in.
 //!
-//! Invariants: a block, and a page, is in it once; records of discards cover no block that is in it, for they are repeated
-//! before the data of their stripe.
+//! Invariants: a block, and a page, is in it once; records of discards cover no block that is in
+//! it, for they are repeated before the data of their stripe.
 
 use crate::log::Log;
 use crate::place::{Place, Seq, Slot};
@@ -68,7 +68,8 @@ impl StripeBuilder {
         self.index.get(&addr.0).copied()
     }
 
-    /// A free slot, as long as fewer than `most` are occupied. It stays free until something is put there.
+    /// A free slot, as long as fewer than `most` are occupied. It stays free until something is put
+    /// there.
     pub(crate) fn free_slot(&self, most: usize) -> Option<Slot> {
         let occupied = self.plain.slots() - self.free.len();
         self.free.last().copied().filter(|_| occupied < most)
@@ -93,7 +94,8 @@ impl StripeBuilder {
         self.fresh = true;
     }
 
-    /// Takes a page of the map into a free slot. What was carried on is not repeated beside its successor.
+    /// Takes a page of the map into a free slot. What was carried on is not repeated beside its
+    /// successor.
     pub(crate) fn put_page(&mut self, page: Entry, slot: Slot, block: &[u8]) {
         let old = self.plain.slot_of(0, page);
         self.put(slot, page).copy_from_slice(block);

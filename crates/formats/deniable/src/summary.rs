@@ -10,7 +10,8 @@
 //!       public part         encrypted under the key of level 0, up to the end of the block
 //! ```
 //!
-//! Without a key it is 4096 random bytes. With that of level 0 it is the public part, and random bytes.
+//! Without a key it is 4096 random bytes. With that of level 0 it is the public part, and random
+//! bytes.
 
 use crate::geometry::{
     DIGEST_AT, ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, PUBLIC_ECHO, PUBLIC_ENTRY, PUBLIC_FIXED, ROOT_LEN,
@@ -116,7 +117,8 @@ pub(crate) struct Summary {
     hidden: Vec<u8>,
 }
 
-/// Writes a summary. `hidden` is roots, entries and echo, `digest` that of the hidden slots, `public` has all entries.
+/// Writes a summary. `hidden` is roots, entries and echo, `digest` that of the hidden slots,
+/// `public` has all entries.
 pub(crate) fn seal(
     key: &WriteKey,
     salt: &Salt,

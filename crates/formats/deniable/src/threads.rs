@@ -1,5 +1,6 @@
-//! The threads of an open disk: one reads ahead what stripes carry on, one loads leaves of hidden maps, one encrypts closed
-//! stripes and writes them, one syncs them, one is the paced clock. The same ones run whatever levels are open.
+//! The threads of an open disk: one reads ahead what stripes carry on, one loads leaves of hidden
+//! maps, one encrypts closed stripes and writes them, one syncs them, one is the paced clock. The
+//! same ones run whatever levels are open.
 
 use crate::carrier::Carrier;
 use crate::hidden::Hidden;
@@ -25,7 +26,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts the threads of a log whose next stripe is `next`. The clock beats so often, unless that is never.
+    /// Starts the threads of a log whose next stripe is `next`. The clock beats so often, unless
+    /// that is never.
     pub(crate) fn start(
         pipeline: &Arc<Pipeline>,
         carrier: &Arc<Carrier>,

@@ -1,12 +1,13 @@
 //! Level 0 as readers see it: its map, and the stripe that is being built.
 //!
-//! Readers take the lock for as long as it takes to look at the map and to copy blocks out of the open stripe, and read the
-//! log without it. The operation that changes level 0 takes it for single steps, and never while it waits for the medium:
-//! the leaves of the map that a step needs are loaded before, without the lock. (A leaf that was evicted in between, that
-//! does not verify, or that is due in the map's cycle after a replay, is read under the lock after all.)
+//! Readers take the lock for as long as it takes to look at the map and to copy blocks out of the
+//! open stripe, and read the log without it. The operation that changes level 0 takes it for single
+//! steps, and never while it waits for the medium: the leaves of the map that a step needs are
+//! loaded before, without the lock. (A leaf that was evicted in between, that does not verify, or
+//! that is due in the map's cycle after a replay, is read under the lock after all.)
 //!
-//! Invariants: one hold of the lock sees a block either in the open stripe or where the map says, in the log. Hidden operations
-//! never take this lock (deniability contract).
+//! Invariants: one hold of the lock sees a block either in the open stripe or where the map says,
+//! in the log. Hidden operations never take this lock (deniability contract).
 
 use crate::caches::Cached;
 use crate::carried::Carried;
@@ -66,7 +67,8 @@ impl View {
 
     // Readers.
 
-    /// Where blocks lie that are in closed stripes; the others are read at once, and their place given as 0.
+    /// Where blocks lie that are in closed stripes; the others are read at once, and their place
+    /// given as 0.
     pub(crate) fn look(&self, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         self.warm(first, places.len() as u64);
         let mut state = self.lock();
@@ -94,7 +96,8 @@ impl View {
         Ok(places.iter().map(|packed| *packed != 0).collect())
     }
 
-    /// Which of the slots that stripe `from` lists are live, as far as is known now. What is not live now will never be again.
+    /// Which of the slots that stripe `from` lists are live, as far as is known now. What is not
+    /// live now will never be again.
     pub(crate) fn still_live(&self, from: Seq, listed: &[Listed]) -> Vec<bool> {
         self.warm_all(listed.iter().map(|(entry, _)| *entry), &Source::strict(&self.log, 0));
         let mut state = self.lock();
@@ -122,8 +125,8 @@ impl View {
 
     // The one operation that changes level 0 at a time.
 
-    /// Opens stripe `seq`: takes over what of `carried` is live, and the pages of the map that are due. Gives the rest of
-    /// `carried`.
+    /// Opens stripe `seq`: takes over what of `carried` is live, and the pages of the map that are
+    /// due. Gives the rest of `carried`.
     pub(crate) fn open(&self, seq: Seq, mut carried: Carried) -> Result<Carried> {
         self.warm_all(
             carried.public.entries().iter().map(|(_, entry)| *entry),
@@ -144,7 +147,8 @@ impl View {
         Ok(carried)
     }
 
-    /// Takes the next page of the map into the open stripe. False without room, or if no page is left.
+    /// Takes the next page of the map into the open stripe. False without room, or if no page is
+    /// left.
     fn take_page(&self) -> Result<bool> {
         let mut state = self.lock();
         let State { tree, open } = &mut *state;
@@ -190,7 +194,8 @@ impl View {
         Ok(false)
     }
 
-    /// Records a discard in the open stripe and makes the blocks unwritten. False if there is no room for the record.
+    /// Records a discard in the open stripe and makes the blocks unwritten. False if there is no
+    /// room for the record.
     pub(crate) fn discard(&self, first: BlockAddr, count: u64) -> Result<bool> {
         let mut state = self.lock();
         let State { tree, open } = &mut *state;
@@ -209,7 +214,8 @@ impl View {
         Ok(true)
     }
 
-    /// Whether so many pages of the map wait to be written that no more should be changed for the moment.
+    /// Whether so many pages of the map wait to be written that no more should be changed for the
+    /// moment.
     pub(crate) fn is_crowded(&self) -> bool {
         self.lock().tree.crowded()
     }

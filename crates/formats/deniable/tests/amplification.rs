@@ -1,5 +1,5 @@
-//! What a write costs: blocks taken in per block written, against Equation 1 of the paper, and for sequential writes
-//! the bound of the default geometry.
+//! What a write costs: blocks taken in per block written, against Equation 1 of the paper, and for
+//! sequential writes the bound of the default geometry.
 
 mod fixture;
 
@@ -10,10 +10,11 @@ use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
-/// The probability that the slot which comes up holds nothing valid, for uniform writes on a share `full` of all slots:
-/// Equation 1 with ρ = 1 − `full`, solved as the fixed point that it is.
+/// The probability that the slot which comes up holds nothing valid, for uniform writes on a share
+/// `full` of all slots: Equation 1 with ρ = 1 − `full`, solved as the fixed point that it is.
 fn free_slots(full: f64) -> f64 {
-    // A valid slot outlives a lap of 1/(full · share of new writes) writes with e to the minus that power.
+    // A valid slot outlives a lap of 1/(full · share of new writes) writes with e to the minus that
+    // power.
     let (mut low, mut high) = (1e-6, 1.0);
     for _ in 0..200 {
         let free = f64::midpoint(low, high);

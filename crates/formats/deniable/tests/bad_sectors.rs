@@ -1,5 +1,5 @@
-//! Sectors that cannot be read, one in each region of the medium: they cost what lies in them. Everything else reads at
-//! every depth, also read-only, and the log goes on over them.
+//! Sectors that cannot be read, one in each region of the medium: they cost what lies in them.
+//! Everything else reads at every depth, also read-only, and the log goes on over them.
 
 mod fixture;
 
@@ -17,12 +17,14 @@ const CHECKPOINTS: u64 = 1 << 20;
 const LOG: u64 = CHECKPOINTS + (256 << 10);
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Reads every block of every open level: each is right, or fails. Returns how many of each level failed.
+/// Reads every block of every open level: each is right, or fails. Returns how many of each level
+/// failed.
 fn failures(disk: &Arc<Deniable>, models: &[Model]) -> Vec<u64> {
     disk.levels().iter().zip(models).map(|(level, model)| lost_blocks(level, model) as u64).collect()
 }
 
-/// The parts of a stripe, in blocks from its beginning, and the level that has something there; none for all of them.
+/// The parts of a stripe, in blocks from its beginning, and the level that has something there;
+/// none for all of them.
 fn regions(params: &Params) -> Vec<(Range<u64>, Option<usize>)> {
     let public = u64::from(params.geometry.public);
     let mut regions = vec![(0..1, None), (1..1 + public, Some(0))];
@@ -100,7 +102,8 @@ fn a_bad_sector_costs_what_lies_in_it() {
     }
 }
 
-/// If the power was cut and the last stripe cannot be read, nobody can tell what was in it: the disk is not written to.
+/// If the power was cut and the last stripe cannot be read, nobody can tell what was in it: the
+/// disk is not written to.
 #[test]
 fn an_unreadable_end_of_the_log_opens_to_read_alone() {
     let written = written(5, false);
@@ -113,8 +116,8 @@ fn an_unreadable_end_of_the_log_opens_to_read_alone() {
     }
 }
 
-/// The log goes on over sectors that stay bad, for two laps; what is written meanwhile reads, or fails where it came to lie
-/// on one.
+/// The log goes on over sectors that stay bad, for two laps; what is written meanwhile reads, or
+/// fails where it came to lie on one.
 #[test]
 fn the_log_goes_on_over_bad_sectors() {
     let written = written(3, true);

@@ -1,7 +1,8 @@
-//! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and tears what was not synced
-//! ([`lacuna_testkit::levels::Hardship`]).
+//! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and
+//! tears what was not synced ([`lacuna_testkit::levels::Hardship`]).
 //!
-//! `LACUNA_CUTS` sets the cuts (default 200, with threads 100, where reads fail a fifth), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` sets the cuts (default 200, with threads 100, where reads fail a fifth),
+//! `LACUNA_SEED` the seed.
 
 mod fixture;
 

@@ -1,5 +1,5 @@
-//! A medium that was damaged or altered: what was hit fails, everything else reads, nothing old is returned, and nothing
-//! panics.
+//! A medium that was damaged or altered: what was hit fails, everything else reads, nothing old is
+//! returned, and nothing panics.
 
 mod fixture;
 
@@ -35,8 +35,8 @@ fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<Model>, Vec<u8>) {
     (memory.snapshot(), models, half_way)
 }
 
-/// Opens a medium and reads every block of both levels: each is right, or fails. Returns how many failed, or none if
-/// the disk does not open.
+/// Opens a medium and reads every block of both levels: each is right, or fails. Returns how many
+/// failed, or none if the disk does not open.
 fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
     let blocks = [models[0].blocks(), models[1].blocks()];
     levels::failures(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))

@@ -1,5 +1,5 @@
-//! `docs/format/deniable.md` and the medium agree: the tables of the page are parsed, and a disk that was just written is
-//! read with nothing but them and the primitives that they name.
+//! `docs/format/deniable.md` and the medium agree: the tables of the page are parsed, and a disk
+//! that was just written is read with nothing but them and the primitives that they name.
 
 mod fixture;
 

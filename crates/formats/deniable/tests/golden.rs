@@ -1,6 +1,8 @@
-//! The format as it is for ever: a disk kept as a file, which must open and read as it did when it was made, and take writes.
+//! The format as it is for ever: a disk kept as a file, which must open and read as it did when it
+//! was made, and take writes.
 //!
-//! The file holds the blocks of the medium that are not zero, each behind its offset (8 bytes, little-endian).
+//! The file holds the blocks of the medium that are not zero, each behind its offset (8 bytes,
+//! little-endian).
 
 mod fixture;
 

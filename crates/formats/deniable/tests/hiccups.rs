@@ -1,5 +1,5 @@
-//! Media that fail for a while, and sectors that go bad at the worst places: what was flushed is right, or fails, or the disk
-//! says that it cannot tell.
+//! Media that fail for a while, and sectors that go bad at the worst places: what was flushed is
+//! right, or fails, or the disk says that it cannot tell.
 
 mod fixture;
 
@@ -72,7 +72,8 @@ fn an_outage_loses_nothing() {
     }
 }
 
-/// With the threads of a disk a place is tried again for most of a second before what lies there is given up.
+/// With the threads of a disk a place is tried again for most of a second before what lies there is
+/// given up.
 #[test]
 fn a_place_that_fails_for_a_moment_is_not_given_up() {
     let Written { params, bytes, models, .. } = written(5, true);
@@ -118,8 +119,8 @@ fn refuse(medium: &Faulty, at: u64) {
     medium.add(Fault::FailRange { op: OpKind::Read, range: at..at + 512, error: Kind::Memory });
 }
 
-/// A system that is short of memory refuses to read a page of a hidden map: with threads the disk waits for it, without them it stops.
-/// Nothing is lost either way.
+/// A system that is short of memory refuses to read a page of a hidden map: with threads the disk
+/// waits for it, without them it stops. Nothing is lost either way.
 #[test]
 fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
     let Written { params, bytes, models, .. } = written(3, true);
@@ -178,7 +179,8 @@ fn a_page_in_memory_outlives_its_sector() {
     }
 }
 
-/// Writes and flushes a block, and cuts the power. Returns the medium and the stripe that has the block.
+/// Writes and flushes a block, and cuts the power. Returns the medium and the stripe that has the
+/// block.
 fn flushed_then_cut(params: &Params, bytes: &[u8], level: usize) -> (Vec<u8>, u64) {
     let memory = Arc::new(MemoryMedium::from_bytes(bytes.to_vec()));
     let medium: Arc<dyn Medium> = memory.clone();
@@ -194,7 +196,8 @@ fn flushed_then_cut(params: &Params, bytes: &[u8], level: usize) -> (Vec<u8>, u6
     (memory.snapshot(), counter(&levels[0], "head"))
 }
 
-/// The disk was closed, opened, written to and cut off: that it was closed once does not make the last stripe dispensable.
+/// The disk was closed, opened, written to and cut off: that it was closed once does not make the
+/// last stripe dispensable.
 #[test]
 fn an_old_close_does_not_hide_a_lost_end() {
     let Written { params, bytes, .. } = written(3, true);
@@ -206,7 +209,8 @@ fn an_old_close_does_not_hide_a_lost_end() {
     open(&medium, &params, 1, true).unwrap();
 }
 
-/// A bad sector, and after it a stripe that the power cut tore: no end that can be trusted, and a disk that can be read.
+/// A bad sector, and after it a stripe that the power cut tore: no end that can be trusted, and a
+/// disk that can be read.
 #[test]
 fn a_bad_sector_before_a_torn_stripe_opens_to_read() {
     let Written { params, bytes, .. } = written(3, true);
@@ -224,8 +228,8 @@ fn a_bad_sector_before_a_torn_stripe_opens_to_read() {
     assert!(open(&medium, &params, 1, false).is_err());
 }
 
-/// The last stripe in which a hidden level changed goes bad, after sessions without the level: the level must not open as it
-/// was before.
+/// The last stripe in which a hidden level changed goes bad, after sessions without the level: the
+/// level must not open as it was before.
 #[test]
 fn a_hidden_level_is_not_rolled_back() {
     let Written { params, bytes, .. } = written(3, true);

@@ -1,5 +1,6 @@
-//! What lasts: both levels under random work for many laps of the log, against a plain model; a hidden level that is
-//! left alone while the public one is written ten times over; closing and opening in between.
+//! What lasts: both levels under random work for many laps of the log, against a plain model; a
+//! hidden level that is left alone while the public one is written ten times over; closing and
+//! opening in between.
 
 mod fixture;
 
@@ -139,7 +140,8 @@ fn a_filled_hidden_level_takes_new_blocks_at_once() {
     }
 }
 
-/// Every level has room of its own: each takes all of its blocks, however full the others are, and overwrites of them.
+/// Every level has room of its own: each takes all of its blocks, however full the others are, and
+/// overwrites of them.
 #[test]
 fn every_level_can_be_filled() {
     let params = params_of(Geometry { public: 8, hidden: 31 }, 256);
@@ -172,7 +174,8 @@ fn every_level_can_be_filled() {
     }
 }
 
-/// A level that always has blocks queued holds up no other: each block of the others goes with the next stripe that has room.
+/// A level that always has blocks queued holds up no other: each block of the others goes with the
+/// next stripe that has room.
 #[test]
 fn a_level_that_streams_starves_no_other() {
     let params = params_of(Geometry { public: 8, hidden: 31 }, 256);

@@ -1,5 +1,6 @@
-//! Someone who images the medium again and again, without any key: what changed between two images tells of public
-//! activity alone. Two known distinguishers, against a busy hidden level and against none.
+//! Someone who images the medium again and again, without any key: what changed between two images
+//! tells of public activity alone. Two known distinguishers, against a busy hidden level and
+//! against none.
 
 mod fixture;
 
@@ -11,7 +12,8 @@ use std::sync::Arc;
 
 const IMAGES: usize = 24;
 
-/// Images of a disk between bursts of public writes, with or without hidden ones. The public does the same in both.
+/// Images of a disk between bursts of public writes, with or without hidden ones. The public does
+/// the same in both.
 fn images(seed: u64, hidden: bool) -> Vec<Vec<u8>> {
     let params = params();
     let memory = Arc::new(MemoryMedium::new(params.end()));

@@ -1,4 +1,5 @@
-//! With its threads: many clients at once on all levels, the paced cover beating, and a medium that fails.
+//! With its threads: many clients at once on all levels, the paced cover beating, and a medium that
+//! fails.
 
 mod fixture;
 
@@ -26,7 +27,8 @@ fn many_clients_on_all_levels() {
     threaded(&params()).serves_many_clients();
 }
 
-/// The trace of the game, with threads: when a checkpoint is written must not depend on who was faster.
+/// The trace of the game, with threads: when a checkpoint is written must not depend on who was
+/// faster.
 #[test]
 fn the_order_of_writes_is_no_matter_of_speed() {
     let params = Params { cover_millis: 0, ..params() };
@@ -60,8 +62,8 @@ fn nobody_syncs_again_after_a_sync_that_failed() {
     }
 }
 
-/// A medium that answers nothing larger than a block while its gate for such operations is shut: stripes are not written, or
-/// what they carry on is not read.
+/// A medium that answers nothing larger than a block while its gate for such operations is shut:
+/// stripes are not written, or what they carry on is not read.
 struct Gated {
     memory: MemoryMedium,
     gate: OpKind,
@@ -129,8 +131,8 @@ fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
     }
 }
 
-/// A page of the map may lie in the stripe that is open while the thread that reads ahead asks what is live: it must not be taken
-/// for lost, for its blocks would not be carried on.
+/// A page of the map may lie in the stripe that is open while the thread that reads ahead asks what
+/// is live: it must not be taken for lost, for its blocks would not be carried on.
 #[test]
 fn a_map_that_does_not_fit_its_cache_loses_nothing() {
     let stripes = 700 * (1 + 32 + 16) * BLOCK_SIZE as u64;

@@ -1,14 +1,17 @@
-//! The adversary's clock: a beat of the cover closes a stripe, so what level 0 opens shows how many stripes lie between beats,
-//! and so how fast the disk was in that second. It must not show what levels exist.
+//! The adversary's clock: a beat of the cover closes a stripe, so what level 0 opens shows how many
+//! stripes lie between beats, and so how fast the disk was in that second. It must not show what
+//! levels exist.
 //!
-//! Time is that of a modelled medium of 200 MB/s which serves one client after another, beats come every second, and level
-//! 0 is written as fast as it goes; what front ends of hidden levels read for themselves is not charged (the threat model
-//! says what it costs). Each sample is the stripes of 40 beats, ten runs of four, with seeds of its own; the test is that of
-//! Kolmogorov and Smirnov, and 0.001 the level at which it says that samples differ. With so many beats it tells means of
-//! three hundredths apart in 99 of 100 trials (`it_would_notice_a_small_difference`).
+//! Time is that of a modelled medium of 200 MB/s which serves one client after another, beats come
+//! every second, and level 0 is written as fast as it goes; what front ends of hidden levels read
+//! for themselves is not charged (the threat model says what it costs). Each sample is the stripes
+//! of 40 beats, ten runs of four, with seeds of its own; the test is that of Kolmogorov and
+//! Smirnov, and 0.001 the level at which it says that samples differ. With so many beats it tells
+//! means of three hundredths apart in 99 of 100 trials (`it_would_notice_a_small_difference`).
 //!
-//! At commit 98aa4a1, with whose disks an idle hidden level cost 31 more reads for each stripe, the same workload gave
-//! p < 1e-15 between absent and idle (this file with the signatures of that commit).
+//! At commit 98aa4a1, with whose disks an idle hidden level cost 31 more reads for each stripe, the
+//! same workload gave p < 1e-15 between absent and idle (this file with the signatures of that
+//! commit).
 
 mod fixture;
 
@@ -133,7 +136,8 @@ fn mean(sample: &[f64]) -> f64 {
     sample.iter().sum::<f64>() / sample.len() as f64
 }
 
-/// The power of the test, by what it measures: the same samples, one of them three hundredths slower.
+/// The power of the test, by what it measures: the same samples, one of them three hundredths
+/// slower.
 #[test]
 fn it_would_notice_a_small_difference() {
     let one = sample(0..10, Hidden::Absent);

@@ -1,10 +1,12 @@
-//! Which keys are assigned next: so that keys that are deleted soon stand in few blocks, and a purge replaces few.
+//! Which keys are assigned next: so that keys that are deleted soon stand in few blocks, and a
+//! purge replaces few.
 //!
-//! Blocks of the disk that are written in long runs, a photo or a program, live long and are deleted together; the others are
-//! overwritten soon: metadata, databases, small files. Each lifetime has a block of keys of its own, its *current* one, for as long
-//! as that has room. A purge makes room in the current block of what is deleted soon, again and again, so that it stays current
-//! for long, while keys of the long-lived do not fill it. To assign from the emptiest block after each purge instead makes all blocks
-//! equally full, and has deleted keys in all of them.
+//! Blocks of the disk that are written in long runs, a photo or a program, live long and are
+//! deleted together; the others are overwritten soon: metadata, databases, small files. Each
+//! lifetime has a block of keys of its own, its *current* one, for as long as that has room. A
+//! purge makes room in the current block of what is deleted soon, again and again, so that it stays
+//! current for long, while keys of the long-lived do not fill it. To assign from the emptiest block
+//! after each purge instead makes all blocks equally full, and has deleted keys in all of them.
 //!
 //! Invariant: keys are assigned only from *fresh* blocks, those that were renewed in this epoch.
 
@@ -74,8 +76,8 @@ impl Assignment {
         self.fresh.clear();
     }
 
-    /// Assigns keys for blocks of a lifetime and calls them used, until `keys` has `most` of them. If it has fewer then,
-    /// [`Assignment::target`] has to be renewed first.
+    /// Assigns keys for blocks of a lifetime and calls them used, until `keys` has `most` of them.
+    /// If it has fewer then, [`Assignment::target`] has to be renewed first.
     pub(crate) fn assign(
         &mut self,
         map: &mut KeyStateMap,
@@ -117,7 +119,8 @@ impl Assignment {
         }
     }
 
-    /// The block from which keys for blocks of a lifetime are to be assigned; `None` if all keys are used.
+    /// The block from which keys for blocks of a lifetime are to be assigned; `None` if all keys
+    /// are used.
     pub(crate) fn target(&self, map: &KeyStateMap, lifetime: Lifetime) -> Option<KeyBlock> {
         // What is deleted in a fresh block has to be renewed like the rest of one that is not.
         let room = |block: KeyBlock| {
@@ -216,7 +219,8 @@ mod tests {
         assert_eq!(map.all(), Counts { used: 7, ..Counts::default() });
         let (again, renewed_again) = take(&mut a, &mut map, Lifetime::Short, 4);
         assert_eq!((&again[..3], renewed.len(), renewed_again.len()), (&keys[7..], 1, 0));
-        // The last keys of a block, which is not fresh any more by then, are free once it is renewed.
+        // The last keys of a block, which is not fresh any more by then, are free once it is
+        // renewed.
         let rest = take(&mut a, &mut map, Lifetime::Short, KEYS as usize).0;
         let (last, _) = rest.split_at((KEYS - 11) as usize);
         assert_eq!(last.last().unwrap().0 / KEYS, again[0].0 / KEYS);

@@ -71,8 +71,8 @@ impl Buffer {
         state.pending.len() + state.in_flight.len()
     }
 
-    /// Drops pending versions of blocks, which a discard supersedes. None of them is in flight: the caller is the one that
-    /// writes.
+    /// Drops pending versions of blocks, which a discard supersedes. None of them is in flight: the
+    /// caller is the one that writes.
     pub(crate) fn forget(&self, first: u32, count: u32) {
         let mut state = self.state.lock();
         let gone: Vec<u32> = state.pending.range(first..first + count).map(|(block, _)| *block).collect();

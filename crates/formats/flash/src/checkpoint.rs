@@ -1,10 +1,11 @@
-//! Checkpoints: the root of the index, the table of the log and the key state map, so that opening reads no more of the log than
-//! what was written since.
+//! Checkpoints: the root of the index, the table of the log and the key state map, so that opening
+//! reads no more of the log than what was written since.
 //!
-//! There are two places for them, used in turn. What a checkpoint holds is encrypted and authenticated as one piece; its head is
-//! written last. Invariants:
+//! There are two places for them, used in turn. What a checkpoint holds is encrypted and
+//! authenticated as one piece; its head is written last. Invariants:
 //! 1. The older one is overwritten only while the newer one is whole.
-//! 2. The newest one counts or none does: a disk is never opened as it was before, whatever was damaged.
+//! 2. The newest one counts or none does: a disk is never opened as it was before, whatever was
+//!    damaged.
 
 use crate::index::Index;
 use crate::keys::{Keys, Recoverable};
@@ -44,9 +45,11 @@ pub(crate) struct Marks {
     pub(crate) epoch: u64,
     /// A purge has begun and is not complete.
     pub(crate) purging: bool,
-    /// Deleted keys that were replaced and of which a superseded copy may be on the flash, by a purge or between two purges.
+    /// Deleted keys that were replaced and of which a superseded copy may be on the flash, by a
+    /// purge or between two purges.
     pub(crate) undrained: Recoverable,
-    /// Openings that were cut before their own checkpoint may have used sequence numbers below this, if that is above the position's.
+    /// Openings that were cut before their own checkpoint may have used sequence numbers below
+    /// this, if that is above the position's.
     pub(crate) floor: u64,
 }
 
@@ -87,7 +90,8 @@ impl Checkpoints {
         Checkpoints { flash, layout, key, nonces, random, log, index, keys, number: Mutex::new(0) }
     }
 
-    /// Writes one. The caller is the one that writes; the log has room for the dirty pages of the index.
+    /// Writes one. The caller is the one that writes; the log has room for the dirty pages of the
+    /// index.
     pub(crate) fn write(&self, placer: &Placer, epoch: u64, purging: bool) -> Result<()> {
         self.write_now(placer, epoch, purging).map_err(|e| e.context("checkpoint"))
     }
@@ -104,7 +108,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the newest one once more, which says then that sequence numbers below `floor` may have been used.
+    /// Writes the newest one once more, which says then that sequence numbers below `floor` may
+    /// have been used.
     pub(crate) fn raise_floor(&self, newest: Newest, floor: u64) -> Result<()> {
         let Newest { mut content, .. } = newest;
         RecordMut(&mut content).u64(FLOOR, floor);
@@ -201,7 +206,8 @@ impl Checkpoints {
 
     /// Reads the newest one.
     ///
-    /// Errors: [`Kind::Corrupt`] if there is none, or if it does not verify, or is of a version that this one does not know.
+    /// Errors: [`Kind::Corrupt`] if there is none, or if it does not verify, or is of a version
+    /// that this one does not know.
     pub(crate) fn read(&self) -> Result<Newest> {
         let (number, half, head) = self.newest()?;
         let content = self.content(half, &head)?.ok_or_else(|| damaged("the newest checkpoint"))?;
@@ -210,8 +216,8 @@ impl Checkpoints {
         Ok(Newest { marks, fresh, content })
     }
 
-    /// Number, place and head of the newest one. Were a place with a damaged head passed over, the other would open the disk as
-    /// it was before.
+    /// Number, place and head of the newest one. Were a place with a damaged head passed over, the
+    /// other would open the disk as it was before.
     fn newest(&self) -> Result<(u64, u32, [u8; HEAD])> {
         let mut heads = vec![];
         for half in 0..2 {
@@ -286,8 +292,8 @@ impl Checkpoints {
         self.flash.change(self.leb(half, 0), &padded(head, page)).map_err(|e| self.not_taken(e, number))
     }
 
-    /// The error of a head that the flash did not take. It is a refusal only if the head is not there: the next checkpoint has its number,
-    /// and would be written over the newest.
+    /// The error of a head that the flash did not take. It is a refusal only if the head is not
+    /// there: the next checkpoint has its number, and would be written over the newest.
     fn not_taken(&self, e: Error, number: u64) -> Error {
         if !e.kind().is_refusal() {
             return e;

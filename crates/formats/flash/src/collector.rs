@@ -12,13 +12,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Free blocks that are kept for what is written without asking: a copy, pages of the index, records.
+/// Free blocks that are kept for what is written without asking: a copy, pages of the index,
+/// records.
 const LEAST_FREE: u32 = 5;
 /// Of so many blocks of the log, one may be written between two checkpoints.
 const CHECKPOINT_SHARE: u32 = 16;
 /// Checkpoints that a search for room may take: on a full disk each gives little back.
 const MOST_CHECKPOINTS: u32 = 16;
-/// Bytes of the log that are written between two checkpoints at most, however long the log is: what opening reads after a crash.
+/// Bytes of the log that are written between two checkpoints at most, however long the log is: what
+/// opening reads after a crash.
 const MOST_REPLAYED: u64 = 512 << 20;
 
 /// See the head of this file.
@@ -44,7 +46,8 @@ impl Collector {
         Collector { log, index, placer, checkpoints, victims: Mutex::default(), collected, copied }
     }
 
-    /// Makes room in the log for a group, and for what must not ask. `epoch` and `purging` are for a checkpoint.
+    /// Makes room in the log for a group, and for what must not ask. `epoch` and `purging` are for
+    /// a checkpoint.
     pub(crate) fn make_room(&self, epoch: u64, purging: bool) -> Result<()> {
         let (recent, lebs) = self.log.with_table(|table| (table.recent(), table.len()));
         let most = MOST_REPLAYED / u64::from(self.placer.layout.leb_len);
@@ -81,7 +84,8 @@ impl Collector {
         (self.index.most_dirty() as u32).min(self.placer.layout.most_dirty())
     }
 
-    /// The block whose collection pays most, or did when the table was last looked through: that is done once for some blocks.
+    /// The block whose collection pays most, or did when the table was last looked through: that is
+    /// done once for some blocks.
     fn victim(&self) -> Option<u32> {
         let mut victims = self.victims.lock();
         let is_closed = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Closed);
@@ -156,8 +160,8 @@ impl Collector {
         self.collected.fetch_add(1, Ordering::Relaxed);
         self.copied.fetch_add(live.len() as u64, Ordering::Relaxed);
         if self.log.with_table(|table| table.live(victim)) > 0 {
-            // Something is live whose header, or whose page of the index, cannot be read. Others may still be read: it stays as
-            // it is.
+            // Something is live whose header, or whose page of the index, cannot be read. Others
+            // may still be read: it stays as it is.
             self.log.with_table(|table| table.set_used(victim, LebUse::Damaged));
             return Ok(());
         }
@@ -165,7 +169,8 @@ impl Collector {
     }
 }
 
-/// What the index says; nothing if the page that says it does not verify. One such page must not end all writing.
+/// What the index says; nothing if the page that says it does not verify. One such page must not
+/// end all writing.
 fn readable<T>(said: Result<T>) -> Result<Option<T>> {
     match said {
         Ok(said) => Ok(Some(said)),

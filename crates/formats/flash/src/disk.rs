@@ -27,8 +27,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Sequence numbers that are left out when a disk is opened: more than were ever given to groups that a power cut tore, and more than
-/// an opening uses before its checkpoint, which are those of the pages of the index that replay changed.
+/// Sequence numbers that are left out when a disk is opened: more than were ever given to groups
+/// that a power cut tore, and more than an opening uses before its checkpoint, which are those of
+/// the pages of the index that replay changed.
 const JUMP: u64 = 1 << 16;
 
 /// How to open a disk.
@@ -37,7 +38,8 @@ pub struct OpenOptions {
     pub budget: Budget,
     /// Refuse writes. Nothing is purged then either, and a purge that was cut stays so.
     pub read_only: bool,
-    /// When to purge unasked; without it `close` alone does. A purge that was cut is finished at the opening in any case.
+    /// When to purge unasked; without it `close` alone does. A purge that was cut is finished at
+    /// the opening in any case.
     pub policy: Option<Policy>,
     /// What time it is, for the policy.
     pub clock: Arc<dyn Clock>,
@@ -86,12 +88,14 @@ impl FlashDisk {
         parts.checkpoints.write(&parts.placer, 0, false)
     }
 
-    /// Opens a disk and replays its log. A purge that was cut is finished before this returns, unless the disk is opened for reading
-    /// alone. If it cannot be finished, the disk is open all the same, and [`Forgetting::purge_wanted`] says so: for reading, and for
-    /// writing too if the flash refused a call and no more.
+    /// Opens a disk and replays its log. A purge that was cut is finished before this returns,
+    /// unless the disk is opened for reading alone. If it cannot be finished, the disk is open all
+    /// the same, and [`Forgetting::purge_wanted`] says so: for reading, and for writing too if the
+    /// flash refused a call and no more.
     ///
-    /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names what is not there, [`Kind::Usage`] for parameters
-    /// that do not fit the flash, and what the flash reports.
+    /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names what is
+    /// not there, [`Kind::Usage`] for parameters that do not fit the flash, and what the flash
+    /// reports.
     pub fn open(
         flash: Arc<dyn Flash>,
         params: &Params,
@@ -159,12 +163,14 @@ impl FlashDisk {
         &self.params
     }
 
-    /// Purges: when this returns, nothing that was deleted before can be recovered by anybody, whatever keys they have. The first purge
-    /// tells also what the opening did to finish one that was cut.
+    /// Purges: when this returns, nothing that was deleted before can be recovered by anybody,
+    /// whatever keys they have. The first purge tells also what the opening did to finish one that
+    /// was cut.
     ///
-    /// Errors: [`Kind::PurgeIncomplete`] if that cannot be said, whatever the cause: the disk takes no more writes then, and to
-    /// close it fails as well. If the flash refused a call the disk goes on, and another purge may be complete.
-    /// [`Kind::ReadOnly`] if it is open for reading alone.
+    /// Errors: [`Kind::PurgeIncomplete`] if that cannot be said, whatever the cause: the disk takes
+    /// no more writes then, and to close it fails as well. If the flash refused a call the disk
+    /// goes on, and another purge may be complete. [`Kind::ReadOnly`] if it is open for reading
+    /// alone.
     pub fn purge(&self) -> Result<Purged> {
         self.check_writable()?;
         let purged = self.writer.purge()?;
@@ -172,9 +178,10 @@ impl FlashDisk {
         Ok(purged.with(std::mem::take(&mut self.finished.lock())))
     }
 
-    /// Versions of blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase, at
-    /// most. Blocks in the write buffer count, for each may replace one on the flash; so do, after a crash, keys of which nobody
-    /// knows whether they encrypt anything ([`Forgetting::recoverable_known`]).
+    /// Versions of blocks that were deleted or overwritten and can still be recovered by somebody
+    /// with the flash and every passphrase, at most. Blocks in the write buffer count, for each may
+    /// replace one on the flash; so do, after a crash, keys of which nobody knows whether they
+    /// encrypt anything ([`Forgetting::recoverable_known`]).
     pub fn recoverable(&self) -> u64 {
         self.writer.recoverable()
     }
@@ -184,22 +191,24 @@ impl FlashDisk {
         self.writer.forgetting(self.period)
     }
 
-    /// From now on, whatever is deleted among these blocks is purged before the call that deletes it returns. It is forgotten when
-    /// the disk is closed.
+    /// From now on, whatever is deleted among these blocks is purged before the call that deletes
+    /// it returns. It is forgotten when the disk is closed.
     ///
-    /// A write or discard that touches such blocks, if any of them is on the flash, costs a flush of everything acknowledged and
-    /// one purge, however many blocks it deletes: each block of the key storage area that holds deleted keys is replaced and its
-    /// old copy erased. So a caller that deletes many sensitive blocks does so in few calls. The first write to a sensitive
+    /// A write or discard that touches such blocks, if any of them is on the flash, costs a flush
+    /// of everything acknowledged and one purge, however many blocks it deletes: each block of the
+    /// key storage area that holds deleted keys is replaced and its old copy erased. So a caller
+    /// that deletes many sensitive blocks does so in few calls. The first write to a sensitive
     /// block deletes nothing and costs a flush.
     ///
-    /// A write or discard whose purge the flash refuses fails, and the purge is owed: the next flush, the next write or discard of
-    /// sensitive blocks, and the close complete it or fail too.
+    /// A write or discard whose purge the flash refuses fails, and the purge is owed: the next
+    /// flush, the next write or discard of sensitive blocks, and the close complete it or fail too.
     pub fn mark_sensitive(&self, blocks: Range<u64>) {
         self.writer.mark_sensitive(blocks);
     }
 
-    /// Compares the key state map with all nodes that the index names (DNEFS, section 3.2): each used key encrypts one of
-    /// them, and no other key does. Gives the keys of which this does not hold.
+    /// Compares the key state map with all nodes that the index names (DNEFS, section 3.2): each
+    /// used key encrypts one of them, and no other key does. Gives the keys of which this does not
+    /// hold.
     pub fn check_keys(&self) -> Result<Vec<u32>> {
         crate::key_check::check(&self.params.layout()?, &self.index, &self.keys)
     }
@@ -211,7 +220,8 @@ impl FlashDisk {
         Err(Error::new(Kind::ReadOnly, "the disk is open for reading alone"))
     }
 
-    /// Makes what is on the flash survive the end of the machine. What a sync that failed has lost is not known: no more is written then.
+    /// Makes what is on the flash survive the end of the machine. What a sync that failed has lost
+    /// is not known: no more is written then.
     fn sync(&self) -> Result<()> {
         self.flash.sync().map_err(|e| self.writer.health.fail(e.of_sync()))
     }
@@ -267,11 +277,13 @@ impl Opened {
 
     /// Begins to write, at sequence numbers that nobody ever used, and writes a checkpoint.
     ///
-    /// That no number is used twice, by however many openings that are cut before their checkpoint: each of them replays the same log,
-    /// and so would begin at the same number, the end of the log and a jump, or the floor that the checkpoint says if that is
-    /// above. What it writes there stays in erase blocks that the next opening finds, since nothing that is live is in them. That one
-    /// raises the floor behind all numbers that they may have before it erases them and before it writes. So either the floor is above
-    /// all numbers that were used, or there are leftovers. Once the checkpoint of an opening is written, its position is above them.
+    /// That no number is used twice, by however many openings that are cut before their checkpoint:
+    /// each of them replays the same log, and so would begin at the same number, the end of the log
+    /// and a jump, or the floor that the checkpoint says if that is above. What it writes there
+    /// stays in erase blocks that the next opening finds, since nothing that is live is in them.
+    /// That one raises the floor behind all numbers that they may have before it erases them and
+    /// before it writes. So either the floor is above all numbers that were used, or there are
+    /// leftovers. Once the checkpoint of an opening is written, its position is above them.
     fn begin(&self, newest: Newest, replayed: &Replayed, left: &Leftovers) -> Result<()> {
         let mut first = (replayed.sequence + JUMP).max(newest.marks.floor);
         if left.of_opening {

@@ -1,7 +1,8 @@
-//! What is still recoverable, since when, and what purges did about it: the account that `status` and the policy look at.
+//! What is still recoverable, since when, and what purges did about it: the account that `status`
+//! and the policy look at.
 //!
-//! Invariant: the account never says less than what is true. It dates a deletion from the write or discard that asked for it, not from
-//! the moment when it reaches the flash.
+//! Invariant: the account never says less than what is true. It dates a deletion from the write or
+//! discard that asked for it, not from the moment when it reaches the flash.
 
 use crate::purger::Purged;
 use lacuna_contracts::{Clock, StatusItem};
@@ -12,19 +13,20 @@ use std::time::Duration;
 /// What a disk has not forgotten yet, and what its purges did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forgetting {
-    /// Versions of blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase, at
-    /// most. Blocks in the write buffer count: each of them may replace one on the flash. After a crash every key that may encrypt
-    /// something counts.
+    /// Versions of blocks that were deleted or overwritten and can still be recovered by somebody
+    /// with the flash and every passphrase, at most. Blocks in the write buffer count: each of them
+    /// may replace one on the flash. After a crash every key that may encrypt something counts.
     pub recoverable: u64,
     /// Of these, those that are known to have been deleted or overwritten.
     pub recoverable_known: u64,
-    /// Seconds since the oldest of these deletions; since the disk was opened if it is older than that, which is the case after
-    /// a crash alone. `None` if nothing is recoverable.
+    /// Seconds since the oldest of these deletions; since the disk was opened if it is older than
+    /// that, which is the case after a crash alone. `None` if nothing is recoverable.
     pub recoverable_for: Option<u64>,
-    /// Seconds until the next purge by period is due, 0 if it is due now. `None` if nothing is recoverable, or if the disk
-    /// was opened without a policy.
+    /// Seconds until the next purge by period is due, 0 if it is due now. `None` if nothing is
+    /// recoverable, or if the disk was opened without a policy.
     pub purge_in: Option<u64>,
-    /// A purge has begun and is not finished: it is under way, or failed; on a disk that is open for reading alone, it was cut.
+    /// A purge has begun and is not finished: it is under way, or failed; on a disk that is open
+    /// for reading alone, it was cut.
     pub purge_wanted: bool,
     /// Purges that were completed since the disk was opened.
     pub purges: u64,
@@ -93,8 +95,9 @@ impl Account {
         }
     }
 
-    /// Something that began then changed the flash. `none`: nothing is recoverable, and nothing is in the buffer. It is asked under
-    /// the lock, so that a write that comes meanwhile is dated after this.
+    /// Something that began then changed the flash. `none`: nothing is recoverable, and nothing is
+    /// in the buffer. It is asked under the lock, so that a write that comes meanwhile is dated
+    /// after this.
     pub(crate) fn settle(&self, began: Duration, none: impl Fn() -> bool) {
         let mut state = self.state.lock();
         state.since = if none() { None } else { state.since.or(Some(began)) };

@@ -1,8 +1,9 @@
 //! A group: what the log takes in one go. One unit of header, then nodes.
 //!
-//! The header says of each node what it is of, which key encrypted it, its sequence number and its tag, and what it replaced, so
-//! that replay needs nothing but headers. It is encrypted and authenticated with the key of the log under a random nonce,
-//! hedged (docs/format/flash.md), which is long: flash bears more headers than short ones are good for.
+//! The header says of each node what it is of, which key encrypted it, its sequence number and its
+//! tag, and what it replaced, so that replay needs nothing but headers. It is encrypted and
+//! authenticated with the key of the log under a random nonce, hedged (docs/format/flash.md), which
+//! is long: flash bears more headers than short ones are good for.
 
 use crate::numbers::{KeyPosition, Place, Target, Unit};
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
@@ -66,7 +67,8 @@ pub(crate) enum Content {
     PurgeStart(u64),
     /// These blocks of the key storage area have new keys wherever none was used.
     Renewed(Vec<u32>),
-    /// The purge of this epoch is complete: nothing that was deleted before its start can be read any more.
+    /// The purge of this epoch is complete: nothing that was deleted before its start can be read
+    /// any more.
     PurgeFinish(u64),
 }
 
@@ -130,7 +132,8 @@ impl Header {
 
     /// What one unit holds. `None` if it is not a header that was written there under this key.
     ///
-    /// Errors: [`Kind::Corrupt`] if it is one, and says what this version does not know: the log does not end there.
+    /// Errors: [`Kind::Corrupt`] if it is one, and says what this version does not know: the log
+    /// does not end there.
     pub(crate) fn open(bytes: &[u8], place: Unit, key: &XaesKey) -> Result<Option<Header>> {
         let (nonce, rest) = bytes.split_first_chunk::<NONCE>().expect("a unit is longer");
         let (tag, body) = rest.split_first_chunk::<TAG>().expect("a unit is longer");
@@ -293,7 +296,8 @@ mod tests {
         for header in headers() {
             let plain = header.encode(UNIT as u32);
             assert_eq!(open(&plain).unwrap(), Some(header));
-            // The version, the kind, no entries or too many, the zeros, those behind the last entry.
+            // The version, the kind, no entries or too many, the zeros, those behind the last
+            // entry.
             for (at, byte) in [(0, 2), (1, 0), (1, 6), (2, 0), (3, 1), (20, 1), (UNIT - SEALED - 1, 1)] {
                 let mut other = plain.clone();
                 other[at] = byte;

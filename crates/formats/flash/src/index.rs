@@ -1,4 +1,5 @@
-//! The index: where each block of the disk lies, in pages of 512 entries that lie in the log themselves.
+//! The index: where each block of the disk lies, in pages of 512 entries that lie in the log
+//! themselves.
 //!
 //! Invariants:
 //! 1. A page in the cache is the latest; one that is not dirty equals the one that the root names.
@@ -51,8 +52,8 @@ impl Index {
         Ok(Place::unpack(self.with_page(page, |entries| entries[at])?.unwrap_or(0)))
     }
 
-    /// Where blocks from `first` on lie, as far as one page has them, they are `most` at most, and they lie one after another in
-    /// one group. The first alone decides whether these are holes.
+    /// Where blocks from `first` on lie, as far as one page has them, they are `most` at most, and
+    /// they lie one after another in one group. The first alone decides whether these are holes.
     pub(crate) fn run(&self, first: u32, most: usize) -> Result<Run> {
         let (page, at) = page_of(first);
         let most = most.min(INDEX_FANOUT as usize - at);
@@ -179,7 +180,8 @@ impl Index {
         }
     }
 
-    /// Has the pages of these blocks stay in the cache until they are written, so that to change where the blocks lie reads nothing.
+    /// Has the pages of these blocks stay in the cache until they are written, so that to change
+    /// where the blocks lie reads nothing.
     pub(crate) fn keep(&self, blocks: impl Iterator<Item = u32>) -> Result<()> {
         let pages: BTreeSet<u32> = blocks.map(|block| page_of(block).0).collect();
         pages.into_iter().try_for_each(|page| self.touch(page))

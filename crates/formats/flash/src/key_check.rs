@@ -8,7 +8,8 @@ use crate::state_map::KeyState;
 use lacuna_contracts::Result;
 use std::collections::BTreeMap;
 
-/// Keys that the index names and that are not used, those that it names twice, and those that are used and that it does not name.
+/// Keys that the index names and that are not used, those that it names twice, and those that are
+/// used and that it does not name.
 pub(crate) fn check(layout: &Layout, index: &Index, keys: &Keys) -> Result<Vec<u32>> {
     let mut named: BTreeMap<u32, u32> = BTreeMap::new();
     for page in 0..layout.index_pages {

@@ -1,12 +1,15 @@
-//! The key storage area: one key for each node, used once, and the key state map (DNEFS, sections 3.2 and 4.2).
+//! The key storage area: one key for each node, used once, and the key state map (DNEFS, sections
+//! 3.2 and 4.2).
 //!
 //! Invariants:
-//! 1. A key is assigned only in the epoch in which it was made: a *fresh* block had all keys replaced that were not used, after the
-//!    last purge began, or when it was renewed since. So nobody who read the medium in an earlier epoch has the key of what is
-//!    written now.
+//! 1. A key is assigned only in the epoch in which it was made: a *fresh* block had all keys
+//!    replaced that were not used, after the last purge began, or when it was renewed since. So
+//!    nobody who read the medium in an earlier epoch has the key of what is written now.
 //! 2. A key that is used stays where it is, whatever happens to its block.
-//! 3. No key of a block that was renewed stays in memory but the new ones: the pages of the block leave the cache, zeroed.
-//! 4. On the medium, each page of keys is encrypted under the passphrase's master key, with a salt of its own.
+//! 3. No key of a block that was renewed stays in memory but the new ones: the pages of the block
+//!    leave the cache, zeroed.
+//! 4. On the medium, each page of keys is encrypted under the passphrase's master key, with a salt
+//!    of its own.
 
 use crate::assignment::{Assignment, Lifetime};
 use crate::log::damaged;
@@ -29,12 +32,15 @@ struct State {
     map: KeyStateMap,
     /// Pages of keys, decrypted.
     cache: BoundedCache<u32, SecretVec, FxBuildHasher>,
-    /// Memory of pages that left the cache. With the pages there it is as much as the cache may have.
+    /// Memory of pages that left the cache. With the pages there it is as much as the cache may
+    /// have.
     zeroed: Vec<SecretVec>,
-    /// How often each block was renewed since the disk was opened: what was read before does not enter the cache after.
+    /// How often each block was renewed since the disk was opened: what was read before does not
+    /// enter the cache after.
     renewals: Vec<u32>,
     assignment: Assignment,
-    /// Deleted keys that were replaced, but of which a superseded copy may be on the medium until it is drained.
+    /// Deleted keys that were replaced, but of which a superseded copy may be on the medium until
+    /// it is drained.
     undrained: Recoverable,
 }
 
@@ -207,8 +213,8 @@ impl Keys {
         (all.used.into(), all.deleted.into())
     }
 
-    /// After a crash nobody knows which keys of the fresh blocks encrypt something that was never acknowledged: those that are
-    /// not used count as deleted, and no block is fresh.
+    /// After a crash nobody knows which keys of the fresh blocks encrypt something that was never
+    /// acknowledged: those that are not used count as deleted, and no block is fresh.
     pub(crate) fn distrust(&self, fresh: &[KeyBlock]) {
         let mut state = self.state.lock();
         for block in fresh.iter().filter(|block| block.0 < self.layout.keys.1) {
@@ -219,8 +225,8 @@ impl Keys {
 
     // --- assigning ---
 
-    /// Assigns fresh keys for blocks of a lifetime and calls them used, until `keys` has `most` of them. If it has fewer then,
-    /// [`Keys::wanted`] has to be renewed first.
+    /// Assigns fresh keys for blocks of a lifetime and calls them used, until `keys` has `most` of
+    /// them. If it has fewer then, [`Keys::wanted`] has to be renewed first.
     pub(crate) fn assign(&self, lifetime: Lifetime, most: usize, keys: &mut Vec<KeyPosition>) {
         if self.layout.is_without_keys() {
             return keys.resize(most, KeyPosition(0));
@@ -257,20 +263,23 @@ impl Keys {
 
     // --- renewing ---
 
-    /// Replaces every key of a block that is not used by a new one, atomically. The old ones stay on the medium until it is
-    /// drained. The block counts as fresh only after [`Keys::note_renewals`].
+    /// Replaces every key of a block that is not used by a new one, atomically. The old ones stay
+    /// on the medium until it is drained. The block counts as fresh only after
+    /// [`Keys::note_renewals`].
     pub(crate) fn replace_unused(&self, block: KeyBlock) -> Result<()> {
         // States do not change meanwhile: the caller is the one that writes.
         let used = self.state.lock().map.bits(block);
         let written = self.write_block(block, &used);
-        // Whatever became of it: an error may come after the keys were replaced, and then no old one may be taken from memory.
+        // Whatever became of it: an error may come after the keys were replaced, and then no old
+        // one may be taken from memory.
         let mut state = self.state.lock();
         state.renewals[block.0 as usize] += 1;
         self.forget_pages(&mut state, block);
         written
     }
 
-    /// Notes that blocks were renewed, and that the log says so: their deleted keys are unused again, and they are fresh.
+    /// Notes that blocks were renewed, and that the log says so: their deleted keys are unused
+    /// again, and they are fresh.
     pub(crate) fn note_renewals(&self, blocks: &[KeyBlock]) {
         let mut state = self.state.lock();
         for block in blocks {
@@ -296,7 +305,8 @@ impl Keys {
         self.state.lock().undrained
     }
 
-    /// Of so many deleted keys that were replaced a superseded copy may be left, as the checkpoint says.
+    /// Of so many deleted keys that were replaced a superseded copy may be left, as the checkpoint
+    /// says.
     pub(crate) fn resume(&self, undrained: Recoverable) {
         self.state.lock().undrained = undrained;
     }
@@ -405,8 +415,8 @@ impl Keys {
         let leb = self.layout.leb_of_keys(KeyBlock(number / pages));
         let bytes = memory.expose_mut();
         self.flash.read(leb, number % pages * self.layout.page, bytes).map_err(Error::of_read)?;
-        // No page of keys is like this. Flash gives a page like this that it cannot read or that is erased, and keys that
-        // are made of it must never take the place of the real ones.
+        // No page of keys is like this. Flash gives a page like this that it cannot read or that is
+        // erased, and keys that are made of it must never take the place of the real ones.
         if bytes.iter().all(|byte| *byte == bytes[0]) {
             return Err(damaged(format!("page {number} of the keys")));
         }

@@ -1,4 +1,5 @@
-//! What the log knows of each of its logical erase blocks: how many of its nodes are live, and whether it may be used.
+//! What the log knows of each of its logical erase blocks: how many of its nodes are live, and
+//! whether it may be used.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +32,8 @@ pub(crate) struct LebTable {
     infos: Vec<Info>,
     free: BTreeSet<u32>,
     recent: u32,
-    /// The block that was taken last: the next free one after it is taken next, so that all take their turn.
+    /// The block that was taken last: the next free one after it is taken next, so that all take
+    /// their turn.
     taken: u32,
 }
 
@@ -118,10 +120,11 @@ impl LebTable {
         }
     }
 
-    /// The closed blocks whose collection pays most, the best one last: by the cost and benefit of log-structured file systems,
-    /// the free part times the age, divided by what reading the block and writing what is live costs. Blocks that are old but of
-    /// which less is free than of all on average are left out: to copy them would yield next to nothing, or less, for groups
-    /// that do not fill a block have more headers.
+    /// The closed blocks whose collection pays most, the best one last: by the cost and benefit of
+    /// log-structured file systems, the free part times the age, divided by what reading the block
+    /// and writing what is live costs. Blocks that are old but of which less is free than of all on
+    /// average are left out: to copy them would yield next to nothing, or less, for groups that do
+    /// not fill a block have more headers.
     pub(crate) fn victims(&self, nodes: u32, now: u64) -> Vec<u32> {
         let score = |info: &Info| {
             let live = f64::from(info.live) / f64::from(nodes);

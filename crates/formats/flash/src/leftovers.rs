@@ -1,9 +1,10 @@
-//! What an opening finds in erase blocks of the log that it did not replay and in which nothing is live, and behind the end of the
-//! replay.
+//! What an opening finds in erase blocks of the log that it did not replay and in which nothing is
+//! live, and behind the end of the replay.
 //!
-//! A power cut leaves there what had been given back, and what an opening wrote that was cut itself. Anything with a sequence number
-//! that follows the end of the replay was in the log after it: then a group or an erase block between them is lost, and the disk would
-//! be opened as it was before.
+//! A power cut leaves there what had been given back, and what an opening wrote that was cut
+//! itself. Anything with a sequence number that follows the end of the replay was in the log after
+//! it: then a group or an erase block between them is lost, and the disk would be opened as it was
+//! before.
 
 use crate::leb_table::LebUse;
 use crate::log::Log;
@@ -20,8 +21,8 @@ pub(crate) struct Leftovers {
     pub(crate) of_opening: bool,
 }
 
-/// Finds them. `lost` are the sequence numbers that would follow; `ends` is where the next group would lie, and the places behind
-/// it in the same block.
+/// Finds them. `lost` are the sequence numbers that would follow; `ends` is where the next group
+/// would lie, and the places behind it in the same block.
 ///
 /// Errors: [`Kind::Corrupt`] if one of them, or any of `ends`, holds any of these.
 pub(crate) fn find(
@@ -46,7 +47,8 @@ pub(crate) fn find(
             continue;
         }
         let sequence = check(log, number, 0, lost)?;
-        // What was given back by the log has a number from before its end. A header that does not verify may have been torn.
+        // What was given back by the log has a number from before its end. A header that does not
+        // verify may have been torn.
         found.of_opening |= sequence.is_none_or(|sequence| sequence >= lost.end);
         found.lebs.push(leb);
     }

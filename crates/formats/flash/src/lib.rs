@@ -1,23 +1,31 @@
-//! `flash`: a disk whose deleted blocks are gone for good after a purge, on flash that can really be erased (DNEFS).
+//! `flash`: a disk whose deleted blocks are gone for good after a purge, on flash that can really
+//! be erased (DNEFS).
 //!
-//! On flash an overwrite destroys nothing. So each block that is written is a *node*, encrypted under a key of its own that is used
-//! once. Nodes go to a log; keys lie in the *key storage area*, a few erase blocks that a *purge* replaces atomically and drains.
-//! What was deleted before the purge cannot be decrypted after it by anybody, with whatever keys.
+//! On flash an overwrite destroys nothing. So each block that is written is a *node*, encrypted
+//! under a key of its own that is used once. Nodes go to a log; keys lie in the *key storage area*,
+//! a few erase blocks that a *purge* replaces atomically and drains. What was deleted before the
+//! purge cannot be decrypted after it by anybody, with whatever keys.
 //!
 //! The parts, each calling only those below it:
-//! - [`FlashDisk`] (`disk`): creates, opens, is the [`lacuna_contracts::Disk`]; `policy` purges when it is time.
-//! - `writer`: one thread at a time: the `buffer` to the log, discards, purges, checkpoints. `reader`: everybody else.
-//! - `purger` ends epochs; `collector` gets erase blocks back; `checkpoint` makes opening short; `recovery` replays the log.
+//! - [`FlashDisk`] (`disk`): creates, opens, is the [`lacuna_contracts::Disk`]; `policy` purges
+//!   when it is time.
+//! - `writer`: one thread at a time: the `buffer` to the log, discards, purges, checkpoints.
+//!   `reader`: everybody else.
+//! - `purger` ends epochs; `collector` gets erase blocks back; `checkpoint` makes opening short;
+//!   `recovery` replays the log.
 //! - `placer`: nodes and records to the log, in step with index and keys.
-//! - `index`: where each block lies. `keys`: the key storage area and the key state map; `assignment`: which
-//!   keys are taken next. `log`: groups of nodes on the flash.
+//! - `index`: where each block lies. `keys`: the key storage area and the key state map;
+//!   `assignment`: which keys are taken next. `log`: groups of nodes on the flash.
 //!
 //! Invariants:
-//! 1. A node is encrypted under a key that was made after the last purge began, and that encrypts nothing else.
-//! 2. Its key is deleted when the index names another node for the block, or none; never before that is in the log.
-//! 3. When a purge returns, no key that was deleted before can be read from the flash, in no superseded copy and by nobody.
-//! 4. After a power cut each block reads as its last flushed version or a later one, and every key that is used and not named by
-//!    the index counts as deleted.
+//! 1. A node is encrypted under a key that was made after the last purge began, and that encrypts
+//!    nothing else.
+//! 2. Its key is deleted when the index names another node for the block, or none; never before
+//!    that is in the log.
+//! 3. When a purge returns, no key that was deleted before can be read from the flash, in no
+//!    superseded copy and by nobody.
+//! 4. After a power cut each block reads as its last flushed version or a later one, and every key
+//!    that is used and not named by the index counts as deleted.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,9 +1,12 @@
-//! The log: groups one after the other, in logical erase blocks that name the next one, and what is read from it.
+//! The log: groups one after the other, in logical erase blocks that name the next one, and what is
+//! read from it.
 //!
 //! Invariants:
-//! 1. Groups have ascending sequence numbers without gaps, so that replay knows where the log ends. A torn group is the last.
+//! 1. Groups have ascending sequence numbers without gaps, so that replay knows where the log ends.
+//!    A torn group is the last.
 //! 2. A block that replay needs is not written again before a checkpoint that does without it.
-//! 3. What a reader finds may be erased under it. So a reader checks what it found, and asks the index again if it fails.
+//! 3. What a reader finds may be erased under it. So a reader checks what it found, and asks the
+//!    index again if it fails.
 
 use crate::group::{Content, Header, NodeEntry};
 use crate::leb_table::{LebTable, LebUse};
@@ -96,7 +99,8 @@ impl Log {
         self.state.lock().at
     }
 
-    /// How many nodes fit behind a header where the log is written, at most so many as a group has; never none.
+    /// How many nodes fit behind a header where the log is written, at most so many as a group has;
+    /// never none.
     pub(crate) fn room(&self) -> Result<usize> {
         let mut state = self.state.lock();
         let nodes = |left: u32| {
@@ -123,8 +127,8 @@ impl Log {
         (bytes, header)
     }
 
-    /// Appends a group. It is durable when this returns. `bytes` is [`Log::group_memory`] with as many nodes as `content` has
-    /// entries, which must fit.
+    /// Appends a group. It is durable when this returns. `bytes` is [`Log::group_memory`] with as
+    /// many nodes as `content` has entries, which must fit.
     pub(crate) fn append(&self, content: Content, mut bytes: Vec<u8>) -> Result<Unit> {
         let mut state = self.state.lock();
         let padded = bytes.len() as u32 / self.layout.unit;
@@ -155,8 +159,8 @@ impl Log {
         Ok(place)
     }
 
-    /// The error of a group that the flash did not take. It is a refusal only if nothing of the group is there: replay would find it, and
-    /// not the group that gets its number next.
+    /// The error of a group that the flash did not take. It is a refusal only if nothing of the
+    /// group is there: replay would find it, and not the group that gets its number next.
     fn not_taken(&self, e: Error, place: Unit) -> Error {
         let mut front = vec![0; self.layout.unit as usize];
         let mut is_erased = || self.read(place, &mut front).is_ok() && front.iter().all(|byte| *byte == 0xff);
@@ -275,7 +279,8 @@ impl Log {
         self.flash.read(Leb(leb), unit * self.layout.unit, out).map_err(Error::of_read)
     }
 
-    /// All groups of a block from its first unit on, with the units where their headers lie, as far as there are any.
+    /// All groups of a block from its first unit on, with the units where their headers lie, as far
+    /// as there are any.
     pub(crate) fn groups_of(&self, leb: u32) -> Result<Vec<(Unit, Arc<Header>)>> {
         let mut groups: Vec<(Unit, Arc<Header>)> = vec![];
         let mut unit = 0;

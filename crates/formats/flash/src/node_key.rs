@@ -1,8 +1,8 @@
 //! The key of one block in the log, and encryption with it.
 //!
-//! The tag of a node is synthetic, and the nonce as well ([`SivKey`]): of two copies of a running machine each may use a key once,
-//! for different blocks. It depends on the key of the node itself, so that no content can be tried against the tag of a node whose
-//! key is deleted.
+//! The tag of a node is synthetic, and the nonce as well ([`SivKey`]): of two copies of a running
+//! machine each may use a key once, for different blocks. It depends on the key of the node itself,
+//! so that no content can be tried against the tag of a node whose key is deleted.
 
 use crate::group::NodeEntry;
 use crate::numbers::{KeyPosition, Target};
@@ -21,13 +21,15 @@ impl Ciphers {
         Ok(Ciphers { stream: GcmKey::from_bytes(key)?, tags: SivKey::under(hash, key) })
     }
 
-    /// Of a key that encrypts many nodes: `label` says which, and `label_of_tags` names that of their tags.
+    /// Of a key that encrypts many nodes: `label` says which, and `label_of_tags` names that of
+    /// their tags.
     pub(crate) fn derive(master: &Secret<32>, label: &str, label_of_tags: &str) -> Result<Ciphers> {
         let stream = GcmKey::new(&derive(master, label, b""))?;
         Ok(Ciphers { stream, tags: SivKey::derive(master, label_of_tags, b"") })
     }
 
-    /// Encrypts a node of a target with its sequence number, and gives its tag. `random` are further bytes of its entry, if any.
+    /// Encrypts a node of a target with its sequence number, and gives its tag. `random` are
+    /// further bytes of its entry, if any.
     pub(crate) fn seal(
         &self,
         random: u32,
@@ -76,7 +78,8 @@ impl NodeKey<'_> {
         NodeEntry { target, key: position.0, sequence, tag, replaced: None }
     }
 
-    /// Decrypts a block where it was read to. False: it is not what the entry says, and is zeros now.
+    /// Decrypts a block where it was read to. False: it is not what the entry says, and is zeros
+    /// now.
     pub(crate) fn open(&self, entry: &NodeEntry, block: &mut [u8]) -> bool {
         self.ciphers().open(0, entry, block)
     }

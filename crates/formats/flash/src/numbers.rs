@@ -43,7 +43,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// In 8 bytes: 30 bits of the group plus 1, 6 bits of the ordinal, 28 bits of the key. 0 is no place.
+    /// In 8 bytes: 30 bits of the group plus 1, 6 bits of the ordinal, 28 bits of the key. 0 is no
+    /// place.
     pub(crate) fn pack(place: Option<Place>) -> u64 {
         place.map_or(0, |place| {
             (u64::from(place.group.0) + 1) << 34 | u64::from(place.ordinal) << 28 | u64::from(place.key.0)

@@ -9,8 +9,8 @@ use lacuna_nand::{FlashGeometry, Leb};
 pub(crate) const SALT: usize = 16;
 /// Index entries on one index page.
 pub(crate) const INDEX_FANOUT: u64 = 512;
-/// Logical erase blocks of the log that are never counted on: those that garbage collection copies to, the next of the log, the one
-/// that is being written, and ends of blocks that no group fits.
+/// Logical erase blocks of the log that are never counted on: those that garbage collection copies
+/// to, the next of the log, the one that is being written, and ends of blocks that no group fits.
 const LOG_RESERVE: u32 = 10;
 /// Of so many logical erase blocks of the log, one may be needed for dirty pages of the index.
 const DIRTY_SHARE: u32 = 64;
@@ -22,7 +22,8 @@ pub struct Params {
     pub blocks: u64,
     /// The length to which it can grow, for which its areas are laid out.
     pub most_blocks: u64,
-    /// Bytes of a key: 16 or 32. With the feature `keys-off` also 0, for a disk that forgets nothing, for comparison.
+    /// Bytes of a key: 16 or 32. With the feature `keys-off` also 0, for a disk that forgets
+    /// nothing, for comparison.
     pub key_len: u8,
     /// How the flash is divided.
     pub flash: FlashGeometry,
@@ -73,7 +74,8 @@ impl Params {
         if least == 0 { Err(params.refused(&flash)) } else { Ok(params) }
     }
 
-    /// Bytes that a logical erase block has at least, on flash with pages of so many: two nodes, and two pages.
+    /// Bytes that a logical erase block has at least, on flash with pages of so many: two nodes,
+    /// and two pages.
     pub fn least_leb_len(page: u32) -> u32 {
         2 * page.max(BLOCK_SIZE as u32)
     }
@@ -110,9 +112,10 @@ impl Params {
         self.layout().map_or(0, |layout| layout.leb_keys)
     }
 
-    /// Logical erase blocks for keys: 0.8 % of the flash for keys of 32 bytes, 0.4 % for keys of 16. More keys than blocks are
-    /// wanted, for those that are deleted between two purges: the more there are, the more are new after a block of keys is
-    /// replaced. So it is never less than a key for each block and for one of 64 more, and never more than for one of 8.
+    /// Logical erase blocks for keys: 0.8 % of the flash for keys of 32 bytes, 0.4 % for keys of
+    /// 16. More keys than blocks are wanted, for those that are deleted between two purges: the
+    /// more there are, the more are new after a block of keys is replaced. So it is never less than
+    /// a key for each block and for one of 64 more, and never more than for one of 8.
     fn key_storage(&self, leb_keys: u32) -> u32 {
         if self.is_without_keys() {
             return 0;
@@ -124,20 +127,22 @@ impl Params {
         share.clamp(for_blocks_and(least), for_blocks_and(least.max(self.most_blocks / 8))).max(2) as u32
     }
 
-    /// The same log without the keys, that the benchmark compares with: everything is encrypted under one key of the disk.
+    /// The same log without the keys, that the benchmark compares with: everything is encrypted
+    /// under one key of the disk.
     pub(crate) fn is_without_keys(&self) -> bool {
         is_without_keys(self.key_len.into())
     }
 
-    /// Of a thousand nodes for which the log has room, how many stay free when the disk is full. None if it does not fit its
-    /// flash.
+    /// Of a thousand nodes for which the log has room, how many stay free when the disk is full.
+    /// None if it does not fit its flash.
     pub fn spare(&self) -> Option<u32> {
         self.layout().ok().map(|layout| layout.spare(self.most_blocks))
     }
 
     /// Where things lie.
     ///
-    /// Errors: [`Kind::NoSpace`] if the disk does not fit its flash, [`Kind::Usage`] for impossible parameters.
+    /// Errors: [`Kind::NoSpace`] if the disk does not fit its flash, [`Kind::Usage`] for impossible
+    /// parameters.
     pub fn layout(&self) -> Result<Layout> {
         let flash = self.flash;
         let unit = flash.page.min(BLOCK_SIZE as u32);
@@ -197,8 +202,8 @@ impl Layout {
         is_without_keys(self.key_len)
     }
 
-    /// Logical erase blocks of one checkpoint: its head, its front, fresh blocks of keys, a root, a table of the log, two bits for
-    /// each key, and for each block of keys how many are doubtful.
+    /// Logical erase blocks of one checkpoint: its head, its front, fresh blocks of keys, a root, a
+    /// table of the log, two bits for each key, and for each block of keys how many are doubtful.
     fn checkpoint_lebs(&self, log: u32) -> u32 {
         let bytes = u64::from(self.page)
             + 64
@@ -228,14 +233,15 @@ impl Layout {
         whole * group + more
     }
 
-    /// Nodes for which the log has room. What garbage collection copies from one block goes to two as a rule, so each has one group more
-    /// than it might.
+    /// Nodes for which the log has room. What garbage collection copies from one block goes to two
+    /// as a rule, so each has one group more than it might.
     fn capacity(&self) -> u64 {
         let nodes = self.nodes_in(self.units - self.page_units());
         u64::from(self.log.1.saturating_sub(LOG_RESERVE)) * u64::from(nodes)
     }
 
-    /// Pages of the index that may be dirty: for so many there is room beside a full disk. All of them, if that is possible.
+    /// Pages of the index that may be dirty: for so many there is room beside a full disk. All of
+    /// them, if that is possible.
     pub(crate) fn most_dirty(&self) -> u32 {
         let full = u64::from(self.index_pages) * (INDEX_FANOUT + 1);
         let spare = self.capacity().saturating_sub(full) / u64::from(self.leb_nodes());
@@ -243,7 +249,8 @@ impl Layout {
         (lebs * self.leb_nodes()).min(self.index_pages)
     }
 
-    /// Of a thousand nodes for which the log has room, how many stay free when a disk of so many blocks is full.
+    /// Of a thousand nodes for which the log has room, how many stay free when a disk of so many
+    /// blocks is full.
     pub(crate) fn spare(&self, blocks: u64) -> u32 {
         let capacity = self.capacity();
         let needed = blocks + u64::from(self.index_pages);

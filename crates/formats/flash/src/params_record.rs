@@ -1,4 +1,5 @@
-//! The parameters of a disk as they stand in its header. `docs/format/flash.md` says the same, and a test compares the two.
+//! The parameters of a disk as they stand in its header. `docs/format/flash.md` says the same, and
+//! a test compares the two.
 
 use crate::params::Params;
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
@@ -26,7 +27,8 @@ impl Params {
 
     /// Reads the parameters from a header.
     ///
-    /// Errors: [`Kind::NotFound`] for a version that this build does not know, [`Kind::Corrupt`] for what no disk has.
+    /// Errors: [`Kind::NotFound`] for a version that this build does not know, [`Kind::Corrupt`]
+    /// for what no disk has.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let corrupt = |found: String| {
             Error::new(Kind::Corrupt, "the parameters of the disk make no sense")

@@ -1,12 +1,15 @@
 //! Puts nodes and records into the log, and keeps index, keys and counts in step with it.
 //!
 //! Invariants, of the one thread that writes:
-//! 1. The index names a node only when it is in the log; the key of what it replaces is deleted only then.
-//! 2. A key is assigned from a fresh block, and a block is fresh only when the log says that it was renewed.
+//! 1. The index names a node only when it is in the log; the key of what it replaces is deleted
+//!    only then.
+//! 2. A key is assigned from a fresh block, and a block is fresh only when the log says that it was
+//!    renewed.
 //! 3. The log has room: the callers see to it.
-//! 4. A call that the flash refuses, and a read that fails, leaves everything as it was, and its error says so
-//!    ([`lacuna_contracts::Error::changed_nothing`]): the writer goes on. What fails once the log has a group says otherwise, for index and
-//!    keys do not fit the log then; so all that is read is read before ([`Index::keep`]).
+//! 4. A call that the flash refuses, and a read that fails, leaves everything as it was, and its
+//!    error says so ([`lacuna_contracts::Error::changed_nothing`]): the writer goes on. What fails
+//!    once the log has a group says otherwise, for index and keys do not fit the log then; so all
+//!    that is read is read before ([`Index::keep`]).
 
 use crate::assignment::Lifetime;
 use crate::buffer::Plain;
@@ -40,14 +43,15 @@ impl Placer {
         Placer { layout, log, index, keys }
     }
 
-    /// Writes the first of these blocks, whose lifetimes are thought to be these, as many as one group takes, and gives how many.
-    /// They are durable then.
+    /// Writes the first of these blocks, whose lifetimes are thought to be these, as many as one
+    /// group takes, and gives how many. They are durable then.
     pub(crate) fn place(&self, blocks: &[(u32, Plain)], lifetimes: &[Lifetime]) -> Result<usize> {
         let mut keys = Vec::new();
         let group = match self.append_nodes(blocks, lifetimes, &mut keys) {
             Ok(group) => group,
             Err(e) => {
-                // A part of what they encrypted may be on the flash: nothing else gets them, and the next purge replaces them.
+                // A part of what they encrypted may be on the flash: nothing else gets them, and
+                // the next purge replaces them.
                 self.keys.delete(keys.into_iter())?;
                 return Err(e);
             }
@@ -99,7 +103,8 @@ impl Placer {
         self.log.append(Content::Nodes(entries), bytes)
     }
 
-    /// Copies live nodes as they are to the end of the log, as many as one group takes, and gives how many.
+    /// Copies live nodes as they are to the end of the log, as many as one group takes, and gives
+    /// how many.
     pub(crate) fn copy(&self, live: &[Live]) -> Result<usize> {
         let live = &live[..live.len().min(self.log.room()?)];
         let (mut bytes, header) = self.log.group_memory(live.len());

@@ -8,20 +8,25 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the thread looks, by the machine's time. What is due is decided by the clock of the disk.
+/// How often the thread looks, by the machine's time. What is due is decided by the clock of the
+/// disk.
 const LOOK: Duration = Duration::from_secs(1);
-/// The longest pause after a purge that was refused, by the clock of the disk. The first is as long as [`LOOK`].
+/// The longest pause after a purge that was refused, by the clock of the disk. The first is as long
+/// as [`LOOK`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// When to purge unasked. A purge that was cut is finished when the disk is opened, whatever stands here. One that the flash refuses, or
-/// for which the log has no room, is tried again as soon as the log takes something, and otherwise after a second, then after pauses of
-/// twice the length each, an hour at most.
+/// When to purge unasked. A purge that was cut is finished when the disk is opened, whatever stands
+/// here. One that the flash refuses, or for which the log has no room, is tried again as soon as
+/// the log takes something, and otherwise after a second, then after pauses of twice the length
+/// each, an hour at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The longest that anything deleted stays recoverable while the disk is open, and how long an acknowledged write stays in
-    /// memory alone: a purge is due so long after the oldest deletion that it is for. It begins within a second.
+    /// The longest that anything deleted stays recoverable while the disk is open, and how long an
+    /// acknowledged write stays in memory alone: a purge is due so long after the oldest deletion
+    /// that it is for. It begins within a second.
     pub period: Duration,
-    /// Deleted keys that are not borne any longer: with one more, a purge is due at once. It begins within a second.
+    /// Deleted keys that are not borne any longer: with one more, a purge is due at once. It begins
+    /// within a second.
     pub most_recoverable: u64,
 }
 
@@ -57,7 +62,8 @@ impl PurgeThread {
     }
 }
 
-/// The time after a refusal in which no purge is tried. On a full log every attempt writes checkpoints, which wears the flash.
+/// The time after a refusal in which no purge is tried. On a full log every attempt writes
+/// checkpoints, which wears the flash.
 struct Pause {
     length: Duration,
     /// By the clock of the disk.

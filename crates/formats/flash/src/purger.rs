@@ -1,11 +1,14 @@
-//! Purging: everything that was deleted before is gone for good when it returns (DNEFS, section 3.2).
+//! Purging: everything that was deleted before is gone for good when it returns (DNEFS, section
+//! 3.2).
 //!
-//! The log says when a purge starts and when it is finished, so that purging needs no checkpoint. In between, every block of keys
-//! that has deleted ones is replaced atomically: used keys stay where they are, all others are new. Then the flash is drained, for
-//! the old copies of these blocks are still there. Only then is the purge finished.
+//! The log says when a purge starts and when it is finished, so that purging needs no checkpoint.
+//! In between, every block of keys that has deleted ones is replaced atomically: used keys stay
+//! where they are, all others are new. Then the flash is drained, for the old copies of these
+//! blocks are still there. Only then is the purge finished.
 //!
-//! A power cut between start and finish leaves keys that the log calls deleted and that may be new already: they are replaced once
-//! more by the purge that the next opening does. It is due if, and only if, a start has no finish.
+//! A power cut between start and finish leaves keys that the log calls deleted and that may be new
+//! already: they are replaced once more by the purge that the next opening does. It is due if, and
+//! only if, a start has no finish.
 
 use crate::group::Content;
 use crate::index::Index;
@@ -32,9 +35,11 @@ pub struct Purged {
     pub key_blocks: u64,
     /// Deleted keys that are gone: at most so many versions of blocks.
     pub keys: u64,
-    /// Of these, those that encrypted a block for sure. The others were unused when the disk crashed, or not.
+    /// Of these, those that encrypted a block for sure. The others were unused when the disk
+    /// crashed, or not.
     pub known: u64,
-    /// Blocks of the disk that were encrypted again, since a block of keys went bad with its contents.
+    /// Blocks of the disk that were encrypted again, since a block of keys went bad with its
+    /// contents.
     pub rewritten: u64,
 }
 
@@ -93,7 +98,8 @@ impl Purger {
         Purger { flash, layout, log, index, keys, placer, stuck }
     }
 
-    /// Ends an epoch. `start` is the record that says so, written by the caller already. Everything acknowledged is in the log.
+    /// Ends an epoch. `start` is the record that says so, written by the caller already. Everything
+    /// acknowledged is in the log.
     ///
     /// Errors: [`Kind::PurgeIncomplete`] if old keys stay readable, whatever is done.
     pub(crate) fn purge(&self, caller: &dyn Evict) -> Result<Purged> {
@@ -115,15 +121,16 @@ impl Purger {
                 self.keys.drained();
                 return Ok(purged);
             }
-            // The flash tells of these copies once for each opening: what is refused here, or cannot be read, is not made good by another
-            // purge.
+            // The flash tells of these copies once for each opening: what is refused here, or
+            // cannot be read, is not made good by another purge.
             purged.rewritten += self.replace_tainted(&copies, caller).map_err(Error::of_sync)?;
         }
         Err(self.incomplete("blocks of keys that go bad with their contents, one after the other"))
     }
 
-    /// These keys can be read for ever. None of them is assigned any more, and what they encrypt has to go: live nodes get other keys, and
-    /// the blocks of the log that hold any are erased. Gives how many blocks of the disk that were.
+    /// These keys can be read for ever. None of them is assigned any more, and what they encrypt
+    /// has to go: live nodes get other keys, and the blocks of the log that hold any are erased.
+    /// Gives how many blocks of the disk that were.
     fn replace_tainted(&self, copies: &[KeyCopy], caller: &dyn Evict) -> Result<u64> {
         caller.make_room()?;
         let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
@@ -166,7 +173,8 @@ impl Purger {
             .remedy("nothing that was flushed is lost: copy what is there to another device, and destroy this one")
     }
 
-    /// Finds all nodes that the keys in these copies decrypt. It reads all headers of the log, for this is rare.
+    /// Finds all nodes that the keys in these copies decrypt. It reads all headers of the log, for
+    /// this is rare.
     fn tainted(&self, copies: &[KeyCopy]) -> Result<Tainted> {
         let mut tainted = Tainted::default();
         let mut node = Zeroizing::new(vec![0; BLOCK_SIZE]);

@@ -1,7 +1,8 @@
 //! Reading blocks: the buffer, then the index, the header of the group, the key, the node.
 //!
-//! What the index says may be old by the time it is used: the node may have been copied, its block erased, its key purged. So a node
-//! that does not verify counts as damaged only if the index still says the same.
+//! What the index says may be old by the time it is used: the node may have been copied, its block
+//! erased, its key purged. So a node that does not verify counts as damaged only if the index still
+//! says the same.
 
 use crate::buffer::Buffer;
 use crate::group::NodeEntry;

@@ -1,7 +1,8 @@
-//! Opening after whatever happened: the last checkpoint, then what the log says since (DNEFS, section 4.2, Table 1).
+//! Opening after whatever happened: the last checkpoint, then what the log says since (DNEFS,
+//! section 4.2, Table 1).
 //!
-//! Replay needs the headers of groups alone. Each group but the last is whole, since the next one was written after it; the last
-//! one counts if all of its nodes are there.
+//! Replay needs the headers of groups alone. Each group but the last is whole, since the next one
+//! was written after it; the last one counts if all of its nodes are there.
 
 use crate::checkpoint::Marks;
 use crate::group::{Content, Header};
@@ -38,8 +39,8 @@ pub(crate) struct Replay<'p> {
 
 #[derive(Default)]
 struct Found {
-    /// Blocks of the log that hold what was replayed, whether any of it is live or not: replay needs them until the next
-    /// checkpoint is complete.
+    /// Blocks of the log that hold what was replayed, whether any of it is live or not: replay
+    /// needs them until the next checkpoint is complete.
     chain: BTreeSet<u32>,
     /// Entries of index pages that changed since the page was written.
     changes: BTreeMap<u32, BTreeMap<u32, Option<Place>>>,
@@ -171,8 +172,8 @@ impl Replay<'_> {
         Err(damaged(format!("a group that names block {block}, which this disk does not have,")))
     }
 
-    /// Gives the index what the log says, and the blocks of the log their uses. `next` is where the log would have gone on: nothing
-    /// of it counts.
+    /// Gives the index what the log says, and the blocks of the log their uses. `next` is where the
+    /// log would have gone on: nothing of it counts.
     fn settle(&self, found: Found, next: u32) -> Result<()> {
         for (page, changes) in found.changes {
             for (at, place) in changes {

@@ -18,7 +18,8 @@ pub(crate) enum KeyState {
 pub(crate) struct Counts {
     pub(crate) used: u32,
     pub(crate) deleted: u32,
-    /// Of the deleted ones, those of which nobody knows whether they encrypt anything: after a crash, the unused keys of fresh blocks.
+    /// Of the deleted ones, those of which nobody knows whether they encrypt anything: after a
+    /// crash, the unused keys of fresh blocks.
     pub(crate) doubtful: u32,
 }
 
@@ -29,8 +30,9 @@ impl Counts {
     }
 }
 
-/// The states of all keys, in two bits each. Invariants: no key has both bits, and none that is not there has any. No block has more
-/// doubtful keys than deleted ones: they stay so until all deleted keys of the block are forgotten.
+/// The states of all keys, in two bits each. Invariants: no key has both bits, and none that is not
+/// there has any. No block has more doubtful keys than deleted ones: they stay so until all deleted
+/// keys of the block are forgotten.
 pub(crate) struct KeyStateMap {
     /// Of each block, whole words.
     used: Vec<u64>,
@@ -80,7 +82,8 @@ impl KeyStateMap {
             counts.used += u32::from(state == KeyState::Used);
             counts.deleted += u32::from(state == KeyState::Deleted);
         }
-        // Which of them are doubtful is not noted. No log has a deleted key used again; one that somebody made up may.
+        // Which of them are doubtful is not noted. No log has a deleted key used again; one that
+        // somebody made up may.
         let more = self.counts[block].doubtful.saturating_sub(self.counts[block].deleted);
         self.counts[block].doubtful -= more;
         self.all.doubtful -= more;
@@ -165,8 +168,8 @@ impl KeyStateMap {
         out.truncate(end);
     }
 
-    /// All states: of each block the used keys, then the deleted ones, each as a byte that says none, all, or a bit for each
-    /// follows; then how many of the deleted ones are doubtful.
+    /// All states: of each block the used keys, then the deleted ones, each as a byte that says
+    /// none, all, or a bit for each follows; then how many of the deleted ones are doubtful.
     pub(crate) fn pack(&self, out: &mut Vec<u8>) {
         for (block, counts) in self.blocks() {
             for (words, count) in [(&self.used, counts.used), (&self.deleted, counts.deleted)] {
@@ -183,7 +186,8 @@ impl KeyStateMap {
         }
     }
 
-    /// The opposite, on a map without used or deleted keys. Gives how many bytes it took; `None` if they make no sense.
+    /// The opposite, on a map without used or deleted keys. Gives how many bytes it took; `None` if
+    /// they make no sense.
     pub(crate) fn unpack(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         for block in (0..self.counts.len() as u32).map(KeyBlock) {
@@ -337,7 +341,8 @@ mod tests {
         // More doubtful keys than deleted ones, and an end before that is said.
         assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 3, 0, 0, 0]), None);
         assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 2, 0, 0]), None);
-        // A key that is used and deleted, a key that is not there, an unknown kind, an end too early.
+        // A key that is used and deleted, a key that is not there, an unknown kind, an end too
+        // early.
         assert_eq!(unpack(&[SOME, 3, 8, SOME, 2, 4, 0, 0, 0, 0]), None);
         assert_eq!(unpack(&[SOME, 1, 16, NONE, 0, 0, 0, 0]), None);
         assert_eq!(unpack(&[3, NONE, 0, 0, 0, 0]), None);

@@ -1,7 +1,7 @@
 //! Erase blocks that went bad with their contents: what can be read there is readable for ever.
 //!
-//! The key of a node and the node itself may both lie in such blocks. Nothing that is done helps then, whether the node is
-//! deleted or not, and no purge may say otherwise.
+//! The key of a node and the node itself may both lie in such blocks. Nothing that is done helps
+//! then, whether the node is deleted or not, and no purge may say otherwise.
 
 use crate::keys::{KeyCopy, Keys};
 use crate::log::Log;
@@ -72,8 +72,9 @@ impl Stuck {
         Ok(exposed)
     }
 
-    /// Looks for nodes in what a block of the log held. A part of it may be erased, so any of its units may begin a group.
-    /// Gives how many units hold something and are of no group that was found.
+    /// Looks for nodes in what a block of the log held. A part of it may be erased, so any of its
+    /// units may begin a group. Gives how many units hold something and are of no group that was
+    /// found.
     fn look(&self, leb: u32, content: &[u8], keys: &[KeyCopy], exposed: &mut BTreeSet<u32>) -> Result<u32> {
         let unit_len = self.layout.unit as usize;
         let mut node = Zeroizing::new(vec![0; BLOCK_SIZE]);

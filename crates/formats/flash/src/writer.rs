@@ -1,4 +1,5 @@
-//! What changes the disk, one thread at a time: writing the buffer to the log, discarding, purging, checkpoints.
+//! What changes the disk, one thread at a time: writing the buffer to the log, discarding, purging,
+//! checkpoints.
 
 use crate::assignment::Lifetime;
 use crate::buffer::{Buffer, Plain};
@@ -29,8 +30,8 @@ pub(crate) struct Turn {
     pub(crate) epoch: u64,
     /// A purge has begun and is not complete.
     pub(crate) purging: bool,
-    /// Versions of sensitive blocks were to be deleted and purged, and that is not complete. What deletes them later, the write of the
-    /// buffer to the log among it, purges as well.
+    /// Versions of sensitive blocks were to be deleted and purged, and that is not complete. What
+    /// deletes them later, the write of the buffer to the log among it, purges as well.
     pub(crate) owed: bool,
 }
 
@@ -50,7 +51,8 @@ pub(crate) struct Writer {
     sensitive: RwLock<Vec<Range<u64>>>,
     /// A purge has begun and is not finished.
     purge_wanted: AtomicBool,
-    /// Blocks that the log took or made holes of, and purges: something may go well now that was refused before.
+    /// Blocks that the log took or made holes of, and purges: something may go well now that was
+    /// refused before.
     progress: AtomicU64,
     account: Account,
 }
@@ -89,8 +91,8 @@ impl Writer {
         }
     }
 
-    /// Takes the turn. What fails, or panics, under it ends all writing, unless the flash refused a call, or a read failed, and everything is
-    /// as it was before that.
+    /// Takes the turn. What fails, or panics, under it ends all writing, unless the flash refused a
+    /// call, or a read failed, and everything is as it was before that.
     fn with_turn<R>(&self, f: impl FnOnce(&mut Turn) -> Result<R>) -> Result<R> {
         let mut turn: MutexGuard<'_, Turn> = self.turn.lock();
         self.health.check()?;
@@ -117,7 +119,8 @@ impl Writer {
         if full { self.flush() } else { Ok(()) }
     }
 
-    /// Writes everything acknowledged to the log, where it is durable, and completes a purge that is owed.
+    /// Writes everything acknowledged to the log, where it is durable, and completes a purge that
+    /// is owed.
     pub(crate) fn flush(&self) -> Result<()> {
         self.with_turn(|turn| self.flush_in(turn))
     }
@@ -171,7 +174,8 @@ impl Writer {
                     self.placer.discard(&discarded)?;
                     self.advance(discarded.len());
                 }
-                // Last: if the discard fails, the block keeps the version that was acknowledged, and not the one before it.
+                // Last: if the discard fails, the block keeps the version that was acknowledged,
+                // and not the one before it.
                 self.buffer.forget(at, end - at);
                 at = end;
             }
@@ -179,15 +183,17 @@ impl Writer {
         })
     }
 
-    /// Ends the epoch: when this returns, nothing that was deleted before the call can be read from the flash by anybody.
+    /// Ends the epoch: when this returns, nothing that was deleted before the call can be read from
+    /// the flash by anybody.
     ///
-    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause; no more is written then, unless the flash refused a call or a read failed:
-    /// another purge may be complete.
+    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause; no more is written then, unless the
+    /// flash refused a call or a read failed: another purge may be complete.
     pub(crate) fn purge(&self) -> Result<Purged> {
         self.with_turn(|turn| self.purge_in(turn)).map_err(|e| self.incomplete(e))
     }
 
-    /// Writes everything acknowledged to the log, and ends the epoch if anything is recoverable then.
+    /// Writes everything acknowledged to the log, and ends the epoch if anything is recoverable
+    /// then.
     pub(crate) fn forget(&self) -> Result<()> {
         self.with_turn(|turn| self.forget_in(turn)).map_err(|e| self.incomplete(e))
     }
@@ -201,12 +207,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes everything acknowledged to the log, and purges if one of these blocks was on the flash, so that what was just
-    /// acknowledged deletes it.
+    /// Writes everything acknowledged to the log, and purges if one of these blocks was on the
+    /// flash, so that what was just acknowledged deletes it.
     fn purge_sensitive(&self, sensitive: &[Range<u32>]) -> Result<()> {
         self.with_turn(|turn| {
             let written = self.any_written(sensitive);
-            // The blocks are in the buffer by now, whatever is refused. If it cannot be told whether they replace others, they may.
+            // The blocks are in the buffer by now, whatever is refused. If it cannot be told
+            // whether they replace others, they may.
             turn.owed |= !matches!(written, Ok(false));
             written?;
             self.flush_in(turn)
@@ -256,8 +263,9 @@ impl Writer {
         Ok(purged)
     }
 
-    /// Finishes a purge that was cut, at an opening. A failure ends all writing, and every later call that writes says so: the disk is
-    /// still there for reading. After a refusal, or a read that failed, the purge is still wanted, and the next one finishes it.
+    /// Finishes a purge that was cut, at an opening. A failure ends all writing, and every later
+    /// call that writes says so: the disk is still there for reading. After a refusal, or a read
+    /// that failed, the purge is still wanted, and the next one finishes it.
     pub(crate) fn finish_purge(&self) -> Purged {
         self.purge().unwrap_or_default()
     }
@@ -302,7 +310,8 @@ impl Writer {
         self.account.since().map(|since| self.now().saturating_sub(since))
     }
 
-    /// A number that changes whenever the log takes blocks or makes holes of some, or a purge is complete.
+    /// A number that changes whenever the log takes blocks or makes holes of some, or a purge is
+    /// complete.
     pub(crate) fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }
@@ -320,7 +329,8 @@ impl Writer {
     pub(crate) fn close(&self) -> Result<()> {
         self.with_turn(|turn| {
             self.forget_in(turn)?;
-            // Nothing is assigned any more. The next opening knows that no key of these blocks encrypts what is not in the log.
+            // Nothing is assigned any more. The next opening knows that no key of these blocks
+            // encrypts what is not in the log.
             self.keys.end_epoch();
             self.checkpoint_in(turn)
         })

@@ -1,5 +1,6 @@
-//! What a full disk pays for overwrites at random, by how much of its log stays spare: the table of `docs/flash.md`, from which the
-//! default was chosen. `LACUNA_SPARES=all` measures every row and prints it.
+//! What a full disk pays for overwrites at random, by how much of its log stays spare: the table of
+//! `docs/flash.md`, from which the default was chosen. `LACUNA_SPARES=all` measures every row and
+//! prints it.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
@@ -25,7 +26,8 @@ struct Cost {
     erased: f64,
 }
 
-/// Fills a disk, overwrites it at random until the log is as it stays, and then once more, measured.
+/// Fills a disk, overwrites it at random until the log is as it stays, and then once more,
+/// measured.
 fn measure(spare: u32) -> Cost {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(CHIP)));
     SimulatedChip::create(&*medium, CHIP, Wearing::default(), 1).unwrap();
@@ -69,7 +71,8 @@ fn the_page_says_what_spare_costs() {
     let all = std::env::var("LACUNA_SPARES").is_ok();
     let (mut measured, mut wrong) = (0, vec![]);
     for row in page.rows("Spare") {
-        // The one that wears flash least, and the default, are enough to see that the table is of this code.
+        // The one that wears flash least, and the default, are enough to see that the table is of
+        // this code.
         if !all && !["0.28", "0.15 (default)"].contains(&row[0].as_str()) {
             continue;
         }

@@ -1,5 +1,5 @@
-//! Flash that is not what the disk was made on, that was half erased, that is worn out, that is bad everywhere, and that has nothing to
-//! spare.
+//! Flash that is not what the disk was made on, that was half erased, that is worn out, that is bad
+//! everywhere, and that has nothing to spare.
 
 mod fixture;
 
@@ -103,8 +103,8 @@ fn foreign_flash() {
     assert_eq!(kind_of(FlashDisk::open(flash, &theirs.params, &master(), &theirs.options())), Kind::Corrupt);
 }
 
-/// Blocks that do not verify, and blocks that read as they were before: the first 150 should have this version, all others be
-/// zeros.
+/// Blocks that do not verify, and blocks that read as they were before: the first 150 should have
+/// this version, all others be zeros.
 fn look(disk: &FlashDisk, stamp: u64) -> (u64, u64) {
     let (mut damaged, mut older) = (0, 0);
     for block in 0..disk.blocks() {
@@ -124,8 +124,9 @@ fn look(disk: &FlashDisk, stamp: u64) -> (u64, u64) {
     (damaged, older)
 }
 
-/// Any one of the erase blocks is gone: keys, a checkpoint, the log. The disk is refused, or each block reads right or is told to be
-/// damaged; what is written again reads again, and what was deleted stays so.
+/// Any one of the erase blocks is gone: keys, a checkpoint, the log. The disk is refused, or each
+/// block reads right or is told to be damaged; what is written again reads again, and what was
+/// deleted stays so.
 #[test]
 fn half_erased() {
     for crashed in [false, true] {
@@ -174,7 +175,8 @@ fn half_erased() {
     }
 }
 
-/// Writes until the flash is worn out; what was flushed before can be read, then and after opening for reading alone.
+/// Writes until the flash is worn out; what was flushed before can be read, then and after opening
+/// for reading alone.
 #[test]
 fn worn_out() {
     let mut bed = Bed::new(SMALL, Wearing { endurance: 12, ..Wearing::default() }, 32, 150, 6);
@@ -218,7 +220,8 @@ fn worn_out() {
     }
 }
 
-/// Blocks that are bad from the factory, and blocks that go bad in use: until none is left, everything is there.
+/// Blocks that are bad from the factory, and blocks that go bad in use: until none is left,
+/// everything is there.
 #[test]
 fn bad_blocks_everywhere() {
     let geometry = ChipGeometry { blocks: 128, ..SMALL };
@@ -250,7 +253,8 @@ fn bad_blocks_everywhere() {
     assert!(purges > 20, "{purges}");
 }
 
-/// The longest disk that flash takes, full to its last block and overwritten many times over, in pieces of all sizes.
+/// The longest disk that flash takes, full to its last block and overwritten many times over, in
+/// pieces of all sizes.
 #[test]
 fn zero_spare() {
     for (at, (page, pages, blocks)) in

@@ -1,5 +1,6 @@
-//! Many clients at once that read, write, discard, flush and purge, beside the thread that purges; with reads that fail now and then,
-//! bad blocks, and programs and erasures that fail, all together.
+//! Many clients at once that read, write, discard, flush and purge, beside the thread that purges;
+//! with reads that fail now and then, bad blocks, and programs and erasures that fail, all
+//! together.
 
 mod fixture;
 
@@ -43,7 +44,8 @@ fn client(bed: &Bed, disk: &FlashDisk, history: &History, part: u64, rng: &mut R
     }
 }
 
-/// All clients, until each has done its work or something failed that ends all writing. Gives what it was.
+/// All clients, until each has done its work or something failed that ends all writing. Gives what
+/// it was.
 fn clients(bed: &Bed, disk: &FlashDisk, history: &History, seed: u64) -> Result<()> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -131,7 +133,8 @@ fn many_clients_on_a_chip_on_which_everything_fails_now_and_then() {
                 let kinds = [Kind::Io, Kind::FailStop, Kind::PurgeIncomplete, Kind::ReadOnly];
                 assert!(kinds.contains(&e.kind()), "{e}");
                 failed += 1;
-                // A read that fails ends its request alone; what the chip reads to do what it was told ends all writing.
+                // A read that fails ends its request alone; what the chip reads to do what it was
+                // told ends all writing.
                 if history.flush(|| disk.flush()).is_err() {
                     assert!(disk.write(BlockAddr(0), &[0; 4096]).is_err() && disk.close().is_err());
                     stopped += 1;

@@ -1,7 +1,9 @@
-//! Power cuts at every operation of random workloads, purges, checkpoints, garbage collection, bad blocks and openings among them,
-//! beside a plain model; after each the key state map is compared with a full scan (DNEFS, section 4.2).
+//! Power cuts at every operation of random workloads, purges, checkpoints, garbage collection, bad
+//! blocks and openings among them, beside a plain model; after each the key state map is compared
+//! with a full scan (DNEFS, section 4.2).
 //!
-//! `LACUNA_CUTS` says how many cuts in all, `LACUNA_SEED` the first seed of each test (without it, each has seeds of its own).
+//! `LACUNA_CUTS` says how many cuts in all, `LACUNA_SEED` the first seed of each test (without it,
+//! each has seeds of its own).
 
 mod fixture;
 
@@ -74,7 +76,8 @@ impl Phases {
     }
 }
 
-/// Failure points of section 4.2 in terms of this disk. A purge here is followed by its finish record instead of a checkpoint.
+/// Failure points of section 4.2 in terms of this disk. A purge here is followed by its finish
+/// record instead of a checkpoint.
 const PURGE: [&str; 6] = [
     "purge: before the first block of keys",
     "purge: the first block of keys",
@@ -164,7 +167,8 @@ impl Sequence {
         let (mut purging, mut opening) = (false, true);
         let failure = match opened.disk {
             Ok(disk) => {
-                // A purge that was cut before is finished by the opening, and may have been cut in that once more.
+                // A purge that was cut before is finished by the opening, and may have been cut in
+                // that once more.
                 opening = opened.watch.cut().is_some();
                 self.check(&disk, opening, what);
                 loop {
@@ -196,7 +200,8 @@ impl Sequence {
         self.outcome.digest = (self.outcome.digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// One thing that a client does. `purges` is told when the purge begins that is asked for, and of a cut in it, if that is to be.
+    /// One thing that a client does. `purges` is told when the purge begins that is asked for, and
+    /// of a cut in it, if that is to be.
     fn step(&mut self, disk: &FlashDisk, purges: impl FnOnce(Option<PowerCut>)) -> Result<()> {
         let kind = self.rng.below(40);
         let most = if self.rng.chance(1, 5) { 60 } else { 4 };
@@ -240,8 +245,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// The disk reads as the model allows, and the key state map has the three properties of the paper. `off`: the power is gone
-    /// already.
+    /// The disk reads as the model allows, and the key state map has the three properties of the
+    /// paper. `off`: the power is gone already.
     fn check(&mut self, disk: &FlashDisk, off: bool, what: &str) {
         let keys = |disk: &FlashDisk| match disk.check_keys() {
             Ok(wrong) if wrong.is_empty() => Ok(()),
@@ -281,8 +286,8 @@ impl Sequence {
     }
 }
 
-/// Shares the cuts among the runs of some seeds, and says what became of them. What a run does follows from its seed alone: with a seed
-/// that was printed as the first one, its run comes first.
+/// Shares the cuts among the runs of some seeds, and says what became of them. What a run does
+/// follows from its seed alone: with a seed that was printed as the first one, its run comes first.
 fn play(name: &str, share: u64, seeds: Range<u64>, run_of: impl Fn(u64) -> Run, phases: &[&str]) {
     let cuts = (setting("LACUNA_CUTS", 1000) * share / 10).max(1);
     let first = setting("LACUNA_SEED", seeds.start);

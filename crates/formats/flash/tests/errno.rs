@@ -1,10 +1,12 @@
-//! Each error of the system at each call of the flash, between the opening of a disk and its close. A call that is refused, or one that reads
-//! and fails, fails one request, a purge among them, and everything goes on. After another error of the flash, or of a sync, the disk takes
-//! no more writes. What was flushed is there when it is opened again, also if the power goes before it is closed, and no key encrypts what
-//! it should not. What the caller is told is the error of the call.
+//! Each error of the system at each call of the flash, between the opening of a disk and its close.
+//! A call that is refused, or one that reads and fails, fails one request, a purge among them, and
+//! everything goes on. After another error of the flash, or of a sync, the disk takes no more
+//! writes. What was flushed is there when it is opened again, also if the power goes before it is
+//! closed, and no key encrypts what it should not. What the caller is told is the error of the
+//! call.
 //!
-//! What the chip itself reads, to do what it was told, is no call of the flash, and a part of that other call. `LACUNA_SWEEP` asks for
-//! every error at every call.
+//! What the chip itself reads, to do what it was told, is no call of the flash, and a part of that
+//! other call. `LACUNA_SWEEP` asks for every error at every call.
 
 mod fixture;
 
@@ -179,12 +181,14 @@ fn reopen(mut bed: Bed, model: &Model, what: &str) {
     assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
 }
 
-/// Whether the disk may take no more writes after this call: not for one that was refused, and not for one that reads.
+/// Whether the disk may take no more writes after this call: not for one that was refused, and not
+/// for one that reads.
 fn may_stop(hit: Option<Call>, errno: i32) -> bool {
     hit.is_some_and(|hit| hit == Call::Sync || !(hit.reads() || refuses(errno)))
 }
 
-/// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the one that failed.
+/// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the one
+/// that failed.
 fn play((bed, model): &(Bed, Model), nth: u64, errno: i32) -> (End, u64, Option<Call>) {
     let (bed, mut model) = (bed.copied(), model.clone());
     let chip = Arc::new(SimulatedChip::open(bed.faults.clone(), 31).unwrap());

@@ -1,5 +1,6 @@
-//! Reads of the chip that fail: of a client, in garbage collection, in a purge, while the disk is being opened; and a discard that
-//! fails. Nothing is lost, and nothing comes back that was deleted.
+//! Reads of the chip that fail: of a client, in garbage collection, in a purge, while the disk is
+//! being opened; and a discard that fails. Nothing is lost, and nothing comes back that was
+//! deleted.
 
 mod fixture;
 

@@ -1,4 +1,5 @@
-//! `docs/format/flash.md` and the code agree: disks are written by one and read by the other, and what the page says of lengths is so.
+//! `docs/format/flash.md` and the code agree: disks are written by one and read by the other, and
+//! what the page says of lengths is so.
 
 mod by_page;
 
@@ -87,7 +88,8 @@ fn work(disk: &FlashDisk, held: &mut BTreeMap<u64, u64>, rounds: std::ops::Range
     disk.flush().unwrap();
 }
 
-/// Compares what the second reader finds with what was written, and the key state map with the index.
+/// Compares what the second reader finds with what was written, and the key state map with the
+/// index.
 fn check(reader: &SecondReader, held: &BTreeMap<u64, u64>) {
     for block in 0..reader.params.blocks {
         let expected = held.get(&block).map(|version| content(block, *version));
@@ -175,7 +177,8 @@ fn parameters_and_areas() {
     }
 }
 
-/// Most bytes of a group's header stand for something that is checked: here, the limits that the page states.
+/// Most bytes of a group's header stand for something that is checked: here, the limits that the
+/// page states.
 #[test]
 fn numbers_of_the_page_are_those_of_the_code() {
     let doc = FormatPage::read("flash");

@@ -1,8 +1,8 @@
-//! Every version of the format as it is for ever: a chip with a disk on it, kept as a file, that must open and read as it did when
-//! it was made.
+//! Every version of the format as it is for ever: a chip with a disk on it, kept as a file, that
+//! must open and read as it did when it was made.
 //!
-//! The file holds the blocks of the file of the chip that are not zeros, each behind its offset (8 bytes, little-endian). The
-//! parameters lie beside it, as they stand in a header.
+//! The file holds the blocks of the file of the chip that are not zeros, each behind its offset (8
+//! bytes, little-endian). The parameters lie beside it, as they stand in a header.
 
 mod by_page;
 
@@ -20,7 +20,8 @@ const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 64 
 
 /// Written blocks and their versions; all others read as zeros.
 const CONTENTS: [(u64, u64); 7] = [(0, 1), (1, 1), (2, 3), (3, 3), (7, 2), (8, 4), (40, 1)];
-/// Blocks that were deleted after the last purge, and what they held: [`DELETED`] keys can be recovered.
+/// Blocks that were deleted after the last purge, and what they held: [`DELETED`] keys can be
+/// recovered.
 const DELETED: u64 = 3;
 
 fn path(name: &str) -> PathBuf {
@@ -48,7 +49,8 @@ fn open(medium: &Arc<MemoryMedium>, params: &Params, read_only: bool) -> FlashDi
     FlashDisk::open(flash, params, &master(), &options).unwrap()
 }
 
-/// A disk with [`CONTENTS`]: overwritten and purged, then deleted from without a purge, and left without closing it.
+/// A disk with [`CONTENTS`]: overwritten and purged, then deleted from without a purge, and left
+/// without closing it.
 fn make() -> (Vec<u8>, Params) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, Wearing::default(), 1).unwrap();

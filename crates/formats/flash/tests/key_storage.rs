@@ -1,4 +1,5 @@
-//! How much of the flash keys take, over many geometries, and that a full disk with as few keys as there may be works.
+//! How much of the flash keys take, over many geometries, and that a full disk with as few keys as
+//! there may be works.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
@@ -8,8 +9,8 @@ use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, We
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
-/// Issue 17: at most 0.8 % of the flash, with spare blocks and all, for keys of 256 bits, and 0.4 % for 128 bits. The area is
-/// whole erase blocks, two at least.
+/// Issue 17: at most 0.8 % of the flash, with spare blocks and all, for keys of 256 bits, and 0.4 %
+/// for 128 bits. The area is whole erase blocks, two at least.
 #[test]
 fn keys_take_at_most_their_share_of_the_flash() {
     for page in [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536] {

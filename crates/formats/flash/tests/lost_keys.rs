@@ -1,4 +1,5 @@
-//! A page of keys that cannot be read now and then: the keys on it are never replaced by what was made of the failure.
+//! A page of keys that cannot be read now and then: the keys on it are never replaced by what was
+//! made of the failure.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
@@ -10,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 64 };
 
-/// Flash whose pages of keys read as zeros for a while, as UBI gives pages that cannot be corrected.
+/// Flash whose pages of keys read as zeros for a while, as UBI gives pages that cannot be
+/// corrected.
 struct Decaying {
     below: Mapping,
     decayed: AtomicBool,

@@ -1,5 +1,6 @@
-//! Pages of the log that read as zeros: a header behind which the log goes on, a page of the index, and headers of nodes of which
-//! the keys can be read for ever. What was flushed is there or told to be lost, and a purge says no more than it did.
+//! Pages of the log that read as zeros: a header behind which the log goes on, a page of the index,
+//! and headers of nodes of which the keys can be read for ever. What was flushed is there or told
+//! to be lost, and a purge says no more than it did.
 
 mod fixture;
 
@@ -84,8 +85,8 @@ impl Flash for Holed {
     }
 }
 
-/// Any header of the log but the last is lost after a crash: the disk is refused, never opened as it was before. Without the last
-/// one, the log looks as if the power had gone a little earlier.
+/// Any header of the log but the last is lost after a crash: the disk is refused, never opened as
+/// it was before. Without the last one, the log looks as if the power had gone a little earlier.
 #[test]
 fn a_lost_header_is_told() {
     let mut bed = Bed::small(20);
@@ -124,7 +125,8 @@ fn a_lost_header_is_told() {
     }
 }
 
-/// A page of the index is lost: its blocks are, and all others are written, collected and purged as before.
+/// A page of the index is lost: its blocks are, and all others are written, collected and purged as
+/// before.
 #[test]
 fn a_lost_page_of_the_index_does_not_end_writing() {
     let geometry = ChipGeometry { page: 2048, pages: 64, blocks: 128 };
@@ -170,8 +172,8 @@ fn a_lost_page_of_the_index_does_not_end_writing() {
     }
 }
 
-/// A header cannot be read, and keys of the nodes behind it can be read for ever: no purge says that they are gone, whether
-/// the nodes lie in the log or in an erase block that went bad.
+/// A header cannot be read, and keys of the nodes behind it can be read for ever: no purge says
+/// that they are gone, whether the nodes lie in the log or in an erase block that went bad.
 #[test]
 fn nodes_without_a_header_are_exposed() {
     for bad in [false, true] {

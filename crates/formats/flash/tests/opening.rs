@@ -1,5 +1,5 @@
-//! Power cuts while a disk is opened after a power cut: what the log held is found again, whichever operation of the opening is cut,
-//! and however often.
+//! Power cuts while a disk is opened after a power cut: what the log held is found again, whichever
+//! operation of the opening is cut, and however often.
 
 #[allow(dead_code)]
 #[path = "fixture/adversary.rs"]
@@ -87,7 +87,8 @@ fn crashed() -> (Arc<MemoryMedium>, Params, Vec<u64>) {
     (medium, params, versions)
 }
 
-/// Erase blocks of the log in which nothing is live any more are part of the log all the same, until the next checkpoint.
+/// Erase blocks of the log in which nothing is live any more are part of the log all the same,
+/// until the next checkpoint.
 #[test]
 fn every_operation_of_an_opening_may_be_cut() {
     let (medium, params, versions) = crashed();
@@ -115,8 +116,9 @@ fn every_operation_of_an_opening_may_be_cut() {
     assert!(cuts > 2, "{cuts}");
 }
 
-/// Pages of the index are all encrypted under one key, so their nonces must never repeat. The sequence number alone keeps them apart
-/// here, whatever is drawn beside it: an adversary looks at the chip after each opening, and each is cut.
+/// Pages of the index are all encrypted under one key, so their nonces must never repeat. The
+/// sequence number alone keeps them apart here, whatever is drawn beside it: an adversary looks at
+/// the chip after each opening, and each is cut.
 #[test]
 fn no_sequence_number_is_used_twice_by_openings_that_are_cut() {
     let (medium, params, versions) = crashed();

@@ -1,5 +1,6 @@
-//! When purges happen: by period, by threshold, for sensitive blocks, on request, before closing; what is said of it; and what is
-//! said of a purge that was refused or could not be completed. Time is that of a clock which the tests move.
+//! When purges happen: by period, by threshold, for sensitive blocks, on request, before closing;
+//! what is said of it; and what is said of a purge that was refused or could not be completed. Time
+//! is that of a clock which the tests move.
 
 mod fixture;
 
@@ -140,7 +141,8 @@ fn at_once_for_sensitive_blocks() {
     assert!(found == run(10, 10, 5));
 }
 
-/// A purge that the flash refuses is made up for when the discard is asked for again, though its blocks are holes by then.
+/// A purge that the flash refuses is made up for when the discard is asked for again, though its
+/// blocks are holes by then.
 #[test]
 fn a_refused_purge_of_sensitive_blocks_is_owed() {
     let mut owed = 0;
@@ -165,7 +167,8 @@ fn a_refused_purge_of_sensitive_blocks_is_owed() {
     assert!(owed > 4, "{owed}");
 }
 
-/// The same of a write, whose blocks are in the buffer when it is refused: what deletes the version before them purges it too.
+/// The same of a write, whose blocks are in the buffer when it is refused: what deletes the version
+/// before them purges it too.
 #[test]
 fn a_refused_write_of_sensitive_blocks_is_purged_by_the_flush_or_the_close_that_deletes() {
     let mut owed = [0; 2];
@@ -216,7 +219,8 @@ fn a_flush_fails_while_the_purge_that_is_owed_is_refused() {
     assert_eq!(disk.forgetting().purges, 1, "nothing is owed any more");
 }
 
-/// A purge that is refused is not tried at each look, for on a full log each attempt writes checkpoints.
+/// A purge that is refused is not tried at each look, for on a full log each attempt writes
+/// checkpoints.
 #[test]
 fn the_thread_waits_longer_after_each_refusal_or_until_the_log_takes_something() {
     let mut bed = Bed::small(16);
@@ -274,7 +278,8 @@ fn after_a_crash() {
     assert_eq!((told.purges, told.purge_wanted), (0, false), "no purge was cut");
 }
 
-/// While a disk is open, exactly what was deleted is recoverable, whatever keys were assigned for it.
+/// While a disk is open, exactly what was deleted is recoverable, whatever keys were assigned for
+/// it.
 #[test]
 fn what_is_recoverable_is_counted_exactly_until_a_crash() {
     let mut bed = Bed::small(15);
@@ -306,7 +311,8 @@ fn what_is_recoverable_is_counted_exactly_until_a_crash() {
     overwrite(&disk, 0, 30);
     let known = disk.recoverable();
     drop(disk);
-    // Fresh keys may have encrypted something that was never acknowledged: they count, and are told apart, however often it crashes.
+    // Fresh keys may have encrypted something that was never acknowledged: they count, and are told
+    // apart, however often it crashes.
     for _ in 0..3 {
         let told = bed.open().forgetting();
         assert!(told.recoverable > known && told.recoverable_known == known, "{known} of {told:?}");
@@ -360,7 +366,8 @@ fn a_purge_that_was_cut_is_finished_by_the_next_opening_whatever_the_policy() {
     }
 }
 
-/// A chip that fails while an opening finishes a purge: the disk is open for reading, and says that the purge is wanted.
+/// A chip that fails while an opening finishes a purge: the disk is open for reading, and says that
+/// the purge is wanted.
 #[test]
 fn a_purge_that_the_opening_cannot_finish_is_told_of() {
     let whole = with_a_cut_purge(14);

@@ -1,5 +1,5 @@
-//! Table 1 of DNEFS, and the failure points of section 4.2 one by one: keys of all six rows, and a power cut at every single
-//! operation of the purge, and of the opening after it.
+//! Table 1 of DNEFS, and the failure points of section 4.2 one by one: keys of all six rows, and a
+//! power cut at every single operation of the purge, and of the opening after it.
 
 mod fixture;
 
@@ -15,11 +15,13 @@ const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 128
 /// What each block holds.
 type Held = BTreeMap<u64, u64>;
 
-/// A disk whose keys are those of all rows, seen from its last checkpoint; everything is in the log, nothing purged since.
+/// A disk whose keys are those of all rows, seen from its last checkpoint; everything is in the
+/// log, nothing purged since.
 ///
 /// - Rows 1 and 4, no event: unused keys, and keys of blocks 0 to 49.
 /// - Row 2, assigned: blocks 200 to 219. Row 3, assigned and deleted: blocks 220 to 239.
-/// - Row 5, used and marked used again, which cannot occur in the paper: here, garbage collection copies a node under its key.
+/// - Row 5, used and marked used again, which cannot occur in the paper: here, garbage collection
+///   copies a node under its key.
 /// - Row 6, used and deleted: blocks 50 to 69 overwritten, 70 to 89 discarded.
 fn rows(bed: &mut Bed) -> Held {
     let blocks = bed.params.blocks;
@@ -56,7 +58,8 @@ fn rows(bed: &mut Bed) -> Held {
     held
 }
 
-/// Everything reads as it should, the key state map is correct, and each key is used that should be.
+/// Everything reads as it should, the key state map is correct, and each key is used that should
+/// be.
 fn check(disk: &FlashDisk, held: &Held, what: &str) {
     for block in 0..disk.blocks() {
         let mut found = vec![0; BLOCK_SIZE];

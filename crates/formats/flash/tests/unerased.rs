@@ -1,4 +1,5 @@
-//! Purges of flash with erase blocks that went bad with their contents: what can be read for ever is told of, or encrypted again.
+//! Purges of flash with erase blocks that went bad with their contents: what can be read for ever
+//! is told of, or encrypted again.
 
 mod fixture;
 
@@ -10,7 +11,8 @@ use lacuna_sim::versions::run;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Flash that tells of copies which it could not erase: those that a test puts here, once or always.
+/// Flash that tells of copies which it could not erase: those that a test puts here, once or
+/// always.
 struct Stubborn {
     flash: Arc<WatchedFlash>,
     unerased: Mutex<Vec<Unerased>>,
@@ -74,7 +76,8 @@ fn keys_that_can_never_be_erased_are_told_of() {
     assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
 }
 
-/// Keys in an erase block that went bad do not matter if what they encrypt is gone, nor the other way round. Both together do.
+/// Keys in an erase block that went bad do not matter if what they encrypt is gone, nor the other
+/// way round. Both together do.
 #[test]
 fn versions_that_can_be_read_for_ever_with_their_keys_are_told_of() {
     for (keys, log) in [(false, false), (true, false), (false, true), (true, true)] {

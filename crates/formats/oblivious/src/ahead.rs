@@ -1,8 +1,10 @@
-//! The next batches, prepared by a thread before it is their turn, without any lock that front ends wait for.
+//! The next batches, prepared by a thread before it is their turn, without any lock that front ends
+//! wait for.
 //!
-//! Invariant: batches are taken in the order in which they were drawn, so that public randomness is used in the order of
-//! operations (deniability contract). A batch whose cells the system refuses to read stays the next: the operation that needs it is told
-//! why, and they are read again when the next one asks, or after a while.
+//! Invariant: batches are taken in the order in which they were drawn, so that public randomness is
+//! used in the order of operations (deniability contract). A batch whose cells the system refuses
+//! to read stays the next: the operation that needs it is told why, and they are read again when
+//! the next one asks, or after a while.
 
 use crate::durability::LOOK_AGAIN;
 use crate::prepared::{Prepared, Preparer};
@@ -14,7 +16,8 @@ use std::sync::Arc;
 /// Batches that are prepared ahead.
 pub(crate) const DEPTH: usize = 2;
 
-/// Batches that are prepared ahead, between the thread that prepares them and those that write them.
+/// Batches that are prepared ahead, between the thread that prepares them and those that write
+/// them.
 pub(crate) struct Ahead {
     preparer: Preparer,
     health: Arc<FailStop>,
@@ -41,7 +44,8 @@ struct State {
     prepared: u64,
     /// Whether there are threads.
     running: bool,
-    /// Why the system refused to read the cells of the next batch, from that try on to the next that is asked for.
+    /// Why the system refused to read the cells of the next batch, from that try on to the next
+    /// that is asked for.
     refused: Option<Error>,
 }
 
@@ -87,8 +91,9 @@ impl Ahead {
         }
     }
 
-    /// The system refused to read the cells of the next batch, which the operation that waits for it is told. Waits until another try is
-    /// asked for, or for as long as a look takes. Errors: that one, when the thread is to end.
+    /// The system refused to read the cells of the next batch, which the operation that waits for
+    /// it is told. Waits until another try is asked for, or for as long as a look takes. Errors:
+    /// that one, when the thread is to end.
     fn hold(&self, refused: Error) -> Result<()> {
         let mut state = self.state.lock();
         state.refused = Some(refused.clone());
@@ -153,7 +158,8 @@ impl Ahead {
 
     /// The next batch, once it is prepared; prepared here if there is no thread.
     ///
-    /// Errors: why the system refuses to read its cells, after another try; it can be asked for again.
+    /// Errors: why the system refuses to read its cells, after another try; it can be asked for
+    /// again.
     pub(crate) fn take(&self) -> Result<Prepared> {
         let mut state = self.state.lock();
         if state.refused.take().is_some() {

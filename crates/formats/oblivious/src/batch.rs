@@ -1,7 +1,9 @@
-//! Filling a batch: what each of its cells takes (the paper's Algorithm 6, for all operations of a batch at once).
+//! Filling a batch: what each of its cells takes (the paper's Algorithm 6, for all operations of a
+//! batch at once).
 //!
-//! Deniability contract: cells come from public randomness, as does the salt, which is hedged, and every level has cells of its own among them: what a
-//! level gets does not depend on any other. A cell that no level takes is sealed under a throwaway key: all cells cost the same.
+//! Deniability contract: cells come from public randomness, as does the salt, which is hedged, and
+//! every level has cells of its own among them: what a level gets does not depend on any other. A
+//! cell that no level takes is sealed under a throwaway key: all cells cost the same.
 
 use crate::cell::{FILLER_AT, NONCE_AT};
 use crate::head::{Draft, LevelRecord, PublicPart, batch_key};
@@ -103,7 +105,8 @@ impl<'a> Batch<'a> {
         cells: &LevelCells,
         shares: Shares,
     ) -> Result<()> {
-        // A map that is two cycles behind gets everything: were it four, the journal would come round.
+        // A map that is two cycles behind gets everything: were it four, the journal would come
+        // round.
         let cycle = u64::from(self.params.cycle);
         let behind = state.tree.state().covered + 2 * cycle < self.seq.0;
         let trims = if behind && level > 0 { Vec::new() } else { trim(level, state, cells)? };
@@ -143,8 +146,9 @@ impl<'a> Batch<'a> {
         self.params.slots(level)
     }
 
-    /// Finds the cells that hold the latest version of a block or page of this level. They keep it, encrypted anew. One that
-    /// does not verify any more is overwritten: its map goes on pointing there, and its reader gets an error.
+    /// Finds the cells that hold the latest version of a block or page of this level. They keep it,
+    /// encrypted anew. One that does not verify any more is overwritten: its map goes on pointing
+    /// there, and its reader gets an error.
     fn keep(&mut self, level: u8, state: &mut HiddenLevel, cells: &LevelCells) -> Result<()> {
         for slot in self.slots(level) {
             let Some((entry, place)) = self.drawn.found[slot] else { continue };
@@ -183,7 +187,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Takes blocks from the queue. One that finds no cell stays there, and its old version where it is.
+    /// Takes blocks from the queue. One that finds no cell stays there, and its old version where
+    /// it is.
     fn take_blocks(
         &mut self,
         level: u8,
@@ -202,7 +207,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Puts something into a cell. Its level is locked, so a reader that finds the place in the map finds the block in memory.
+    /// Puts something into a cell. Its level is locked, so a reader that finds the place in the map
+    /// finds the block in memory.
     fn put(&mut self, level: u8, slot: usize, entry: Entry, block: WaitingBlock, cells: &LevelCells) {
         self.drawn.block(slot).copy_from_slice(&block);
         self.holds[slot] = Holds::Put(level, entry);
@@ -246,9 +252,10 @@ impl<'a> Batch<'a> {
         Ok(Sealed { salt, public, head, memory: self.drawn.old })
     }
 
-    /// The salt, which depends on all that is going to be sealed under it, so that two copies of a running machine, which draw the
-    /// same bytes, have keys of their own for what differs. As long as the bytes are fresh it is as random as they are, and tells
-    /// nothing (deniability contract). Nonces of cells stand for the cells, whose content they depend on.
+    /// The salt, which depends on all that is going to be sealed under it, so that two copies of a
+    /// running machine, which draw the same bytes, have keys of their own for what differs. As long
+    /// as the bytes are fresh it is as random as they are, and tells nothing (deniability
+    /// contract). Nonces of cells stand for the cells, whose content they depend on.
     fn hedged_salt(&self, public: &PublicPart, record: &[u8]) -> [u8; SALT_LEN] {
         let mut content = self.block.to_vec();
         for cell in record.chunks_exact(CELL_LEN) {
@@ -271,10 +278,12 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Takes ranges that were discarded out of the map. They come before everything that the batch writes.
+/// Takes ranges that were discarded out of the map. They come before everything that the batch
+/// writes.
 fn trim(level: u8, state: &mut HiddenLevel, cells: &LevelCells) -> Result<Vec<(u64, u64)>> {
-    // Each makes pages of the map wait to be written: not too many. A discard of level 0 is recorded by the next batch all the
-    // same: what waited in its range was in the stash, and is not any more.
+    // Each makes pages of the map wait to be written: not too many. A discard of level 0 is
+    // recorded by the next batch all the same: what waited in its range was in the stash, and is
+    // not any more.
     if level > 0 && state.tree.crowded() {
         return Ok(Vec::new());
     }

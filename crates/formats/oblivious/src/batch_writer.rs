@@ -1,9 +1,10 @@
-//! Writing batches, one after another: waits for what the head is going to say, lets each level take its turn, and submits
-//! the batch to the ring.
+//! Writing batches, one after another: waits for what the head is going to say, lets each level
+//! take its turn, and submits the batch to the ring.
 //!
-//! Invariants: public randomness is used, and heads are numbered, in the order of batches. A map says where a block is before
-//! its cell can be read from there; until then the block is in memory (`level_cells.rs`), so reads go on beside a batch. A batch that
-//! the medium refuses keeps its place: none follows before the same bytes are there.
+//! Invariants: public randomness is used, and heads are numbered, in the order of batches. A map
+//! says where a block is before its cell can be read from there; until then the block is in memory
+//! (`level_cells.rs`), so reads go on beside a batch. A batch that the medium refuses keeps its
+//! place: none follows before the same bytes are there.
 
 use crate::ahead::{Ahead, DEPTH};
 use crate::batch::{Batch, Sealed, Shares};
@@ -38,7 +39,8 @@ pub(crate) struct BatchWriter {
     /// The last batch, and the name by which the next one points to it.
     seq: BatchSeq,
     name: [u8; 16],
-    /// What heads may say beside the schedule: how far batches were durable when the disk was opened or brought to its end.
+    /// What heads may say beside the schedule: how far batches were durable when the disk was
+    /// opened or brought to its end.
     known: Claims,
     /// The batches of the last flushes.
     flushes: VecDeque<BatchSeq>,
@@ -67,7 +69,8 @@ pub(crate) enum Outcome {
     },
     /// The medium refused it. It is the next, as it is ([`BatchWriter::write_held`]).
     Held(Error),
-    /// There is none: the medium refused what has to be in place before it, or to give the cells that it rewrites.
+    /// There is none: the medium refused what has to be in place before it, or to give the cells
+    /// that it rewrites.
     Postponed(Error),
 }
 
@@ -107,8 +110,8 @@ impl BatchWriter {
         }
     }
 
-    /// Goes on after batch `seq`, which the next one calls `name`, and which is durable with all before it, in place those up
-    /// to `applied`.
+    /// Goes on after batch `seq`, which the next one calls `name`, and which is durable with all
+    /// before it, in place those up to `applied`.
     pub(crate) fn resume(&mut self, seq: BatchSeq, name: [u8; 16], applied: BatchSeq) {
         self.seq = seq;
         self.name = name;
@@ -133,17 +136,18 @@ impl BatchWriter {
         self.flushes.push_back(self.seq);
     }
 
-    /// What the head of batch `seq` says. It follows from the numbers of batches and flushes, and never from how far a thread
-    /// was (deniability contract).
+    /// What the head of batch `seq` says. It follows from the numbers of batches and flushes, and
+    /// never from how far a thread was (deniability contract).
     fn claims(&self, seq: BatchSeq) -> Claims {
         let flushed = if self.flushes.len() == FLUSHES { self.flushes[0] } else { BatchSeq(0) };
         let flushed = Claims { synced: flushed, applied: BatchSeq(0) };
         Claims::on_schedule(&self.params, seq).max(self.known).max(flushed)
     }
 
-    /// Writes a batch; none may be held. Another has to follow at once seldom, which tells who counts batches something
-    /// of level 0: the stash is too small for the blocks that found no cell, or the map is so far behind that the journal might
-    /// overwrite what its pages do not say yet.
+    /// Writes a batch; none may be held. Another has to follow at once seldom, which tells who
+    /// counts batches something of level 0: the stash is too small for the blocks that found no
+    /// cell, or the map is so far behind that the journal might overwrite what its pages do not say
+    /// yet.
     ///
     /// Errors: those after which the disk is at its end.
     pub(crate) fn write(&mut self) -> Result<Outcome> {
@@ -202,8 +206,8 @@ impl BatchWriter {
         Ok(())
     }
 
-    /// Lets each level take its turn, and encrypts everything. Returns also which cell is which, and whether another batch has to
-    /// follow at once.
+    /// Lets each level take its turn, and encrypts everything. Returns also which cell is which,
+    /// and whether another batch has to follow at once.
     fn fill(
         &self,
         seq: BatchSeq,

@@ -1,36 +1,44 @@
 //! How long the stash of level 0 gets.
 //!
-//! An operation puts one block into the stash and takes out as many as there are free cells among its *k*: B of them, a
-//! binomial number of *k* with the probability *f* that a cell of the region is free. Before its lower end stops it, the
-//! length is a walk with steps 1 − B, and *k* · *f* > 1 makes it fall. For the y < 1 with E[y^(B−1)] = 1, the sequence
-//! y^(−length) is a martingale of that walk, and so the probability that the walk from 0 ever reaches *m* is at most y^m; by
+//! An operation puts one block into the stash and takes out as many as there are free cells among
+//! its *k*: B of them, a binomial number of *k* with the probability *f* that a cell of the region
+//! is free. Before its lower end stops it, the length is a walk with steps 1 − B, and *k* · *f* > 1
+//! makes it fall. For the y < 1 with E[y^(B−1)] = 1, the sequence y^(−length) is a martingale of
+//! that walk, and so the probability that the walk from 0 ever reaches *m* is at most y^m; by
 //! reversal of time that is also the tail of the length in the long run.
 //!
-//! A batch puts *b* blocks and pages in, draws *b* · *k* cells of the region at once, and takes out as many as are free among
-//! these. For the same y the sequence y^(−length) over whole batches is still a martingale: E[y^F] = (1 − f + f·y)^(b·k) =
-//! y^b for F binomial, so E[y^(F−b)] = 1, and the bound is the same at the ends of batches. Cells of a batch are distinct,
-//! so that F is hypergeometric; y^F is convex, and of that the expectation is less when drawn without replacement (Hoeffding
-//! 1963, theorem 4). A block keeps its old cell while its new version waits, so never more cells are taken than there are
-//! blocks: the share that is free is at least *f*, and more only makes the walk fall faster.
+//! A batch puts *b* blocks and pages in, draws *b* · *k* cells of the region at once, and takes out
+//! as many as are free among these. For the same y the sequence y^(−length) over whole batches is
+//! still a martingale: E[y^F] = (1 − f + f·y)^(b·k) = y^b for F binomial, so E[y^(F−b)] = 1, and
+//! the bound is the same at the ends of batches. Cells of a batch are distinct, so that F is
+//! hypergeometric; y^F is convex, and of that the expectation is less when drawn without
+//! replacement (Hoeffding 1963, theorem 4). A block keeps its old cell while its new version waits,
+//! so never more cells are taken than there are blocks: the share that is free is at least *f*, and
+//! more only makes the walk fall faster.
 //!
-//! Cells are drawn in groups of *g* neighbours, which may be free together and taken together. The share of a group that is
-//! free is *f* on average, whatever neighbours have to do with each other; and z^G for the G free cells of one is convex in
-//! G, so its expectation is at most that of a group which is free as a whole or not at all: 1 − f + f·z^g. With y = z^g that
-//! is what was said above, and the tail is at most z^m = y^(m/g).
+//! Cells are drawn in groups of *g* neighbours, which may be free together and taken together. The
+//! share of a group that is free is *f* on average, whatever neighbours have to do with each other;
+//! and z^G for the G free cells of one is convex in G, so its expectation is at most that of a
+//! group which is free as a whole or not at all: 1 − f + f·z^g. With y = z^g that is what was said
+//! above, and the tail is at most z^m = y^(m/g).
 //!
-//! The format has *g* = 8, *k* = 2 with *f* = 2/3, whose y is ((1 − f) / f)² = 1/4, and *k* of 3 or more with *f* = 1/2, whose y is
-//! √5 − 2 at most. More than [`crate::limits::STASH_SLOTS`] blocks wait with a probability of at most 4^(−49/8) = 2^−12.25
-//! after a batch, for steps that are independent of each other, if neighbours are always free together. They are not: by simulation
-//! at full load (`papers/hive/tests/world.rs`) one batch in 100,000 leaves more if blocks are written in order, and random writes none. Then another batch follows at once, which depends on level 0 alone; a pending block is never in memory alone after a
-//! flush. Blocks of hidden levels need no stash: until a cell takes them they are not durable, and their old versions stay.
+//! The format has *g* = 8, *k* = 2 with *f* = 2/3, whose y is ((1 − f) / f)² = 1/4, and *k* of 3 or
+//! more with *f* = 1/2, whose y is √5 − 2 at most. More than [`crate::limits::STASH_SLOTS`] blocks
+//! wait with a probability of at most 4^(−49/8) = 2^−12.25 after a batch, for steps that are
+//! independent of each other, if neighbours are always free together. They are not: by simulation
+//! at full load (`papers/hive/tests/world.rs`) one batch in 100,000 leaves more if blocks are
+//! written in order, and random writes none. Then another batch follows at once, which depends on
+//! level 0 alone; a pending block is never in memory alone after a flush. Blocks of hidden levels
+//! need no stash: until a cell takes them they are not durable, and their old versions stay.
 
-/// The base of the exponential that bounds the tail of the length of a stash: the probability of *m* blocks or more is at
-/// most this to the power of *m*. `cells` of every operation, of which each is free with probability `free`.
+/// The base of the exponential that bounds the tail of the length of a stash: the probability of
+/// *m* blocks or more is at most this to the power of *m*. `cells` of every operation, of which
+/// each is free with probability `free`.
 ///
 /// Cells are drawn in groups of `group`.
 ///
-/// None if operations free fewer cells than they fill in the long run (`cells` · `free` ≤ 1): such a stash grows for ever.
-/// For 3 cells, half of them free, drawn one by one, it is √5 − 2.
+/// None if operations free fewer cells than they fill in the long run (`cells` · `free` ≤ 1): such
+/// a stash grows for ever. For 3 cells, half of them free, drawn one by one, it is √5 − 2.
 pub fn tail_base(cells: u32, free: f64, group: u64) -> Option<f64> {
     if f64::from(cells) * free <= 1.0 {
         return None;

@@ -1,5 +1,5 @@
-//! A cell: one block of some level, or random bytes. It stands alone: the key of its level tells from the cell what it
-//! holds.
+//! A cell: one block of some level, or random bytes. It stands alone: the key of its level tells
+//! from the cell what it holds.
 //!
 //! ```text
 //!    0  block   4096  encrypted (XAES-256-GCM)
@@ -9,9 +9,9 @@
 //! 4152  filler     8  random
 //! ```
 //!
-//! In memory and in the ring a cell is one piece; in place the block has a page to itself, and the rest, its metadata, stands
-//! with that of others. Without a key all of it is random. To try a key costs one AES block (the paper pads the plaintext
-//! with zeros and decrypts).
+//! In memory and in the ring a cell is one piece; in place the block has a page to itself, and the
+//! rest, its metadata, stands with that of others. Without a key all of it is random. To try a key
+//! costs one AES block (the paper pads the plaintext with zeros and decrypts).
 
 use crate::place::Place;
 use lacuna_contracts::{BLOCK_SIZE, Record, Result, Secret};
@@ -55,8 +55,9 @@ impl CellKey {
         }
     }
 
-    /// Fills a cell, or a slot of the stash, with a block, which verifies at this place alone. Everything random in it comes
-    /// from `filler`; the nonce is hedged with place, entry and block.
+    /// Fills a cell, or a slot of the stash, with a block, which verifies at this place alone.
+    /// Everything random in it comes from `filler`; the nonce is hedged with place, entry and
+    /// block.
     pub(crate) fn seal(
         &self,
         place: Place,
@@ -80,8 +81,8 @@ impl CellKey {
         Ok(())
     }
 
-    /// What a cell claims to hold of this level, and in which place it was put, by its metadata. Of a cell that is not of this level,
-    /// random bytes.
+    /// What a cell claims to hold of this level, and in which place it was put, by its metadata. Of
+    /// a cell that is not of this level, random bytes.
     pub(crate) fn claim(&self, metadata: &[u8]) -> (Option<Entry>, Place) {
         let nonce = metadata[NONCE_AT - BLOCK_SIZE..COVER_AT - BLOCK_SIZE].try_into().expect("a nonce");
         let mut plain = self.pad(&nonce);

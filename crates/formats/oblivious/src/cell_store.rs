@@ -1,6 +1,7 @@
 //! Cells: reading them where their latest version is, and writing them in place.
 //!
-//! Invariant: a cell that `in_flight` names is read from the ring and never in place, so no cell is read while it is written.
+//! Invariant: a cell that `in_flight` names is read from the ring and never in place, so no cell is
+//! read while it is written.
 
 use crate::journal::COPIES;
 use crate::limits::{BLOCK, CELL_LEN, GROUP, META_LEN};
@@ -95,7 +96,8 @@ impl CellStore {
 
     /// Reads cells, one after another, into `out`, for a level.
     ///
-    /// Deniability contract: the system's cache names the places that were read. What is read for a hidden level leaves none there.
+    /// Deniability contract: the system's cache names the places that were read. What is read for a
+    /// hidden level leaves none there.
     pub(crate) fn read(&self, level: u8, cells: &[Cell], out: &mut [u8]) -> Result<()> {
         let mut bufs: Vec<CellBuf<'_>> = out.chunks_exact_mut(CELL_LEN).map(CellBuf::Whole).collect();
         self.read_to(level, cells, &mut bufs)
@@ -106,7 +108,8 @@ impl CellStore {
         for _ in 0..LOOKS {
             let (places, rounds) = self.whereabouts(cells);
             self.read_from(level, cells, &places, bufs)?;
-            // A cell that came into the ring meanwhile may be half written in place, if that was begun meanwhile.
+            // A cell that came into the ring meanwhile may be half written in place, if that was
+            // begun meanwhile.
             if self.whereabouts(cells) == (places, rounds) {
                 return Ok(());
             }
@@ -165,7 +168,8 @@ impl CellStore {
         done
     }
 
-    /// Reads what a batch cannot be filled without: with threads, what the system refuses is tried again ([`until_not_refused`]).
+    /// Reads what a batch cannot be filled without: with threads, what the system refuses is tried
+    /// again ([`until_not_refused`]).
     pub(crate) fn held(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
         if self.pauses { until_not_refused(read) } else { read() }
     }
@@ -179,7 +183,8 @@ impl CellStore {
 
     /// Whether a read gave something; false if what it was for is lost.
     ///
-    /// Errors: that of the read, if it may pass: of a medium that reads nothing at all, and for want of memory.
+    /// Errors: that of the read, if it may pass: of a medium that reads nothing at all, and for
+    /// want of memory.
     pub(crate) fn has_given(&self, read: Result<()>) -> Result<bool> {
         match read {
             Ok(()) => Ok(true),
@@ -189,8 +194,9 @@ impl CellStore {
         }
     }
 
-    /// Reads the cells of a batch, of whatever levels, which will be overwritten. What the medium does not give is lost, and zeros
-    /// here: one bad sector must not stop the disk. That nothing can be read is an error.
+    /// Reads the cells of a batch, of whatever levels, which will be overwritten. What the medium
+    /// does not give is lost, and zeros here: one bad sector must not stop the disk. That nothing
+    /// can be read is an error.
     pub(crate) fn read_last(&self, cells: &[Cell], out: &mut [u8]) -> Result<()> {
         let Err(e) = self.patiently(|| self.read(0, cells, out)) else { return Ok(()) };
         let mut given = false;
@@ -218,8 +224,9 @@ impl CellStore {
         self.in_flight.write().rounds += 1;
     }
 
-    /// Writes in place, in the order of their numbers, the cells whose latest version is in a batch from `first` to `last`,
-    /// which are durable. `records` is memory for what the ring has of them.
+    /// Writes in place, in the order of their numbers, the cells whose latest version is in a batch
+    /// from `first` to `last`, which are durable. `records` is memory for what the ring has of
+    /// them.
     pub(crate) fn destage(&self, first: BatchSeq, last: BatchSeq, records: &mut Vec<u8>) -> Result<()> {
         let each = self.params.batch_cells() * CELL_LEN;
         let mut groups: Vec<(u64, InRing)> = {
@@ -242,8 +249,8 @@ impl CellStore {
                     move |n: u64| (Cell(number * GROUP + n), InRing { slot: at.slot + n as u8, ..*at });
                 (0..GROUP).map(cell)
             });
-            // What the ring does not give any more stays as it was: what lay there does not verify in the place of what is
-            // lost.
+            // What the ring does not give any more stays as it was: what lay there does not verify
+            // in the place of what is lost.
             let mut given: Vec<(Cell, InRing)> = Vec::with_capacity(groups.len() * GROUP as usize);
             for (cell, at) in cells {
                 let from = self.params.ring_offset(at.seq, usize::from(at.slot));
@@ -269,12 +276,14 @@ impl CellStore {
         }
     }
 
-    /// Writes cells, given in the order of their numbers, in place: of each group the blocks, then their metadata.
+    /// Writes cells, given in the order of their numbers, in place: of each group the blocks, then
+    /// their metadata.
     fn put_in_place(&self, cells: &[(Cell, &[u8])]) -> Result<()> {
         let groups = cells.chunk_by(|(a, _), (b, _)| a.0 / GROUP == b.0 / GROUP);
         let writes = groups.flat_map(|group| self.part_of(group, 0).chain(self.part_of(group, 1)));
         let Err(e) = self.medium.write(&writes.collect::<Vec<_>>()) else { return Ok(()) };
-        // A system that writes pages must read the rest of one, and cannot where a sector is bad: whole pages it need not read.
+        // A system that writes pages must read the rest of one, and cannot where a sector is bad:
+        // whole pages it need not read.
         let Some(pages) = self.pages_with_bad_sectors(cells)? else { return Err(e) };
         let pages = pages.iter().map(|(offset, page)| WriteExtent { offset: *offset, data: page });
         self.medium.write(&self.part_of(cells, 0).chain(pages).collect::<Vec<_>>()).map_err(|_| e)
@@ -288,8 +297,8 @@ impl CellStore {
         })
     }
 
-    /// The pages of metadata of these cells as they will be, if there is a bad sector in any: what it said of others is lost, and
-    /// zeros from now on; everything else stays.
+    /// The pages of metadata of these cells as they will be, if there is a bad sector in any: what
+    /// it said of others is lost, and zeros from now on; everything else stays.
     fn pages_with_bad_sectors(&self, cells: &[(Cell, &[u8])]) -> Result<Option<Vec<Page>>> {
         let mut pages: Vec<Page> = Vec::with_capacity(cells.len());
         for (cell, _) in cells {

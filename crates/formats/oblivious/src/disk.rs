@@ -1,7 +1,7 @@
 //! An open oblivious disk: how it is created and opened, and its levels.
 //!
-//! Invariant: the disk makes its parts and hands each the parts below it. They are empty until it is known what the medium
-//! has, and no thread runs before that.
+//! Invariant: the disk makes its parts and hands each the parts below it. They are empty until it
+//! is known what the medium has, and no thread runs before that.
 
 use crate::ahead::Ahead;
 use crate::batch_writer::BatchWriter;
@@ -63,7 +63,8 @@ impl LevelFormat for Params {
         Params::end(self)
     }
 
-    /// Writes the first batch. The cells are left as they are: which of them batches rewrote is public.
+    /// Writes the first batch. The cells are left as they are: which of them batches rewrote is
+    /// public.
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
         check_length(medium.len(), self.end(), Kind::NoSpace)?;
         check_levels(masters.keys)?;
@@ -77,7 +78,8 @@ impl LevelFormat for Params {
         check_length(medium.len(), self.end(), Kind::Corrupt)?;
         let disk = Oblivious::build(medium, *self, masters, &options);
         disk.recover()?;
-        // Deniability contract: what was read to rebuild the maps follows from the levels that there are.
+        // Deniability contract: what was read to rebuild the maps follows from the levels that
+        // there are.
         disk.medium.forget_cached()?;
         disk.medium.expect_random_reads();
         if disk.mode.background {
@@ -208,7 +210,8 @@ impl Oblivious {
 impl Drop for Oblivious {
     fn drop(&mut self) {
         self.stop();
-        // Of a disk that was not closed, as after a refused opening. No caller is left to take an error of the system.
+        // Of a disk that was not closed, as after a refused opening. No caller is left to take an
+        // error of the system.
         let _told = self.medium.forget_cached();
     }
 }
@@ -229,13 +232,14 @@ fn empty_levels(params: &Params, lengths: &[u64], budget: Budget) -> (HiddenLeve
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     let cycle = u64::from(params.cycle);
     let quarter = budget.share(1, 4).get();
-    // Pages are written no faster than the number of operations allows: what changed waits meanwhile.
+    // Pages are written no faster than the number of operations allows: what changed waits
+    // meanwhile.
     let empty = |blocks, share: u64| {
         let most_dirty = (share / BYTES_OF_WAITING_LEAF) as usize;
         HiddenLevel::new(Tree::new(blocks, cycle, cached(share)).spilling(most_dirty))
     };
-    // The share of level 0 does not depend on what else is open, nor does that of a hidden level on those above it (deniability
-    // contract).
+    // The share of level 0 does not depend on what else is open, nor does that of a hidden level on
+    // those above it (deniability contract).
     let hidden = (0..).zip(lengths).skip(1).map(|(level, blocks)| empty(*blocks, quarter >> level));
     (empty(lengths[0], quarter), HiddenLevels::new(hidden.collect(), 0, quarter))
 }
@@ -318,8 +322,9 @@ impl Levels for Oblivious {
         }
         let mut covered = self.covered.lock();
         self.public.flush()?;
-        // Deniability contract: whether there is any follows from numbers of batches and the pace of cover alone. A disk without beats
-        // that was only looked at gets none: every batch overwrites something of levels that are not open.
+        // Deniability contract: whether there is any follows from numbers of batches and the pace
+        // of cover alone. A disk without beats that was only looked at gets none: every batch
+        // overwrites something of levels that are not open.
         let few = self.params.closing_cover().few();
         let looked_at = !self.has_written() && self.params.plan.cover_millis == 0;
         if looked_at || covered.is_some_and(|at| self.durability.progress().written.0 <= at.0 + few) {
@@ -341,16 +346,19 @@ impl Levels for Oblivious {
     fn close(&self) -> Result<()> {
         let ended = if self.mode.read_only { Ok(()) } else { self.health.check().and_then(|()| self.end()) };
         self.stop();
-        // Deniability contract: the pages of the medium that the system still holds would name the cells of levels that were read.
+        // Deniability contract: the pages of the medium that the system still holds would name the
+        // cells of levels that were read.
         ended.and(self.medium.forget_cached())
     }
 }
 
 impl Oblivious {
-    /// Flushes level 0, writes the cover of a closing, and ends the journal, unless nothing was written.
+    /// Flushes level 0, writes the cover of a closing, and ends the journal, unless nothing was
+    /// written.
     ///
-    /// Deniability contract: where a hidden level had more pending than that cover took along, the journal ends here, as it does if the
-    /// medium fails now. So what the caller is told has a public reason, and the medium does not contradict it.
+    /// Deniability contract: where a hidden level had more pending than that cover took along, the
+    /// journal ends here, as it does if the medium fails now. So what the caller is told has a
+    /// public reason, and the medium does not contradict it.
     fn end(&self) -> Result<()> {
         // From here on batches are counted: no beat comes between them, nor after the last.
         self.threads.lock().iter_mut().for_each(Threads::end_clock);

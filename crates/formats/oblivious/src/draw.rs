@@ -2,7 +2,8 @@
 
 use lacuna_crypto::RandomSource;
 
-/// Draws `count` distinct cells of `cells`, each set as likely as any other, in the order of drawing.
+/// Draws `count` distinct cells of `cells`, each set as likely as any other, in the order of
+/// drawing.
 ///
 /// Panics if there are not so many cells.
 pub(crate) fn draw_cells(random: &dyn RandomSource, cells: u64, count: usize) -> Vec<u64> {

@@ -1,7 +1,9 @@
-//! How far the batches are durable: syncs the medium, and lets threads wait until something is so, or the medium refuses it.
+//! How far the batches are durable: syncs the medium, and lets threads wait until something is so,
+//! or the medium refuses it.
 //!
-//! Invariants: a sync makes durable what was written before it began, and says so only when it has returned. After a sync that
-//! failed no other is made: the system, which has dropped what it could not write, would say that all is well.
+//! Invariants: a sync makes durable what was written before it began, and says so only when it has
+//! returned. After a sync that failed no other is made: the system, which has dropped what it could
+//! not write, would say that all is well.
 
 use crate::place::BatchSeq;
 use crate::progress::{Claims, Progress};
@@ -23,7 +25,8 @@ pub(crate) struct Durability {
     background: bool,
     progress: Mutex<Progress>,
     moved: Condvar,
-    /// Why the medium refused to take cells in place, from that try of the thread that does it on to the next that is asked for.
+    /// Why the medium refused to take cells in place, from that try of the thread that does it on
+    /// to the next that is asked for.
     refused: Mutex<Option<Error>>,
     /// Why the medium refused the next batch, until that is written.
     held: Mutex<Option<Error>>,
@@ -87,8 +90,9 @@ impl Durability {
         self.moved.notify_all();
     }
 
-    /// The medium refused to take cells in place: a batch that waits for that is told. Waits for the time of the next try. Returns
-    /// whether there is to be one: there is none once the threads are to end.
+    /// The medium refused to take cells in place: a batch that waits for that is told. Waits for
+    /// the time of the next try. Returns whether there is to be one: there is none once the threads
+    /// are to end.
     pub(crate) fn wait_for_try(&self, refused: Error) -> bool {
         let mut progress = self.progress.lock();
         *self.refused.lock() = Some(refused);
@@ -135,7 +139,8 @@ impl Durability {
         Ok(())
     }
 
-    /// From now on there are threads that do what [`Progress::wants_sync`] and [`Progress::due_in_place`] say; or they end.
+    /// From now on there are threads that do what [`Progress::wants_sync`] and
+    /// [`Progress::due_in_place`] say; or they end.
     pub(crate) fn set_threads(&self, threads: bool) {
         self.progress.lock().threads = threads;
         self.moved.notify_all();
@@ -152,7 +157,8 @@ impl Durability {
         self.wait_unless(|| None, done, || Ok(())).map(drop)
     }
 
-    /// Waits until `done`, or until a failure or that of `checked`, or until no batch has come for so long: then it returns false.
+    /// Waits until `done`, or until a failure or that of `checked`, or until no batch has come for
+    /// so long: then it returns false.
     fn wait_unless(
         &self,
         patience: impl Fn() -> Option<Duration>,
@@ -177,8 +183,9 @@ impl Durability {
         Ok(true)
     }
 
-    /// Waits until others have made batch `seq` durable, or until no batch has come for as long as `patience` says: then it returns false.
-    /// Who shortens it meanwhile wakes those who wait. Errors: also why the medium refuses the next batch.
+    /// Waits until others have made batch `seq` durable, or until no batch has come for as long as
+    /// `patience` says: then it returns false. Who shortens it meanwhile wakes those who wait.
+    /// Errors: also why the medium refuses the next batch.
     pub(crate) fn wait_synced(&self, seq: BatchSeq, patience: impl Fn() -> Option<Duration>) -> Result<bool> {
         let refusal = || self.held.lock().clone().map_or(Ok(()), Err);
         self.wait_unless(patience, |progress| progress.synced >= seq, refusal)
@@ -192,7 +199,8 @@ impl Durability {
             return Ok(());
         }
         if !self.background {
-            // Parts are synced and applied as they end: that is in time. A flush may still be syncing.
+            // Parts are synced and applied as they end: that is in time. A flush may still be
+            // syncing.
             self.sync_to(claims.synced)?;
             return if self.progress().bears_out(claims) { Ok(()) } else { Err(defect()) };
         }

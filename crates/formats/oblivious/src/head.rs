@@ -1,5 +1,5 @@
-//! The head of a batch, one block of the journal: which cells the batch rewrites, and, to those who have the key of a level,
-//! what the level has in them.
+//! The head of a batch, one block of the journal: which cells the batch rewrites, and, to those who
+//! have the key of a level, what the level has in them.
 //!
 //! ```text
 //!    0  salt            32  random
@@ -11,8 +11,9 @@
 //! 2720  public part         encrypted under the key of level 0, up to the end of the block
 //! ```
 //!
-//! What a level put into cells is covered by a key stream; the tag of what the level says of itself is over it too. A cell
-//! that stays what it was, or that no level has anything in, is listed as empty. The public part numbers groups of cells.
+//! What a level put into cells is covered by a key stream; the tag of what the level says of itself
+//! is over it too. A cell that stays what it was, or that no level has anything in, is listed as
+//! empty. The public part numbers groups of cells.
 
 use crate::limits::{CELL_BITS, GROUP, HIDDEN_LEVELS, JOURNAL_START, MOST_CELLS, MOST_TRIMS, STASH_SLOTS};
 use crate::params::Params;
@@ -27,7 +28,8 @@ use std::ops::Range;
 const MOST_LEVELS: usize = HIDDEN_LEVELS + 1;
 
 const RECORD_PLAIN: usize = TRIMS_AT + MOST_TRIMS * 16;
-/// Where the ranges begin in what a level says of itself: after its state and the beginning of its cycle.
+/// Where the ranges begin in what a level says of itself: after its state and the beginning of its
+/// cycle.
 const TRIMS_AT: usize = STATE_LEN + 8;
 const RECORD_LEN: usize = RECORD_PLAIN + TAG_LEN;
 const TAG_AT: usize = SALT_LEN;
@@ -134,7 +136,8 @@ pub(crate) struct LevelRecord {
     pub(crate) state: MapState,
     /// The batch with which the cycle began that is writing pages of the map; 0 if none is.
     pub(crate) cycle: BatchSeq,
-    /// Ranges discarded since the batch before: first block and length. They come before what the batch writes.
+    /// Ranges discarded since the batch before: first block and length. They come before what the
+    /// batch writes.
     pub(crate) trims: Vec<(u64, u64)>,
 }
 
@@ -179,7 +182,8 @@ impl Draft {
         self.block[at..at + COVER_LEN].copy_from_slice(&cover[..COVER_LEN]);
     }
 
-    /// A level says what it put into its cells, and what it left in the stash if it is level 0, and then of itself.
+    /// A level says what it put into its cells, and what it left in the stash if it is level 0, and
+    /// then of itself.
     pub(crate) fn put_level(
         &mut self,
         key: &WriteKey,
@@ -266,7 +270,8 @@ impl Head {
         constant_time_eq(&self.key.digest(Domain::Digest as u8, record), digest)
     }
 
-    /// What a level says of itself, if it was open when this was written. `key` is that of the level for this batch.
+    /// What a level says of itself, if it was open when this was written. `key` is that of the
+    /// level for this batch.
     pub(crate) fn level(&self, params: &Params, key: &WriteKey, level: u8) -> Option<LevelRecord> {
         let at = LEVELS_AT + usize::from(level) * RECORD_LEN;
         let (body, tag) = self.block[at..at + RECORD_LEN].split_at(RECORD_PLAIN);
@@ -296,7 +301,8 @@ impl Head {
         params.slots(level).filter_map(listed).collect()
     }
 
-    /// What level 0 left in the stash: slots, and what is in them. `key` is that of level 0, whose record verified.
+    /// What level 0 left in the stash: slots, and what is in them. `key` is that of level 0, whose
+    /// record verified.
     pub(crate) fn stash(&self, key: &WriteKey) -> Vec<(StashSlot, Entry)> {
         let listed = |slot: usize| {
             let entry = self.uncover(key, Domain::Stash, stash_cover_at(slot), slot)?;

@@ -1,6 +1,7 @@
 //! The keys of the open levels, and a key that is thrown away when the disk is closed.
 //!
-//! Deniability contract: a cell that no open level has anything in costs as much ciphering as any other, under the throwaway key.
+//! Deniability contract: a cell that no open level has anything in costs as much ciphering as any
+//! other, under the throwaway key.
 
 use crate::cell::CellKey;
 use lacuna_contracts::Secret;
@@ -55,7 +56,8 @@ impl Keys {
         &self.levels[usize::from(level)]
     }
 
-    /// Of the cells in the region of a level; the throwaway key if the level is not open, or the region is of no level.
+    /// Of the cells in the region of a level; the throwaway key if the level is not open, or the
+    /// region is of no level.
     pub(crate) fn of_region(&self, level: Option<u8>) -> &CellKey {
         let open = level.and_then(|level| self.levels.get(usize::from(level)));
         open.map_or(&self.throwaway, |key| &key.cells)

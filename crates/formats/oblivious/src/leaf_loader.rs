@@ -1,7 +1,9 @@
-//! Loads the leaves of maps that a prepared batch is going to ask for, by a thread, without the locks of the levels.
+//! Loads the leaves of maps that a prepared batch is going to ask for, by a thread, without the
+//! locks of the levels.
 //!
-//! Deniability contract: the deepest level comes first. Front ends of level 0 may hold its lock as often as they like, and a
-//! hidden level whose leaves had to wait for that would make its batch take longer.
+//! Deniability contract: the deepest level comes first. Front ends of level 0 may hold its lock as
+//! often as they like, and a hidden level whose leaves had to wait for that would make its batch
+//! take longer.
 
 use crate::ahead::{Ahead, Due};
 use crate::open_levels::OpenLevels;
@@ -15,15 +17,16 @@ pub(crate) struct LeafLoader {
 }
 
 impl LeafLoader {
-    /// What the thread does that looks ahead into the maps. It waits for the locks of levels, which the thread that prepares
-    /// batches must not: these are two.
+    /// What the thread does that looks ahead into the maps. It waits for the locks of levels, which
+    /// the thread that prepares batches must not: these are two.
     pub(crate) fn load_leaves(&self) {
         while let Some(due) = self.ahead.next_due() {
             self.load(&due);
         }
     }
 
-    /// Loads the leaves that say whether what was found is the latest, as long as the batch has not been taken.
+    /// Loads the leaves that say whether what was found is the latest, as long as the batch has not
+    /// been taken.
     fn load(&self, due: &Due) {
         for (level, addrs) in due.addrs.iter().enumerate().rev() {
             let level = level as u8;

@@ -1,10 +1,10 @@
 //! What one open level has in cells: blocks and pages of its map, decrypted.
 //!
-//! A map says where a batch puts a block before the batch can be read. Until then the block is in memory here, so that reads need
-//! not wait for the batch.
+//! A map says where a batch puts a block before the batch can be read. Until then the block is in
+//! memory here, so that reads need not wait for the batch.
 //!
-//! Invariants: what comes from a cell is returned only if it verifies at its place. No level has memory in common with another
-//! (deniability contract).
+//! Invariants: what comes from a cell is returned only if it verifies at its place. No level has
+//! memory in common with another (deniability contract).
 
 use crate::cell::Opened;
 use crate::cell_store::{CellBuf, CellStore};
@@ -41,7 +41,8 @@ impl LevelCells {
         self.cells.has_given(read)
     }
 
-    /// Keeps what the batch in flight puts into a cell. Called under the lock under which the map says so.
+    /// Keeps what the batch in flight puts into a cell. Called under the lock under which the map
+    /// says so.
     pub(crate) fn submit(&self, place: Place, entry: Entry, block: WaitingBlock) {
         self.in_flight.write().insert(place, (entry, block));
     }
@@ -51,7 +52,8 @@ impl LevelCells {
         self.in_flight.write().clear();
     }
 
-    /// Reads blocks from `first` on that lie at these places of the map. Where the place is 0 nothing is read.
+    /// Reads blocks from `first` on that lie at these places of the map. Where the place is 0
+    /// nothing is read.
     pub(crate) fn read_blocks(&self, first: BlockAddr, places: &[u64], buf: &mut [u8]) -> Result<()> {
         let mut rest = Vec::with_capacity(places.len());
         let blocks = (first.0..).map(Entry::Data).zip(places).zip(buf.as_chunks_mut::<BLOCK_SIZE>().0);
@@ -122,8 +124,8 @@ impl PageSource for LevelCells {
         if self.copy_from_memory(place, entry, block) {
             return Ok(());
         }
-        // One bad sector must not stop the disk, and what is hidden must not stop what is public: a page that the medium will
-        // not give is lost, unless it gives nothing at all.
+        // One bad sector must not stop the disk, and what is hidden must not stop what is public: a
+        // page that the medium will not give is lost, unless it gives nothing at all.
         let mut read = || self.read_page(place, entry, block);
         // Deniability contract: level 0 may be locked here, and must not pause for what is hidden.
         let mut done = if self.level == 0 { self.cells.patiently(&mut read) } else { again(&mut read) };
@@ -137,8 +139,9 @@ impl PageSource for LevelCells {
     }
 }
 
-/// The pages of a level for the batch that is being filled, and for discards of level 0: what the system refuses to read is tried again,
-/// for the operation can neither go on without nor be taken back.
+/// The pages of a level for the batch that is being filled, and for discards of level 0: what the
+/// system refuses to read is tried again, for the operation can neither go on without nor be taken
+/// back.
 pub(crate) struct HeldPages<'a>(&'a LevelCells);
 
 impl PageSource for HeldPages<'_> {

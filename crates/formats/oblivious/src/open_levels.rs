@@ -1,10 +1,11 @@
 //! The open levels: the map, the queue and the cells of each.
 //!
-//! A read looks a block up under the lock of its level, and reads its cell without. A batch holds the lock of one level at a time,
-//! while that level fills its cells, and none while it is written. So reads wait neither for each other's cells nor for a batch.
+//! A read looks a block up under the lock of its level, and reads its cell without. A batch holds
+//! the lock of one level at a time, while that level fills its cells, and none while it is written.
+//! So reads wait neither for each other's cells nor for a batch.
 //!
-//! Deniability contract: no level has a lock, a queue or a share of memory in common with another, and nothing here decides that
-//! anything is written. Hidden operations lock their own level alone.
+//! Deniability contract: no level has a lock, a queue or a share of memory in common with another,
+//! and nothing here decides that anything is written. Hidden operations lock their own level alone.
 
 use crate::durability::Durability;
 use crate::level_cells::LevelCells;
@@ -92,7 +93,8 @@ impl OpenLevels {
         }
     }
 
-    /// The places of blocks that are in a cell; the others are read at once, and their place given as 0.
+    /// The places of blocks that are in a cell; the others are read at once, and their place given
+    /// as 0.
     fn look(&self, level: u8, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         if level > 0 {
             return self.hidden.look(&self.health, level, first.0, buf, places, self.cells(level));
@@ -168,8 +170,8 @@ impl OpenLevels {
         self.hidden.discard(&self.wait(), level, first.0, count, self.cells(level))
     }
 
-    /// A flush of a hidden level. It causes nothing and waits until batches that others cause have taken everything, and are
-    /// durable.
+    /// A flush of a hidden level. It causes nothing and waits until batches that others cause have
+    /// taken everything, and are durable.
     pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
         let wait = self.wait();
         let taken = BatchSeq(self.hidden.wait_passed(&wait, level)?);
@@ -190,15 +192,17 @@ impl OpenLevels {
         self.hidden.lose(level);
     }
 
-    /// Errors: [`Kind::NoCover`] if a hidden level has anything pending that no batch has taken, or has lost something.
+    /// Errors: [`Kind::NoCover`] if a hidden level has anything pending that no batch has taken, or
+    /// has lost something.
     pub(crate) fn check_taken(&self) -> Result<()> {
         self.hidden.check_taken(&self.health)
     }
 
     // Batches.
 
-    /// A hidden level fills its cells in batch `seq`. Its queue and the number of the batch change under one lock, so a flush that
-    /// finds the queue empty waits for the right batch to be durable.
+    /// A hidden level fills its cells in batch `seq`. Its queue and the number of the batch change
+    /// under one lock, so a flush that finds the queue empty waits for the right batch to be
+    /// durable.
     pub(crate) fn fill_hidden(
         &self,
         level: u8,

@@ -1,5 +1,5 @@
-//! Where everything lies on the medium, and the public parameters from which that follows. The byte-exact page is
-//! `docs/format/oblivious.md`; a test keeps it and this together.
+//! Where everything lies on the medium, and the public parameters from which that follows. The
+//! byte-exact page is `docs/format/oblivious.md`; a test keeps it and this together.
 
 use crate::limits::{
     BLOCK, CELL_BITS, CELL_LEN, GROUP, GROUP_LEN, HIDDEN_LEVELS, JOURNAL_START, META_LEN, MOST_CELLS,
@@ -103,7 +103,8 @@ impl Params {
         out
     }
 
-    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that it could not have written.
+    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that it could
+    /// not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let record = Parameters::of_len("oblivious", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
@@ -157,8 +158,8 @@ impl Params {
         self.regions().iter().all(|region| region.drawn as u64 <= region.cells)
     }
 
-    /// The most blocks that a level can have, by the public parameters. Of a hidden level it has up to a sixteenth less,
-    /// which its key says.
+    /// The most blocks that a level can have, by the public parameters. Of a hidden level it has up
+    /// to a sixteenth less, which its key says.
     pub fn most_blocks(&self, level: u8) -> u64 {
         if level > Params::HIDDEN_LEVELS {
             return 0;
@@ -187,8 +188,9 @@ impl Params {
         first..first + drawn[at]
     }
 
-    /// Pages of the map of a level that a batch takes before any data: enough for every page in half a cycle; or one more
-    /// than it takes blocks, so that no cycle lasts longer than the one before.
+    /// Pages of the map of a level that a batch takes before any data: enough for every page in
+    /// half a cycle; or one more than it takes blocks, so that no cycle lasts longer than the one
+    /// before.
     pub(crate) fn page_share(&self, level: u8) -> usize {
         let inserted = regions::inserted(&self.plan)[usize::from(level)];
         self.paced_pages(level).min(inserted as u64 / 2 + 1) as usize
@@ -201,9 +203,10 @@ impl Params {
 
     /// The most blocks of a hidden level that a batch takes.
     ///
-    /// A cycle writes the leaves that were changed when it began, no more than what batches took since the one before began.
-    /// If a batch takes fewer blocks than pages, or pages enough for the whole map, no cycle lasts longer than the one
-    /// before or than half of the least: a map never falls behind, however full the queue of its level is.
+    /// A cycle writes the leaves that were changed when it began, no more than what batches took
+    /// since the one before began. If a batch takes fewer blocks than pages, or pages enough for
+    /// the whole map, no cycle lasts longer than the one before or than half of the least: a map
+    /// never falls behind, however full the queue of its level is.
     pub(crate) fn most_taken(&self, level: u8) -> usize {
         let inserted = regions::inserted(&self.plan)[usize::from(level)];
         let pages = self.page_share(level);
@@ -212,12 +215,14 @@ impl Params {
         taken
     }
 
-    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to it.
+    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to
+    /// it.
     pub fn end(&self) -> u64 {
         self.cells_start() + self.cells / GROUP * GROUP_LEN
     }
 
-    /// The batches of cover that closing writes before the last ones: an eighth of the journal at most.
+    /// The batches of cover that closing writes before the last ones: an eighth of the journal at
+    /// most.
     pub fn closing_cover(&self) -> ClosingCover {
         ClosingCover::new(self.batch_bytes(), u64::from(self.journal) / 8)
     }
@@ -232,7 +237,8 @@ impl Params {
         usize::from(self.plan.operations - self.page_writes)
     }
 
-    /// Bytes that a batch writes to the medium: its head twice, its record, and its cells once more in place.
+    /// Bytes that a batch writes to the medium: its head twice, its record, and its cells once more
+    /// in place.
     pub fn batch_bytes(&self) -> u64 {
         2 * BLOCK + self.record_len() + (self.batch_cells() * CELL_LEN) as u64
     }
@@ -337,7 +343,8 @@ mod tests {
         }
     }
 
-    /// Of every disk that can be planned, pages keep up with data (finding: a level whose map got no cells was lost).
+    /// Of every disk that can be planned, pages keep up with data (finding: a level whose map got
+    /// no cells was lost).
     #[test]
     fn no_map_falls_behind() {
         for room in [16 << 20, 1 << 30, 100 << 30, 1 << 40, 1 << 50] {

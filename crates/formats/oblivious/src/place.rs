@@ -1,8 +1,9 @@
-//! The numbers of batches and cells, and the places in a map: a cell, and the batch that put the block there.
+//! The numbers of batches and cells, and the places in a map: a cell, and the batch that put the
+//! block there.
 //!
-//! Invariant: the place goes into what authenticates the block. A block that stays in its cell is encrypted anew under the
-//! place that it has. So a cell that is put back to an earlier state opens only if what it held then is what the map means
-//! now.
+//! Invariant: the place goes into what authenticates the block. A block that stays in its cell is
+//! encrypted anew under the place that it has. So a cell that is put back to an earlier state opens
+//! only if what it held then is what the map means now.
 
 use crate::limits::CELL_BITS;
 use lacuna_levels::LOST;
@@ -31,7 +32,8 @@ const BATCHES: u64 = 1 << 23;
 /// Marks what is no place in a map: a slot of the stash.
 const STASH: u64 = 1 << 63;
 
-/// Where a block lies, as a map or a cell says it. It may come from outside: [`Place::cell`] checks it.
+/// Where a block lies, as a map or a cell says it. It may come from outside: [`Place::cell`] checks
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place(u64);
 

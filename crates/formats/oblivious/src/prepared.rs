@@ -1,8 +1,8 @@
 //! A batch before it is its turn: which cells it rewrites, and what these hold.
 //!
-//! Deniability contract: all cells of every region are read. Each costs one attempt to find out whether its level has it, and one
-//! decryption: under the key of that level, or under a throwaway key if the level is not open or has nothing there. Cells
-//! come from public randomness alone.
+//! Deniability contract: all cells of every region are read. Each costs one attempt to find out
+//! whether its level has it, and one decryption: under the key of that level, or under a throwaway
+//! key if the level is not open or has nothing there. Cells come from public randomness alone.
 
 use crate::cell::Opened;
 use crate::cell_store::CellStore;
@@ -18,7 +18,8 @@ use lacuna_crypto::RandomSource;
 use lacuna_levels::{Entry, SALT_LEN};
 use std::sync::Arc;
 
-/// Draws batches, and reads and decrypts their cells. A cell says itself in which place it was put, so no map is asked.
+/// Draws batches, and reads and decrypts their cells. A cell says itself in which place it was put,
+/// so no map is asked.
 pub(crate) struct Preparer {
     params: Params,
     keys: Arc<Keys>,
@@ -39,10 +40,12 @@ impl Preparer {
         Preparer { params, keys, random, cells, durability }
     }
 
-    /// Draws the next batch and reads its cells. `old` is memory for them. Where the system refuses to read them, `hold` is told why, and
-    /// waits until they are to be read again, or gives the error back: the batch is then given up with what was drawn for it.
+    /// Draws the next batch and reads its cells. `old` is memory for them. Where the system refuses
+    /// to read them, `hold` is told why, and waits until they are to be read again, or gives the
+    /// error back: the batch is then given up with what was drawn for it.
     ///
-    /// Deniability contract: cells of all levels are read alike, so whether a batch is held tells nothing of them.
+    /// Deniability contract: cells of all levels are read alike, so whether a batch is held tells
+    /// nothing of them.
     pub(crate) fn prepare(
         &self,
         mut old: Plain<Vec<u8>>,
@@ -89,7 +92,8 @@ pub(crate) struct Prepared {
     pub(crate) as_of: BatchSeq,
     /// The cells as they were; where something was found, the block is decrypted.
     pub(crate) old: Plain<Vec<u8>>,
-    /// What the level of its region has, or had, in a cell, and the place under which it put it there.
+    /// What the level of its region has, or had, in a cell, and the place under which it put it
+    /// there.
     pub(crate) found: Vec<Option<(Entry, Place)>>,
 }
 

@@ -1,6 +1,7 @@
 //! How far the batches have come, what heads say of that, and what is to be done next.
 //!
-//! Deniability contract: what a head says follows from the numbers of batches alone, whatever the speed of the machine.
+//! Deniability contract: what a head says follows from the numbers of batches alone, whatever the
+//! speed of the machine.
 
 use crate::params::Params;
 use crate::place::BatchSeq;
@@ -15,8 +16,8 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// What the head of batch `seq` says if nothing else is known: that what ended two parts ago is durable, and what ended
-    /// four parts ago durable in place.
+    /// What the head of batch `seq` says if nothing else is known: that what ended two parts ago is
+    /// durable, and what ended four parts ago durable in place.
     pub(crate) fn on_schedule(params: &Params, seq: BatchSeq) -> Claims {
         let part = params.part();
         let number = seq.0.saturating_sub(1) / part;
@@ -40,17 +41,19 @@ pub(crate) struct Progress {
     /// Written in place; and durable there.
     pub(crate) applied: BatchSeq,
     pub(crate) applied_durable: BatchSeq,
-    /// The last batch that was there when the disk was opened. It is not brought in place before another part has ended, for
-    /// nothing is done to a disk that is only looked at.
+    /// The last batch that was there when the disk was opened. It is not brought in place before
+    /// another part has ended, for nothing is done to a disk that is only looked at.
     pub(crate) found: BatchSeq,
     /// What a pending batch is going to say.
     pub(crate) wanted: Claims,
-    /// Whether threads sync parts of the ring and write them in place; otherwise that is done where a part ends.
+    /// Whether threads sync parts of the ring and write them in place; otherwise that is done where
+    /// a part ends.
     pub(crate) threads: bool,
 }
 
 impl Progress {
-    /// Everything up to batch `end` is durable in the ring, and in place up to batch `applied`, as the head of `end` says.
+    /// Everything up to batch `end` is durable in the ring, and in place up to batch `applied`, as
+    /// the head of `end` says.
     pub(crate) fn at(end: BatchSeq, applied: BatchSeq) -> Progress {
         Progress {
             written: end,
@@ -68,8 +71,9 @@ impl Progress {
         last_end(self.written, part) > self.synced
     }
 
-    /// Whether a sync is due: for such a part, or because a pending batch needs that what was written in place is durable. Nothing
-    /// else needs that before the next part ends, whose sync serves for both.
+    /// Whether a sync is due: for such a part, or because a pending batch needs that what was
+    /// written in place is durable. Nothing else needs that before the next part ends, whose sync
+    /// serves for both.
     pub(crate) fn wants_sync(&self, part: u64) -> bool {
         let awaited = self.applied_durable < self.wanted.applied && self.applied > self.applied_durable;
         self.has_ended(part) || awaited

@@ -1,12 +1,14 @@
 //! The operations of level 0, and when batches are written.
 //!
-//! Operations that count take turns: each holds the lock of this part until the batches that it causes are written, so batches
-//! follow from the order of operations. Reads take none and go on beside a batch.
+//! Operations that count take turns: each holds the lock of this part until the batches that it
+//! causes are written, so batches follow from the order of operations. Reads take none and go on
+//! beside a batch.
 //!
-//! Deniability contract: whether and when a batch is written is decided here: by operations of level 0 and the paced clock,
-//! and on a plausible disk by those of every level, a read like a write (the paper's Algorithm 7). What the operations do
-//! does not matter, their number does. On an opportunistic disk hidden operations never take a turn. What the medium refused is tried again
-//! by the next operation that takes one.
+//! Deniability contract: whether and when a batch is written is decided here: by operations of
+//! level 0 and the paced clock, and on a plausible disk by those of every level, a read like a
+//! write (the paper's Algorithm 7). What the operations do does not matter, their number does. On
+//! an opportunistic disk hidden operations never take a turn. What the medium refused is tried
+//! again by the next operation that takes one.
 
 use crate::ahead::Ahead;
 use crate::batch_writer::{BatchWriter, Outcome};
@@ -69,7 +71,8 @@ impl Public {
         }
     }
 
-    /// Enters fail-stop for good, wakes all threads that wait in the parts below, and gives the error back.
+    /// Enters fail-stop for good, wakes all threads that wait in the parts below, and gives the
+    /// error back.
     pub(crate) fn fail(&self, e: Error) -> Error {
         let e = self.health.fail(e);
         self.levels.wake_all();
@@ -86,14 +89,14 @@ impl Public {
         operation(&mut turn)
     }
 
-    /// Goes on after batch `seq`, which the next one calls `name`, and which is durable with all before it, in place those up
-    /// to `applied`.
+    /// Goes on after batch `seq`, which the next one calls `name`, and which is durable with all
+    /// before it, in place those up to `applied`.
     pub(crate) fn resume(&self, seq: BatchSeq, name: [u8; 16], applied: BatchSeq) {
         self.turn.lock().writer.resume(seq, name, applied);
     }
 
-    /// Takes blocks of level 0 in. Every one counts, also one that is written again at once: how many batches there are says
-    /// nothing of which blocks were written.
+    /// Takes blocks of level 0 in. Every one counts, also one that is written again at once: how
+    /// many batches there are says nothing of which blocks were written.
     pub(crate) fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         let blocks = data.len() / BLOCK_SIZE;
         self.blocks_written.fetch_add(blocks as u64, Ordering::Relaxed);
@@ -121,7 +124,8 @@ impl Public {
             self.catch_up(turn)?;
             self.levels.discard_public(first, count).map_err(|e| self.fail(e))?;
             self.operate(turn, self.discard_operations())?;
-            // Pages that the discard changed are written before it is answered, once there are more than the cache should hold.
+            // Pages that the discard changed are written before it is answered, once there are more
+            // than the cache should hold.
             while self.levels.with_map(0, |map| map.crowded()) {
                 self.batch(turn)?;
             }
@@ -139,7 +143,8 @@ impl Public {
         self.pass(self.discard_operations())
     }
 
-    /// Operations of any level on a plausible disk: those of level 0 that write count for themselves.
+    /// Operations of any level on a plausible disk: those of level 0 that write count for
+    /// themselves.
     pub(crate) fn pass(&self, operations: usize) -> Result<()> {
         if self.params.plan.hiding == Hiding::Opportunistic {
             return Ok(());
@@ -156,7 +161,8 @@ impl Public {
         self.catch_up(turn)
     }
 
-    /// Writes what is due: a batch that the medium refused, as it was, and those that operations have filled.
+    /// Writes what is due: a batch that the medium refused, as it was, and those that operations
+    /// have filled.
     ///
     /// Errors: why the medium refuses batches; nothing is lost then, and what is due stays so.
     fn catch_up(&self, turn: &mut Turn) -> Result<()> {
@@ -196,7 +202,8 @@ impl Public {
         written
     }
 
-    /// Whether another batch has to follow at once. Errors: why the medium refused it; after any other the disk has failed.
+    /// Whether another batch has to follow at once. Errors: why the medium refused it; after any
+    /// other the disk has failed.
     fn settle(&self, outcome: Result<Outcome>) -> Result<bool> {
         match outcome.map_err(|e| self.fail(e))? {
             Outcome::Written { another } => Ok(another),
@@ -251,8 +258,9 @@ impl Public {
         Ok(last)
     }
 
-    /// Makes everything durable in place, and says so in a batch that holds nothing new. From then on a batch that cannot be read
-    /// was damaged, and is not the end of the log; and opening has nothing left to do.
+    /// Makes everything durable in place, and says so in a batch that holds nothing new. From then
+    /// on a batch that cannot be read was damaged, and is not the end of the log; and opening has
+    /// nothing left to do.
     pub(crate) fn finish(&self) -> Result<()> {
         let last = self.cover()?;
         self.store.apply_to(last).map_err(|e| self.fail(e))?;

@@ -1,9 +1,10 @@
-//! From a medium to an open disk: which batch is the last, which cells are still in the ring, what the stash holds, and
-//! what the last batches changed in the maps.
+//! From a medium to an open disk: which batch is the last, which cells are still in the ring, what
+//! the stash holds, and what the last batches changed in the maps.
 //!
-//! A head says which batches were durable when it was written. After those the batches end before the first that is not
-//! whole or does not follow the one before it. This part writes nothing (`Oblivious::recover` does, from what is found), and finds the same end whichever levels are opened
-//! (deniability contract).
+//! A head says which batches were durable when it was written. After those the batches end before
+//! the first that is not whole or does not follow the one before it. This part writes nothing
+//! (`Oblivious::recover` does, from what is found), and finds the same end whichever levels are
+//! opened (deniability contract).
 
 use crate::head::{Head, LevelRecord, PublicPart, batch_key};
 use crate::journal::{COPIES, Journal};
@@ -47,8 +48,8 @@ impl Recovery<'_> {
 
     /// Finds the last batch.
     pub(crate) fn find_end(&self) -> Result<End> {
-        // A head is taken as it was read first: a medium may answer differently when it is asked again, and the batches would end
-        // before one that was there.
+        // A head is taken as it was read first: a medium may answer differently when it is asked
+        // again, and the batches would end before one that was there.
         let (durable, mut seen) = self.last_synced()?;
         let first = |seq: BatchSeq| seen.remove(&seq).map_or_else(|| self.need_head(seq, None), Ok);
         let mut end = durable.map(first).transpose()?;
@@ -87,8 +88,9 @@ impl Recovery<'_> {
         Ok(End { head: end, in_flight })
     }
 
-    /// The ring does not have the record of a batch. Either a power cut took it, and the batches end here; or the ring has come round since,
-    /// and heads that the medium does not give lie between: then to end here would be to open an older state.
+    /// The ring does not have the record of a batch. Either a power cut took it, and the batches
+    /// end here; or the ring has come round since, and heads that the medium does not give lie
+    /// between: then to end here would be to open an older state.
     fn need_record(&self, seq: BatchSeq) -> Result<()> {
         let over = BatchSeq(seq.0.saturating_add(u64::from(self.params.ring)));
         match self.journal.head(self.level0(), over, |_| true)? {
@@ -98,8 +100,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// The last batch that any head calls durable, and the heads from there on. Reads the whole journal, and of its second copy the
-    /// parts where the first one is not whole.
+    /// The last batch that any head calls durable, and the heads from there on. Reads the whole
+    /// journal, and of its second copy the parts where the first one is not whole.
     fn last_synced(&self) -> Result<(Option<BatchSeq>, BTreeMap<BatchSeq, Head>)> {
         let journal = u64::from(self.params.journal);
         let mut synced = None;
@@ -149,7 +151,8 @@ impl Recovery<'_> {
     ) -> Result<()> {
         let level_key = &self.keys.level(level).level;
         let earlier;
-        // The last head is not read again: a medium may answer differently, and the map would be of another batch than the ring.
+        // The last head is not read again: a medium may answer differently, and the map would be of
+        // another batch than the ring.
         let last = if end.level(self.params, &batch_key(level_key, &end.salt)?, level).is_some() {
             end
         } else {
@@ -222,7 +225,8 @@ impl Recovery<'_> {
         Ok(None)
     }
 
-    /// What level 0 left in the slots of the stash of a batch. `state` and `cells` are those of level 0.
+    /// What level 0 left in the slots of the stash of a batch. `state` and `cells` are those of
+    /// level 0.
     fn stash_of(&self, last: &Head, state: &HiddenLevel, cells: &LevelCells) -> Result<Vec<Stashed>> {
         let key = batch_key(self.level0(), &last.salt)?;
         let seq = last.public.seq;
@@ -250,7 +254,8 @@ fn not_open_for_long(level: u8, batches: u64) -> Error {
         .remedy("what it held was overwritten: open the disk without it, and restore the level from a backup")
 }
 
-/// What batches did to a map. They are added from the last one back, for each names the one before it.
+/// What batches did to a map. They are added from the last one back, for each names the one before
+/// it.
 #[derive(Default)]
 struct Changes {
     /// Where pages were put last.
@@ -308,7 +313,8 @@ impl Changes {
         Ok(())
     }
 
-    /// Repeats what leaves do not say that were written since. Returns which of it is from before batch `cycle`.
+    /// Repeats what leaves do not say that were written since. Returns which of it is from before
+    /// batch `cycle`.
     fn replay(self, tree: &mut Tree, cycle: BatchSeq) -> Early {
         let mut early = Early::default();
         let Changes { written, newest_first, .. } = self;

@@ -1,8 +1,9 @@
-//! How the cells of a disk are dealt out: every level has a region of its own, whether it exists or not.
+//! How the cells of a disk are dealt out: every level has a region of its own, whether it exists or
+//! not.
 //!
-//! This is the paper's generic construction, one write-only ORAM for each volume, every operation touching all of them
-//! (HIVE, section 4): what happens in the region of a level depends on nothing in another. Sizes follow from public
-//! parameters alone (deniability contract).
+//! This is the paper's generic construction, one write-only ORAM for each volume, every operation
+//! touching all of them (HIVE, section 4): what happens in the region of a level depends on nothing
+//! in another. Sizes follow from public parameters alone (deniability contract).
 
 use crate::limits::{GROUP, HIDDEN_LEVELS};
 use crate::place::Cell;
@@ -34,7 +35,8 @@ impl Region {
     }
 }
 
-/// Insertions, of data and pages, that a batch has cells for: in the region of each level, and in the rest.
+/// Insertions, of data and pages, that a batch has cells for: in the region of each level, and in
+/// the rest.
 pub(crate) fn inserted(plan: &Plan) -> [usize; REGIONS] {
     let operations = usize::from(plan.operations);
     let hidden = |sixteenths: usize| (operations * sixteenths / 16).max(LEAST_INSERTED);
@@ -46,14 +48,15 @@ pub(crate) fn drawn(plan: &Plan) -> [usize; REGIONS] {
     inserted(plan).map(|inserted| (inserted * usize::from(plan.per_write)).next_multiple_of(GROUP as usize))
 }
 
-/// Cells that a region has for each of its blocks and pages: in the long run two thirds stay free if an insertion rewrites two
-/// cells, a half if it rewrites more. So an insertion frees more cells than it fills.
+/// Cells that a region has for each of its blocks and pages: in the long run two thirds stay free
+/// if an insertion rewrites two cells, a half if it rewrites more. So an insertion frees more cells
+/// than it fills.
 pub(crate) fn cells_per_block(per_write: u8) -> u32 {
     if per_write == 2 { 3 } else { 2 }
 }
 
-/// Deals out all cells: three fifths to level 0; of what is left to each hidden level three quarters of what the levels
-/// below left; and the rest. Each region has whole groups.
+/// Deals out all cells: three fifths to level 0; of what is left to each hidden level three
+/// quarters of what the levels below left; and the rest. Each region has whole groups.
 pub(crate) fn deal(cells: u64, plan: &Plan) -> [Region; REGIONS] {
     let drawn = drawn(plan);
     let (mut first, mut left) = (0, cells);
@@ -80,8 +83,9 @@ pub(crate) fn most_blocks(cells: u64, plan: &Plan) -> u64 {
     fits
 }
 
-/// The length of a hidden level that may have `most` blocks: up to a sixteenth less, as its key says. The system's log and
-/// other programs that tell the size of a disk then give none that a public number implies.
+/// The length of a hidden level that may have `most` blocks: up to a sixteenth less, as its key
+/// says. The system's log and other programs that tell the size of a disk then give none that a
+/// public number implies.
 pub(crate) fn hidden_length(level: &Secret<32>, most: u64) -> u64 {
     let drawn = derive::<8>(level, "oblivious length", &[]);
     most - u64::from_le_bytes(*drawn.expose()) % (most / 16 + 1)

@@ -1,13 +1,16 @@
-//! Where batches go: to the ring and the journal at once, and in place later, once they are durable.
+//! Where batches go: to the ring and the journal at once, and in place later, once they are
+//! durable.
 //!
-//! The ring has six parts. At the end of a part everything is synced, and what is durable then is written in place, in
-//! the order of the cells; another sync, or the next part's, makes that durable. What heads say of this follows from their
-//! number alone (`Claims::on_schedule`): a batch waits until what its head is going to say is true. Wherever the power
-//! goes, every batch after the last one that the last head calls applied is whole in the ring.
+//! The ring has six parts. At the end of a part everything is synced, and what is durable then is
+//! written in place, in the order of the cells; another sync, or the next part's, makes that
+//! durable. What heads say of this follows from their number alone (`Claims::on_schedule`): a batch
+//! waits until what its head is going to say is true. Wherever the power goes, every batch after
+//! the last one that the last head calls applied is whole in the ring.
 //!
-//! Invariant: once a part has ended, nothing else has to happen for it to become durable and to go in place; the next sync makes
-//! it durable there, which a batch that is going to say so waits for.
-//! The exceptions are a disk that has failed, and parts that were there when the disk was opened: those wait for the next.
+//! Invariant: once a part has ended, nothing else has to happen for it to become durable and to go
+//! in place; the next sync makes it durable there, which a batch that is going to say so waits for.
+//! The exceptions are a disk that has failed, and parts that were there when the disk was opened:
+//! those wait for the next.
 
 use crate::cell_store::CellStore;
 use crate::durability::Durability;
@@ -20,7 +23,8 @@ use lacuna_contracts::{BLOCK_SIZE, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Batches whose records are in memory at once while they are written in place: 8 MB, with the most cells 15 MB.
+/// Batches whose records are in memory at once while they are written in place: 8 MB, with the most
+/// cells 15 MB.
 const RECORDS_AT_ONCE: u64 = 16;
 
 /// Submits batches and destages them.
@@ -44,8 +48,8 @@ impl Store {
         Store { journal, cells, durability, part: params.part(), records: Mutex::default() }
     }
 
-    /// Writes a batch to ring and journal. From then on its cells are read from there. Batches come one after another. After a refusal it
-    /// can be called again with the same bytes.
+    /// Writes a batch to ring and journal. From then on its cells are read from there. Batches come
+    /// one after another. After a refusal it can be called again with the same bytes.
     pub(crate) fn submit(&self, head: &[u8; BLOCK_SIZE], public: &PublicPart, record: &[u8]) -> Result<()> {
         self.journal.append(head, public, record)?;
         self.cells.submit(public.seq, &public.cells);
@@ -66,8 +70,8 @@ impl Store {
         Ok(())
     }
 
-    /// Batch `seq` was written. If a part of the ring ends with it, everything is synced, and what is durable then is written
-    /// in place. That becomes durable with the next sync.
+    /// Batch `seq` was written. If a part of the ring ends with it, everything is synced, and what
+    /// is durable then is written in place. That becomes durable with the next sync.
     pub(crate) fn end_batch(&self, seq: BatchSeq) -> Result<()> {
         if !seq.0.is_multiple_of(self.part) {
             return Ok(());
@@ -84,7 +88,8 @@ impl Store {
         }
     }
 
-    /// Without threads: brings in place what a head is going to call applied, where the medium refused that before.
+    /// Without threads: brings in place what a head is going to call applied, where the medium
+    /// refused that before.
     pub(crate) fn catch_up(&self, claims: Claims) -> Result<()> {
         let progress = self.durability.progress();
         if progress.threads || progress.applied_durable >= claims.applied {
@@ -95,7 +100,8 @@ impl Store {
         self.durability.sync()
     }
 
-    /// What the thread that syncs does, while the next part is being written and the one before brought in place.
+    /// What the thread that syncs does, while the next part is being written and the one before
+    /// brought in place.
     pub(crate) fn sync_parts(&self) -> Result<()> {
         let at_end = |progress: &Progress| !progress.threads && progress.due_in_place(self.part).is_none();
         loop {

@@ -1,7 +1,8 @@
-//! The threads of an open disk: one prepares batches, one loads the leaves of maps that these need, one syncs the parts of the
-//! ring, one writes them in place, one is the paced clock.
+//! The threads of an open disk: one prepares batches, one loads the leaves of maps that these need,
+//! one syncs the parts of the ring, one writes them in place, one is the paced clock.
 //!
-//! Invariant: if a thread fails or panics, so does the disk. What a thread does is a method of the part that it serves.
+//! Invariant: if a thread fails or panics, so does the disk. What a thread does is a method of the
+//! part that it serves.
 
 use crate::ahead::Ahead;
 use crate::durability::Durability;

@@ -1,5 +1,6 @@
-//! A region of cells in memory: draws and placement as on the medium, without ciphers, pages of maps and power cuts. Tests and
-//! benchmarks run it for millions of operations to see how full the stash gets; no disk is made of it.
+//! A region of cells in memory: draws and placement as on the medium, without ciphers, pages of
+//! maps and power cuts. Tests and benchmarks run it for millions of operations to see how full the
+//! stash gets; no disk is made of it.
 
 use crate::draw::draw_cells;
 use crate::regions::cells_per_block;
@@ -36,7 +37,8 @@ impl World {
         }
     }
 
-    /// A world at full load: the level has written all its blocks, which fill as much of the cells as on a disk.
+    /// A world at full load: the level has written all its blocks, which fill as much of the cells
+    /// as on a disk.
     pub fn full(seed: u64, cells: usize, per_write: usize, group: usize) -> World {
         let blocks = cells / cells_per_block(per_write as u8) as usize;
         let mut world = World::new(seed, cells, per_write, group, blocks);
@@ -73,8 +75,8 @@ impl World {
         self.waiting.len()
     }
 
-    /// Does so many operations at once, as a batch does them: rewrites distinct cells, *k* for each operation, in whole groups.
-    /// What is the latest stays.
+    /// Does so many operations at once, as a batch does them: rewrites distinct cells, *k* for each
+    /// operation, in whole groups. What is the latest stays.
     pub fn operate(&mut self, operations: usize) {
         let group = self.group as u64;
         let groups = (operations * self.per_write).div_ceil(self.group);
@@ -94,9 +96,9 @@ impl World {
         }
     }
 
-    /// Writes blocks, and operates after every `at_once` of them, `batches` times: random ones, or one after another and round
-    /// again, so that neighbours are freed together. Returns, for each number, after how many of those times at least so many
-    /// blocks waited.
+    /// Writes blocks, and operates after every `at_once` of them, `batches` times: random ones, or
+    /// one after another and round again, so that neighbours are freed together. Returns, for each
+    /// number, after how many of those times at least so many blocks waited.
     pub fn tail(&mut self, batches: u64, at_once: usize, in_order: bool) -> Vec<u64> {
         let blocks = self.map.len() as u64;
         let mut reached = Vec::new();

@@ -1,13 +1,15 @@
-//! What a write costs, counted on the medium: the same for every logical sequence and however full the level is, and as
-//! much as follows from the parameters.
+//! What a write costs, counted on the medium: the same for every logical sequence and however full
+//! the level is, and as much as follows from the parameters.
 //!
-//! Every batch reads its cells in all regions, and has them written to the ring and later in place, read from the ring once
-//! more (fewer where batches that go home together share a cell); it has slots of the stash and two copies of the head. A batch takes *operations* − *page_writes* blocks of level 0, and of
-//! hidden levels about as many as their share.
+//! Every batch reads its cells in all regions, and has them written to the ring and later in place,
+//! read from the ring once more (fewer where batches that go home together share a cell); it has
+//! slots of the stash and two copies of the head. A batch takes *operations* − *page_writes* blocks
+//! of level 0, and of hidden levels about as many as their share.
 //!
-//! The papers: HIVE rewrites O(log² N) blocks for a write, with a constant of 64 without a stash and of 3 with one
-//! (PD-DM, section 4); for k cells that change in the maps of each of L levels of recursion, O(k^L) (HIVE, section 5.2).
-//! Run with `--nocapture`, this prints both beside ours, of which `page_writes` alone grows with N, up to 17 of 32.
+//! The papers: HIVE rewrites O(log² N) blocks for a write, with a constant of 64 without a stash
+//! and of 3 with one (PD-DM, section 4); for k cells that change in the maps of each of L levels of
+//! recursion, O(k^L) (HIVE, section 5.2). Run with `--nocapture`, this prints both beside ours, of
+//! which `page_writes` alone grows with N, up to 17 of 32.
 
 mod fixture;
 
@@ -63,8 +65,8 @@ fn record(params: &Params) -> u64 {
     ((params.batch_cells() as u64 + STASH_SLOTS) * CELL).next_multiple_of(BLOCK_SIZE as u64)
 }
 
-/// What writes of blocks move, after a level was written up to a part of its blocks. However large the part is, as many
-/// blocks were written before.
+/// What writes of blocks move, after a level was written up to a part of its blocks. However large
+/// the part is, as many blocks were written before.
 fn measure(params: &Params, part: u64, writes: u64, mut next: impl FnMut(u64, u64) -> u64) -> Moved {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
     let medium: Arc<dyn Medium> = recorder.clone();

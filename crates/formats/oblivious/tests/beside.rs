@@ -1,4 +1,5 @@
-//! Reads go on beside a batch: of what it takes and of everything else, while it is on its way to the medium and while it fails.
+//! Reads go on beside a batch: of what it takes and of everything else, while it is on its way to
+//! the medium and while it fails.
 
 mod fixture;
 
@@ -65,7 +66,8 @@ fn read(level: &LevelDisk, addr: u64) -> Option<u64> {
     stamp_of(addr, &block)
 }
 
-/// What was on two levels before, and what a batch takes of each while its write to the ring is held up.
+/// What was on two levels before, and what a batch takes of each while its write to the ring is
+/// held up.
 #[test]
 fn levels_are_read_while_a_batch_is_written() {
     for fails in [false, true] {
@@ -108,7 +110,8 @@ fn levels_are_read_while_a_batch_is_written() {
     }
 }
 
-/// Blocks of a level with the stamps that they may have: at least what was acknowledged, at most what was begun.
+/// Blocks of a level with the stamps that they may have: at least what was acknowledged, at most
+/// what was begun.
 struct Stamps {
     acknowledged: Vec<AtomicU64>,
     begun: Vec<AtomicU64>,
@@ -134,7 +137,8 @@ impl Stamps {
     }
 }
 
-/// Maps have more leaves than memory holds, so pages that a batch puts are evicted and wanted again at once.
+/// Maps have more leaves than memory holds, so pages that a batch puts are evicted and wanted again
+/// at once.
 #[test]
 fn readers_see_no_version_but_those_that_may_be() {
     let plan = Plan { operations: 6, cover_millis: 5, ..Plan::DEFAULT };

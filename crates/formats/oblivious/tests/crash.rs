@@ -1,10 +1,12 @@
-//! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and tears what was not synced
-//! ([`lacuna_testkit::levels::Hardship`]).
+//! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and
+//! tears what was not synced ([`lacuna_testkit::levels::Hardship`]).
 //!
-//! On a disk whose maps are one page each, on one whose maps have more leaves than memory holds, on one with its threads,
-//! where the same seed is not the same run, and on one whose medium fails to read at times.
+//! On a disk whose maps are one page each, on one whose maps have more leaves than memory holds, on
+//! one with its threads, where the same seed is not the same run, and on one whose medium fails to
+//! read at times.
 //!
-//! `LACUNA_CUTS` sets the cuts (default 200; with threads 100; of the larger disk and the failing one a fifth), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` sets the cuts (default 200; with threads 100; of the larger disk and the failing
+//! one a fifth), `LACUNA_SEED` the seed.
 
 mod fixture;
 
@@ -20,7 +22,8 @@ fn small() -> Hardship<Params> {
     Hardship::new(params(), BEATS)
 }
 
-/// Maps of more leaves than memory holds, so that pages are written, leave memory and are read again in every session.
+/// Maps of more leaves than memory holds, so that pages are written, leave memory and are read
+/// again in every session.
 fn with_larger_maps() -> Hardship<Params> {
     Hardship {
         params: Params::plan(64 << 20, Plan { operations: 6, ..Plan::DEFAULT }).unwrap(),

@@ -1,5 +1,5 @@
-//! A medium that was damaged or altered: what was hit fails, everything else reads, nothing old is returned;
-//! an attack is not taken for a power cut; and nothing panics.
+//! A medium that was damaged or altered: what was hit fails, everything else reads, nothing old is
+//! returned; an attack is not taken for a power cut; and nothing panics.
 
 mod fixture;
 
@@ -57,14 +57,15 @@ fn written(params: &Params, seed: u64, close: bool) -> Left {
     Left { bytes: memory.snapshot(), models, last_batch: last_batch(&disk), half_way }
 }
 
-/// Opens a medium and reads every block of both levels: each is right, or fails by name. Returns how many failed, or none if
-/// the disk does not open.
+/// Opens a medium and reads every block of both levels: each is right, or fails by name. Returns
+/// how many failed, or none if the disk does not open.
 fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
     let blocks = [models[0].blocks(), models[1].blocks()];
     levels::failures(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
 }
 
-/// Public randomness that draws from the first groups of cells alone, so that they fill up and blocks wait.
+/// Public randomness that draws from the first groups of cells alone, so that they fill up and
+/// blocks wait.
 struct Narrow {
     random: SeededRandom,
     drawn: AtomicU64,
@@ -115,8 +116,9 @@ fn bits_flip_anywhere() {
     assert_eq!(refused, 0, "a head has two copies");
 }
 
-/// As long as the newest heads cannot be read in either copy, nobody can tell where the batches end: the disk does not open in the state
-/// of an earlier one, for whose followers the ring has come round.
+/// As long as the newest heads cannot be read in either copy, nobody can tell where the batches
+/// end: the disk does not open in the state of an earlier one, for whose followers the ring has
+/// come round.
 #[test]
 fn heads_that_cannot_be_read_are_not_taken_for_heads_that_never_were() {
     let params = params();
@@ -171,7 +173,8 @@ fn cells_are_zeroed_swapped_and_put_back() {
     assert!(noticed[2] > blocks / 4, "{noticed:?} of {blocks}");
 }
 
-/// Blocks come back to a cell in which an older version of them lay: that must not do in place of the newer one.
+/// Blocks come back to a cell in which an older version of them lay: that must not do in place of
+/// the newer one.
 #[test]
 fn all_cells_together_are_put_back() {
     let params = params();
@@ -214,7 +217,8 @@ fn the_journal_is_put_back() {
     let mut damaged = left.bytes.clone();
     damaged[JOURNAL..regions.ring_start].copy_from_slice(&old[JOURNAL..regions.ring_start]);
     let blocks = [left.models[0].blocks(), left.models[1].blocks()];
-    // Up to the last batch that a head of then calls durable; its records are gone, and so it may end there.
+    // Up to the last batch that a head of then calls durable; its records are gone, and so it may
+    // end there.
     let allowed = |level: usize, block: u64, stamp| stamp <= then[level][block as usize];
     let failed = levels::failures(&params, damaged, blocks, allowed);
     assert!(failed.is_none_or(|[public, hidden]| public > 50 && hidden > 30), "{failed:?}");
@@ -238,8 +242,8 @@ fn one_copy_of_every_head_is_enough() {
     }
 }
 
-/// Without the head of a batch that others call durable the disk refuses, or needs it no more; but it never goes on from an
-/// earlier batch as if power had failed.
+/// Without the head of a batch that others call durable the disk refuses, or needs it no more; but
+/// it never goes on from an earlier batch as if power had failed.
 #[test]
 fn both_copies_of_a_head_are_damaged() {
     let params = params();
@@ -281,7 +285,8 @@ fn the_ring_is_damaged() {
     let left = written(&params, 8, false);
     let regions = Regions::of(&params);
     let mut noticed = [0; 2];
-    // The record of the last batch is judged whole, as that of any other that may not have been durable.
+    // The record of the last batch is judged whole, as that of any other that may not have been
+    // durable.
     for seq in left.last_batch - u64::from(params.ring) + 1..left.last_batch {
         for slot in 0..params.batch_cells() {
             let mut damaged = left.bytes.clone();
@@ -305,7 +310,8 @@ fn a_short_medium_is_refused() {
     assert_eq!(create(&medium, &params, 2, 1).unwrap_err().kind(), Kind::NoSpace);
 }
 
-/// A disk of which blocks of level 0 wait in the stash. Returns its medium, the models, and the last batch.
+/// A disk of which blocks of level 0 wait in the stash. Returns its medium, the models, and the
+/// last batch.
 fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();

@@ -1,5 +1,6 @@
-//! Every level keeps what it was given, whatever the other levels do: nothing that was flushed is lost by a clean close or by
-//! a power cut, and no level falls so far behind that it cannot be opened.
+//! Every level keeps what it was given, whatever the other levels do: nothing that was flushed is
+//! lost by a clean close or by a power cut, and no level falls so far behind that it cannot be
+//! opened.
 
 mod fixture;
 
@@ -79,8 +80,8 @@ impl Disks {
     }
 }
 
-/// Level 2 holds what it can; then level 1 alone is written, and closed: level 2 has everything, and also as a power cut
-/// would have left it.
+/// Level 2 holds what it can; then level 1 alone is written, and closed: level 2 has everything,
+/// and also as a power cut would have left it.
 #[test]
 fn a_level_that_is_written_takes_nothing_from_the_level_above() {
     let disks = Disks::new(256 << 20, 3);
@@ -112,8 +113,8 @@ fn a_level_that_is_written_takes_nothing_from_the_level_above() {
     assert_eq!(lost(&again.levels()[2], &stamps), 0, "after a close");
 }
 
-/// Level 2 was written; then level 1 streams, its queue never empty, until the journal has come round more than once, and the
-/// power goes: the map of level 2 kept up, and the level opens.
+/// Level 2 was written; then level 1 streams, its queue never empty, until the journal has come
+/// round more than once, and the power goes: the map of level 2 kept up, and the level opens.
 #[test]
 fn a_level_that_streams_leaves_the_maps_of_others_their_cells() {
     let disks = Disks::new(96 << 20, 3);
@@ -144,8 +145,8 @@ fn a_level_that_streams_leaves_the_maps_of_others_their_cells() {
     assert_eq!(lost(&after.levels()[2], &stamps), 0);
 }
 
-/// As many levels as there can be, each as full as it gets and written all over again and again, in sessions that end with a
-/// close or a power cut.
+/// As many levels as there can be, each as full as it gets and written all over again and again, in
+/// sessions that end with a close or a power cut.
 #[test]
 fn all_levels_are_full_and_busy() {
     let levels = usize::from(Params::HIDDEN_LEVELS) + 1;

@@ -1,5 +1,5 @@
-//! A medium that fails: bad sectors cost what lies in them and stop nothing; a write that fails stops the disk, and nothing
-//! that was flushed is lost.
+//! A medium that fails: bad sectors cost what lies in them and stop nothing; a write that fails
+//! stops the disk, and nothing that was flushed is lost.
 
 mod fixture;
 
@@ -23,7 +23,8 @@ struct Written {
     last_batch: u64,
 }
 
-/// A disk with both levels written, and closed; or flushed, and then the power went while batches waited in the ring.
+/// A disk with both levels written, and closed; or flushed, and then the power went while batches
+/// waited in the ring.
 fn written(params: &Params, closed: bool) -> Written {
     let memory = Arc::new(MemoryMedium::new(params.end()));
     let medium: Arc<dyn Medium> = memory.clone();
@@ -43,7 +44,8 @@ fn written(params: &Params, closed: bool) -> Written {
     if closed {
         disk.close().unwrap();
     } else {
-        // Batches go in place at the end of a quarter of the ring: the last two are in the next one.
+        // Batches go in place at the end of a quarter of the ring: the last two are in the next
+        // one.
         while last_batch() % (u64::from(params.ring) / 4) != 1 {
             disk.refresh().unwrap();
         }
@@ -52,8 +54,8 @@ fn written(params: &Params, closed: bool) -> Written {
     Written { bytes: memory.snapshot(), models, last_batch: last_batch() }
 }
 
-/// Opens a medium of which a sector of `bad` cannot be read, and reads all of it; then it can be written, flushed and
-/// closed. Returns how many blocks of each level were lost.
+/// Opens a medium of which a sector of `bad` cannot be read, and reads all of it; then it can be
+/// written, flushed and closed. Returns how many blocks of each level were lost.
 fn go_on_without(written: &Written, params: &Params, bad: &Range<usize>) -> [usize; 2] {
     let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(written.bytes.clone()))));
     let range = bad.start as u64 + 700..bad.start as u64 + 701;
@@ -99,13 +101,14 @@ fn go_on_without(written: &Written, params: &Params, bad: &Range<usize>) -> [usi
             }
         }
     }
-    // The sector takes what is written to it and does not give it back: a block, or a page of a map.
+    // The sector takes what is written to it and does not give it back: a block, or a page of a
+    // map.
     assert!(lost_again.contains(&0), "{bad:?}: {lost_again:?}");
     lost
 }
 
-/// Where the end of the log is found, and what is not in place yet. A page of a map takes with it what it alone knows; the
-/// other level has all of its blocks.
+/// Where the end of the log is found, and what is not in place yet. A page of a map takes with it
+/// what it alone knows; the other level has all of its blocks.
 #[test]
 fn bad_sectors_at_the_end_of_the_log_cost_what_lies_there() {
     let params = params();
@@ -173,8 +176,8 @@ fn a_bad_sector_under_a_page_of_the_public_map_costs_what_it_says() {
     }
 }
 
-/// A system that is short of memory refuses to read a page of a hidden map: with threads the disk waits for it, without them it stops.
-/// Nothing is lost either way.
+/// A system that is short of memory refuses to read a page of a hidden map: with threads the disk
+/// waits for it, without them it stops. Nothing is lost either way.
 #[test]
 fn a_hidden_page_that_is_refused_for_a_while_is_not_lost() {
     let params = params();
@@ -356,9 +359,9 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
     }
 }
 
-/// A bad sector in each region of the format, at every depth, read only and not: at most what lies in it is lost, everything else
-/// reads. A sector of metadata has eight cells, and a page of a map takes with it what it alone knows; the levels whose region
-/// it is not in lose nothing.
+/// A bad sector in each region of the format, at every depth, read only and not: at most what lies
+/// in it is lost, everything else reads. A sector of metadata has eight cells, and a page of a map
+/// takes with it what it alone knows; the levels whose region it is not in lose nothing.
 #[test]
 fn one_bad_sector_costs_one_level_what_lies_in_it() {
     let params = params();
@@ -428,7 +431,8 @@ fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     (memory.snapshot(), models, last)
 }
 
-/// A system that writes pages reads the rest of a page of which a part is written: where it cannot, the disk writes pages whole.
+/// A system that writes pages reads the rest of a page of which a part is written: where it cannot,
+/// the disk writes pages whole.
 struct Pages {
     medium: Arc<dyn Medium>,
     /// A page of metadata with a bad sector, until it is written whole.

@@ -1,5 +1,5 @@
-//! `docs/format/oblivious.md` and the medium agree: the tables of the page are parsed, and a disk that was just written is
-//! read with nothing but them and the primitives that they name.
+//! `docs/format/oblivious.md` and the medium agree: the tables of the page are parsed, and a disk
+//! that was just written is read with nothing but them and the primitives that they name.
 
 mod fixture;
 
@@ -47,7 +47,8 @@ fn level_key(level: usize) -> Secret<32> {
     derive(&masters(2)[level], &label("level key"), &UUID)
 }
 
-/// What a cover comes out as under this pad: an entry, as kind and the rest, and in a cell the place.
+/// What a cover comes out as under this pad: an entry, as kind and the rest, and in a cell the
+/// place.
 fn uncovered(pad: [u8; 16], cover: &[u8]) -> Vec<u64> {
     let plain: Vec<u8> = cover.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect();
     plain.chunks(8).map(number).collect()
@@ -356,7 +357,8 @@ fn map_of(reader: &Reader, level: usize, root: u64, end: u64) -> Vec<u8> {
     find(reader, level, leaf(0), root, end)
 }
 
-/// What is at a place: in the ring if a batch that is not called applied rewrote the cell, else in place.
+/// What is at a place: in the ring if a batch that is not called applied rewrote the cell, else in
+/// place.
 fn find(reader: &Reader, level: usize, wanted: u64, place: u64, end: u64) -> Vec<u8> {
     let cell = (place & ((1 << constant("cell bits")) - 1)) - 1;
     let applied = number(&reader.head(end, 0).public[public_field("applied")]);

@@ -1,7 +1,9 @@
-//! The format as it is for ever: a disk, kept as a file, that must open and read as it did when it was made.
+//! The format as it is for ever: a disk, kept as a file, that must open and read as it did when it
+//! was made.
 //!
-//! The file holds those blocks of the medium that are read when the disk is opened and every block of all levels is, each
-//! behind its offset (8 bytes, little-endian). The others are random or garbage; they are zeros here.
+//! The file holds those blocks of the medium that are read when the disk is opened and every block
+//! of all levels is, each behind its offset (8 bytes, little-endian). The others are random or
+//! garbage; they are zeros here.
 
 mod fixture;
 
@@ -23,7 +25,8 @@ fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/oblivious-v1.sparse")
 }
 
-/// The medium of a disk with [`CONTENTS`]: overwritten, discarded, the ring once round, the maps written out; closed.
+/// The medium of a disk with [`CONTENTS`]: overwritten, discarded, the ring once round, the maps
+/// written out; closed.
 fn make() -> Vec<u8> {
     let (params, count) = (params(), CONTENTS.len());
     let memory = Arc::new(MemoryMedium::new(params.end()));

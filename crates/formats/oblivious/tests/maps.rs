@@ -1,5 +1,6 @@
-//! Maps of several leaves, and of more than memory holds: where their pages are is never forgotten, neither while the disk
-//! is open nor by one who opens what was flushed; however short the sessions are.
+//! Maps of several leaves, and of more than memory holds: where their pages are is never forgotten,
+//! neither while the disk is open nor by one who opens what was flushed; however short the sessions
+//! are.
 
 mod fixture;
 
@@ -83,8 +84,8 @@ fn expect(disk: &Arc<Oblivious>, level: usize, at: u64, stamp: u64) {
     assert_eq!(stamp_of(at, &data), Some(stamp), "level {level}, block {at}");
 }
 
-/// Writes a block of every leaf, of both levels or of level 0, in each session, and flushes it, until the journal came round
-/// twice. No session is long enough to write all pages that changed.
+/// Writes a block of every leaf, of both levels or of level 0, in each session, and flushes it,
+/// until the journal came round twice. No session is long enough to write all pages that changed.
 fn work_in_short_sessions(levels: usize) {
     let params = Params::plan(64 << 20, Plan::DEFAULT).unwrap();
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.end()));
@@ -119,7 +120,8 @@ fn work_in_short_sessions(levels: usize) {
     }
 }
 
-/// A map whose pages were never all written is replayed from the journal; a disk that let that come round would not open.
+/// A map whose pages were never all written is replayed from the journal; a disk that let that come
+/// round would not open.
 #[test]
 fn short_sessions_lose_nothing_of_level_0() {
     work_in_short_sessions(1);

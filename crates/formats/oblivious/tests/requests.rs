@@ -1,4 +1,5 @@
-//! What reads of a hidden level ask of the medium, from which each of them comes: they leave nothing in a cache.
+//! What reads of a hidden level ask of the medium, from which each of them comes: they leave
+//! nothing in a cache.
 
 mod fixture;
 

@@ -1,5 +1,5 @@
-//! With its threads: many clients at once on both levels, the paced cover beating, closing without cover, and a medium that
-//! fails.
+//! With its threads: many clients at once on both levels, the paced cover beating, closing without
+//! cover, and a medium that fails.
 
 mod fixture;
 
@@ -38,7 +38,8 @@ fn many_clients_on_a_plausible_disk() {
     threaded(&params(Hiding::Plausible, 3)).serves_many_clients();
 }
 
-/// What waits when a disk is closed without cover may be lost, and that is said; what was public is whole.
+/// What waits when a disk is closed without cover may be lost, and that is said; what was public is
+/// whole.
 #[test]
 fn closing_without_cover_says_so_and_keeps_level_0_whole() {
     let params = params(Hiding::Opportunistic, 0);
@@ -67,7 +68,8 @@ fn closing_without_cover_says_so_and_keeps_level_0_whole() {
     }
 }
 
-/// However far the ring is ahead of the cells, what is on the medium at any moment opens and goes on.
+/// However far the ring is ahead of the cells, what is on the medium at any moment opens and goes
+/// on.
 #[test]
 fn a_disk_opens_from_whatever_a_moment_left() {
     let params = params(Hiding::Opportunistic, 0);

@@ -1,11 +1,13 @@
-//! The times at which batches come, compared as an observer would: a two-sample test (Kolmogorov-Smirnov) of the times
-//! between batches, with the same public work and a hidden level absent, idle, busy or full.
+//! The times at which batches come, compared as an observer would: a two-sample test
+//! (Kolmogorov-Smirnov) of the times between batches, with the same public work and a hidden level
+//! absent, idle, busy or full.
 //!
-//! The clock is simulated: a model of a solid-state disk charges for every call to the medium, and every draw from the filler
-//! for the encryption or the filler that it is made for: half a microsecond, and half a nanosecond for each byte. So the result is the same on
-//! every machine. With 400 times each, the test tells distributions apart that differ by more than 0.12 anywhere at the level of
-//! 1 percent. An engine that decrypts and encrypts only where a level has something fails it with p = 3e-44 for a busy hidden
-//! level.
+//! The clock is simulated: a model of a solid-state disk charges for every call to the medium, and
+//! every draw from the filler for the encryption or the filler that it is made for: half a
+//! microsecond, and half a nanosecond for each byte. So the result is the same on every machine.
+//! With 400 times each, the test tells distributions apart that differ by more than 0.12 anywhere
+//! at the level of 1 percent. An engine that decrypts and encrypts only where a level has something
+//! fails it with p = 3e-44 for a busy hidden level.
 
 mod fixture;
 
@@ -93,7 +95,8 @@ fn times(hidden: Hidden, seed: u64) -> Vec<u64> {
     found
 }
 
-/// The probability that two samples of one distribution differ as much (Kolmogorov-Smirnov, asymptotically).
+/// The probability that two samples of one distribution differ as much (Kolmogorov-Smirnov,
+/// asymptotically).
 fn likelihood(one: &[u64], other: &[u64]) -> f64 {
     let part = |sample: &[u64], most: u64| {
         sample.iter().filter(|time| **time <= most).count() as f64 / sample.len() as f64

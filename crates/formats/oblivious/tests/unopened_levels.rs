@@ -1,5 +1,6 @@
-//! Sessions that open fewer levels than there are, or write nothing: what a level loses while it is not open is lost with an
-//! error and never read in an older version, level 0 stays whole, and reading changes nothing.
+//! Sessions that open fewer levels than there are, or write nothing: what a level loses while it is
+//! not open is lost with an error and never read in an older version, level 0 stays whole, and
+//! reading changes nothing.
 
 mod fixture;
 
@@ -56,8 +57,8 @@ impl<'a> Session<'a> {
         disk.close().unwrap();
     }
 
-    /// Level 0 is whole. Of level 1 every block is its latest version or an error. Returns how many were which: right ones that
-    /// are not zeros, and errors.
+    /// Level 0 is whole. Of level 1 every block is its latest version or an error. Returns how many
+    /// were which: right ones that are not zeros, and errors.
     fn check(&self) -> [u64; 2] {
         let disk = open(self.medium, self.params, 2, 5).unwrap();
         let levels = disk.levels();
@@ -143,8 +144,8 @@ fn a_level_that_was_not_open_for_a_journal_of_batches_is_refused_and_then_empty(
     assert!(refused > 0 && empty > 0, "{refused} times refused, {empty} times empty");
 }
 
-/// Once it was opened again, a level must not be lost for what happened before: what its map said before is written out soon
-/// enough.
+/// Once it was opened again, a level must not be lost for what happened before: what its map said
+/// before is written out soon enough.
 #[test]
 fn a_level_that_was_opened_in_time_stays() {
     let params = params();
@@ -190,7 +191,8 @@ fn reading_writes_nothing_and_reads_the_same() {
         let mut session = Session::new(&medium, &params);
         session.with_both(50);
         assert_eq!(look(memory.snapshot(), &params, &session.models), 0);
-        // As a power cut leaves it, with batches in the ring: after each of them, of a whole ring and more.
+        // As a power cut leaves it, with batches in the ring: after each of them, of a whole ring
+        // and more.
         let disk = open(&medium, &params, 2, 77).unwrap();
         let levels = disk.levels();
         for _ in 0..30 {

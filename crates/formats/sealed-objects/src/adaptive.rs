@@ -1,16 +1,17 @@
-//! The layout `adaptive` where no seal binds entries: data as in the layouts that keep none between it, and the entries of
-//! 128 blocks each as one *page* under a key of the object.
+//! The layout `adaptive` where no seal binds entries: data as in the layouts that keep none between
+//! it, and the entries of 128 blocks each as one *page* under a key of the object.
 //!
-//! Pages are remembered. A small write to a page in memory rewrites its *amendment*: one more key, with what is newer
-//! than the page; once that has become too much, the page takes it in. So a transaction sets one key for each page
-//! that it touches, however many blocks it writes. A small write to a page that is not in memory leaves its entries
-//! under keys of their own, *apart* from the page, without reading anything first; a read of the page fetches
-//! all three and lets the newest count. A write that covers a page sets it anew. With the page in memory, reading a
-//! block costs what it costs without metadata.
+//! Pages are remembered. A small write to a page in memory rewrites its *amendment*: one more key,
+//! with what is newer than the page; once that has become too much, the page takes it in. So a
+//! transaction sets one key for each page that it touches, however many blocks it writes. A small
+//! write to a page that is not in memory leaves its entries under keys of their own, *apart* from
+//! the page, without reading anything first; a read of the page fetches all three and lets the
+//! newest count. A write that covers a page sets it anew. With the page in memory, reading a block
+//! costs what it costs without metadata.
 //!
-//! Keys: `p` and the number of the chunk for a page; the same and `a` for its amendment; the same, `d` and the index
-//! in the chunk for an entry apart. What stands apart is newer than the amendment, and that newer than the page: they
-//! change in one transaction.
+//! Keys: `p` and the number of the chunk for a page; the same and `a` for its amendment; the same,
+//! `d` and the index in the chunk for an entry apart. What stands apart is newer than the
+//! amendment, and that newer than the page: they change in one transaction.
 
 use crate::chain::Tails;
 use crate::change::Change;
@@ -167,7 +168,8 @@ impl Placement for Adaptive {
     fn source(&self, _: &Range<u64>, missing: Chunks) -> Source {
         let (first, last) = (u64::from(missing.trailing_zeros()), u64::from(missing.ilog2()));
         let most = (last - first + 1) * (CHUNK_BLOCKS + 2);
-        // An end that begins like the last page lets a store that looks for beginnings pass over all others.
+        // An end that begins like the last page lets a store that looks for beginnings pass over
+        // all others.
         Source::Keys(Keys::Range(page_key(first), newer_range(last).1, most as usize))
     }
 

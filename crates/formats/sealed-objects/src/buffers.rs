@@ -1,5 +1,5 @@
-//! Buffers for ciphertext on its way, kept for reuse up to a bound, and the bound on what is on its way. They never
-//! hold plaintext.
+//! Buffers for ciphertext on its way, kept for reuse up to a bound, and the bound on what is on its
+//! way. They never hold plaintext.
 
 use parking_lot::{Condvar, Mutex};
 

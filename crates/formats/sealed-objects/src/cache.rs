@@ -1,12 +1,15 @@
-//! The write-back cache: what was acknowledged and is not yet in the store, segment by segment, and which object
-//! has a transaction in flight.
+//! The write-back cache: what was acknowledged and is not yet in the store, segment by segment, and
+//! which object has a transaction in flight.
 //!
 //! Invariants:
-//! - The thread that began a transaction of a segment is alone in writing to its object; all others put into the cache.
-//! - A slot stays until a transaction that held this version of it, or a later direct write, is acknowledged.
-//! - A segment with something to write is listed in the queue, or has a transaction in flight whose end lists it.
-//! - The bit of an absent object is set and cleared under the lock of its shard, and only set if no transaction
-//!   of the shard began since the store was asked.
+//! - The thread that began a transaction of a segment is alone in writing to its object; all others
+//!   put into the cache.
+//! - A slot stays until a transaction that held this version of it, or a later direct write, is
+//!   acknowledged.
+//! - A segment with something to write is listed in the queue, or has a transaction in flight whose
+//!   end lists it.
+//! - The bit of an absent object is set and cleared under the lock of its shard, and only set if no
+//!   transaction of the shard began since the store was asked.
 
 use crate::absent::Absent;
 use crate::segment::Segment;
@@ -21,7 +24,8 @@ use std::sync::{Arc, OnceLock};
 const SHARDS: usize = 256;
 /// What a hole, or a discarded segment, costs the budget.
 pub(crate) const HOLE_COST: u64 = 160;
-/// What a block of data costs it beside its bytes: its place here, which is most if it is alone in its segment.
+/// What a block of data costs it beside its bytes: its place here, which is most if it is alone in
+/// its segment.
 const PLACE_COST: u64 = 512;
 
 /// What a block holds.
@@ -57,8 +61,8 @@ pub(crate) struct Version(u64);
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Age {
     version: Version,
-    /// No version before this one waits to be in the store: what a flush must have written, even if a newer
-    /// version took its place here.
+    /// No version before this one waits to be in the store: what a flush must have written, even if
+    /// a newer version took its place here.
     since: Version,
 }
 
@@ -108,8 +112,8 @@ impl Pending {
         self.in_flight.is_none() && self.has_work() && !std::mem::replace(&mut self.listed, true)
     }
 
-    /// Version `done` of a block is in the store: drops the slot unless it holds a later one, and gives what that
-    /// frees.
+    /// Version `done` of a block is in the store: drops the slot unless it holds a later one, and
+    /// gives what that frees.
     fn settle(&mut self, index: u64, done: Version) -> u64 {
         let SlotEntry::Occupied(mut slot) = self.slots.entry(index) else { return 0 };
         if slot.get_mut().age.settle(done) { slot.remove().content.cost() } else { 0 }
@@ -212,7 +216,8 @@ impl Cache {
         }
     }
 
-    /// Bytes acknowledged and not yet in the store, with those reserved for what is about to be put.
+    /// Bytes acknowledged and not yet in the store, with those reserved for what is about to be
+    /// put.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty.load(Ordering::Acquire)
     }
@@ -240,7 +245,8 @@ impl Cache {
         self.dirty.fetch_sub(cost, Ordering::AcqRel);
     }
 
-    /// Puts newest versions of consecutive blocks, for which room was reserved. True: list the segment.
+    /// Puts newest versions of consecutive blocks, for which room was reserved. True: list the
+    /// segment.
     pub(crate) fn put(&self, segment: Segment, index: u64, contents: Vec<Content>) -> bool {
         let mut state = self.state(segment);
         let version = self.tick();
@@ -260,13 +266,14 @@ impl Cache {
         here.list()
     }
 
-    /// Discards a whole segment and drops what the cache holds for it. Room for a hole was reserved. True: list
-    /// the segment.
+    /// Discards a whole segment and drops what the cache holds for it. Room for a hole was
+    /// reserved. True: list the segment.
     pub(crate) fn put_discard(&self, segment: Segment) -> bool {
         let mut state = self.state(segment);
         let version = self.tick();
         if self.absent.get(segment) {
-            // Nothing is in flight: its beginning would have cleared the bit. What is pending here is gone for good.
+            // Nothing is in flight: its beginning would have cleared the bit. What is pending here
+            // is gone for good.
             let here = state.segments.remove(&segment).unwrap_or_default();
             drop(state);
             let discards = 1 + u64::from(here.discard.is_some());
@@ -330,8 +337,8 @@ impl Cache {
         self.absent.get(segment) && !state.segments.contains_key(&segment)
     }
 
-    /// Begins a transaction with at most `most` blocks of a listed segment. `None`: another is in flight, or nothing is
-    /// left to do.
+    /// Begins a transaction with at most `most` blocks of a listed segment. `None`: another is in
+    /// flight, or nothing is left to do.
     pub(crate) fn begin(&self, segment: Segment, most: usize) -> Option<Begun> {
         let mut state = self.state(segment);
         let here = state.segments.get_mut(&segment)?;
@@ -348,7 +355,8 @@ impl Cache {
         Some(Begun { work, absent: self.absent.take(segment) })
     }
 
-    /// Begins a transaction with blocks that do not pass through the cache. `None`: another is in flight.
+    /// Begins a transaction with blocks that do not pass through the cache. `None`: another is in
+    /// flight.
     pub(crate) fn begin_direct(&self, segment: Segment, range: Range<u64>) -> Option<Begun> {
         let mut state = self.state(segment);
         let here = state.segments.entry(segment).or_default();
@@ -369,7 +377,8 @@ impl Cache {
         }
     }
 
-    /// A transaction was acknowledged, and left the object `absent` or not. True: list the segment again.
+    /// A transaction was acknowledged, and left the object `absent` or not. True: list the segment
+    /// again.
     pub(crate) fn end(&self, segment: Segment, work: &Work, absent: bool) -> bool {
         self.finish(segment, absent, |here| match work {
             Work::Discard(done) => {
@@ -389,7 +398,8 @@ impl Cache {
         })
     }
 
-    /// A transaction did not happen: everything stays as it was when it began. True: list the segment again.
+    /// A transaction did not happen: everything stays as it was when it began. True: list the
+    /// segment again.
     pub(crate) fn put_back(&self, segment: Segment, begun: &Begun) -> bool {
         self.finish(segment, begun.absent, |_| ())
     }
@@ -423,8 +433,8 @@ impl Cache {
         (segments, newest)
     }
 
-    /// Waits while a transaction of the segment is in flight and something of it up to version `newest` is not in the
-    /// store, or until `stop` says so.
+    /// Waits while a transaction of the segment is in flight and something of it up to version
+    /// `newest` is not in the store, or until `stop` says so.
     pub(crate) fn wait_written(&self, segment: Segment, newest: Version, stop: impl Fn() -> bool) {
         let mut state = self.state(segment);
         while !stop() && !state.is_written(segment, newest) {
@@ -442,8 +452,8 @@ impl Cache {
         self.state(segment).is_written(segment, newest)
     }
 
-    /// Nothing of what is here gets into the store any more, for this reason. Wakes the threads that wait for a
-    /// transaction to end: none may.
+    /// Nothing of what is here gets into the store any more, for this reason. Wakes the threads
+    /// that wait for a transaction to end: none may.
     pub(crate) fn strand(&self, why: Error) {
         let _first_stays = self.stranded.set(why);
         for shard in &self.shards {
@@ -452,8 +462,8 @@ impl Cache {
         }
     }
 
-    /// Forgets which objects are absent, and lets nothing be learned from answers that are still to come. Nothing
-    /// may be in flight.
+    /// Forgets which objects are absent, and lets nothing be learned from answers that are still to
+    /// come. Nothing may be in flight.
     pub(crate) fn forget_absent(&self) {
         self.shards.iter().for_each(|shard| shard.state.lock().begun.0 += 1);
         self.absent.clear();

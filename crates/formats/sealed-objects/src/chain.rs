@@ -1,7 +1,9 @@
-//! What a seal says of the entries of its object: for each chunk the tag of the newest link of its chain.
+//! What a seal says of the entries of its object: for each chunk the tag of the newest link of its
+//! chain.
 //!
-//! The first link is the chunk's page, each further one a delta that carries the tag of the link before it. So the
-//! tags in the seal bind every entry of the object: none can be altered, put back or taken away under the same seal.
+//! The first link is the chunk's page, each further one a delta that carries the tag of the link
+//! before it. So the tags in the seal bind every entry of the object: none can be altered, put back
+//! or taken away under the same seal.
 
 use crate::chunks::CHUNK_BLOCKS;
 use crate::segment::Segment;

@@ -1,14 +1,17 @@
-//! The layout `adaptive` where the seal binds entries: the entries of 128 blocks each as one *page* under a key of the
-//! object, and behind it *deltas*, each of which holds entries that are newer than those before it.
+//! The layout `adaptive` where the seal binds entries: the entries of 128 blocks each as one *page*
+//! under a key of the object, and behind it *deltas*, each of which holds entries that are newer
+//! than those before it.
 //!
-//! Pages are remembered. A small write to a page in memory leaves one delta with everything that is newer than the stored
-//! page; once that has become too much, the page is written anew. A small write to a page that is not in memory adds a
-//! delta of its own without reading anything first, unless there are many: then the page is fetched. So a transaction
-//! sets one key for each chunk that it touches. A write that covers a page sets it anew. With the page in memory,
-//! reading a block costs what it costs without metadata.
+//! Pages are remembered. A small write to a page in memory leaves one delta with everything that is
+//! newer than the stored page; once that has become too much, the page is written anew. A small
+//! write to a page that is not in memory adds a delta of its own without reading anything first,
+//! unless there are many: then the page is fetched. So a transaction sets one key for each chunk
+//! that it touches. A write that covers a page sets it anew. With the page in memory, reading a
+//! block costs what it costs without metadata.
 //!
-//! Page and deltas are the links of a chain whose end the seal holds (`chain.rs`). A link that is not the one that the
-//! chain wants makes everything lost that no newer link says. What stands under other keys means nothing.
+//! Page and deltas are the links of a chain whose end the seal holds (`chain.rs`). A link that is
+//! not the one that the chain wants makes everything lost that no newer link says. What stands
+//! under other keys means nothing.
 
 use crate::chain::{CHUNKS, ChainKey, Link, TAG_LEN, Tag, Tail, Tails};
 use crate::change::{Change, LOST};
@@ -25,7 +28,8 @@ use std::ops::Range;
 
 /// As many deltas a chain may have before its page is fetched for the next small write.
 const MANY_DELTAS: u8 = 32;
-/// No chain has more than one above this: its page is fetched even if it is in memory, where it may not stay.
+/// No chain has more than one above this: its page is fetched even if it is in memory, where it may
+/// not stay.
 const MOST_DELTAS: u8 = 250;
 
 pub(crate) struct Chained {
@@ -39,12 +43,14 @@ fn delta_key(chunk: u64, number: u8) -> Key {
 }
 
 impl Chained {
-    /// A layout of `meta` bytes of metadata for each block, which remembers pages within the budget.
+    /// A layout of `meta` bytes of metadata for each block, which remembers pages within the
+    /// budget.
     pub(crate) fn new(meta: usize, budget: Budget, key: ChainKey) -> Self {
         Chained { meta, pages: Pages::new(meta, budget), key }
     }
 
-    /// Writes the parts of one chunk, whose page may have been `fetched`. Gives the new end of its chain.
+    /// Writes the parts of one chunk, whose page may have been `fetched`. Gives the new end of its
+    /// chain.
     fn write_chunk(
         &self,
         segment: Segment,
@@ -76,7 +82,8 @@ impl Chained {
         tail
     }
 
-    /// Writes a page in memory whose `fresh` entries are new: as a delta to the stored page, or whole.
+    /// Writes a page in memory whose `fresh` entries are new: as a delta to the stored page, or
+    /// whole.
     fn write_known(
         &self,
         segment: Segment,
@@ -161,7 +168,8 @@ impl Chained {
         page
     }
 
-    /// Lets the entries of a delta count that no newer one has. Gives the tag of the link before it; `None`: it is no delta.
+    /// Lets the entries of a delta count that no newer one has. Gives the tag of the link before
+    /// it; `None`: it is no delta.
     fn apply_delta(&self, delta: &[u8], page: &mut Page) -> Option<Tag> {
         let (before, entries) = delta.split_first_chunk::<TAG_LEN>()?;
         for (index, entry) in picked(entries, self.meta)? {
@@ -235,7 +243,8 @@ impl Placement for Chained {
     fn source(&self, _: &Range<u64>, missing: Chunks) -> Source {
         let (first, last) = (u64::from(missing.trailing_zeros()), u64::from(missing.ilog2()));
         let most = (last - first + 1) as usize * (1 + usize::from(u8::MAX));
-        // An end that begins like the last page lets a store that looks for beginnings pass over all others.
+        // An end that begins like the last page lets a store that looks for beginnings pass over
+        // all others.
         let end = vec![b'p', last as u8, b'd' + 1];
         Source::Keys(Keys::RangeAnd(page_key(first), end, most, vec![SEAL_KEY.to_vec()]))
     }
@@ -329,7 +338,8 @@ mod tests {
     fn a_chain_reads_as_it_was_written() {
         let (mut object, mut model) = object();
         assert_eq!(object.read(), model);
-        // Somebody who knows the page gathers all deltas in one, and in the page when they become too many.
+        // Somebody who knows the page gathers all deltas in one, and in the page when they become
+        // too many.
         let knowing = layout();
         let pairs: Vec<_> = object.keys.clone().into_iter().collect();
         let page = knowing.follow(Segment(9), 0, object.tails.of(0), &pairs);

@@ -1,4 +1,5 @@
-//! A change of the blocks of one object: what a transaction writes, encrypted, before a layout places its metadata.
+//! A change of the blocks of one object: what a transaction writes, encrypted, before a layout
+//! places its metadata.
 
 use crate::segment::Segment;
 use lacuna_contracts::BLOCK_SIZE;
@@ -21,8 +22,8 @@ pub(crate) enum Fill {
     Data,
     /// They become unwritten.
     Hole,
-    /// They held something that is gone: they are refused until they are written or discarded. Their entries are
-    /// [`LOST`].
+    /// They held something that is gone: they are refused until they are written or discarded.
+    /// Their entries are [`LOST`].
     Lost,
 }
 
@@ -41,7 +42,8 @@ pub(crate) struct Change {
     pub(crate) runs: Vec<Run>,
     /// The entries of all blocks of all runs; zeros for those that become unwritten.
     pub(crate) entries: Vec<u8>,
-    /// Ciphertext, `slot` bytes for each block that gets data; where slots hold entries, also for each that is lost.
+    /// Ciphertext, `slot` bytes for each block that gets data; where slots hold entries, also for
+    /// each that is lost.
     pub(crate) sealed: Vec<u8>,
     /// The object is not there: what is not written reads as zeros.
     pub(crate) absent: bool,
@@ -81,7 +83,8 @@ impl Change {
         steps
     }
 
-    /// The same change, of an object that is not there, with every other of its first `count` blocks filled by `rest`.
+    /// The same change, of an object that is not there, with every other of its first `count`
+    /// blocks filled by `rest`.
     pub(crate) fn made_whole(&self, rest: Fill, count: u64, slot: usize, meta: usize) -> Change {
         let between = if rest == Fill::Lost { LOST } else { 0 };
         let mut entries = vec![between; count as usize * meta];

@@ -1,5 +1,5 @@
-//! The layouts that keep the entries of 128 blocks, a *chunk*, together: changes and ranges cut at the bounds of chunks,
-//! and the steps on keys that they lead to.
+//! The layouts that keep the entries of 128 blocks, a *chunk*, together: changes and ranges cut at
+//! the bounds of chunks, and the steps on keys that they lead to.
 
 use lacuna_medium::{Key, Step};
 use std::ops::Range;
@@ -64,7 +64,8 @@ pub(crate) fn pick(blocks: u128, meta: usize, page: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What [`pick`] wrote: index and entry of each block. `None`: the indexes do not ascend, or it is not that at all.
+/// What [`pick`] wrote: index and entry of each block. `None`: the indexes do not ascend, or it is
+/// not that at all.
 pub(crate) fn picked(bytes: &[u8], meta: usize) -> Option<Vec<(u64, &[u8])>> {
     let entries = bytes.chunks_exact(1 + meta);
     let whole = entries.remainder().is_empty();
@@ -73,8 +74,8 @@ pub(crate) fn picked(bytes: &[u8], meta: usize) -> Option<Vec<(u64, &[u8])>> {
     (whole && ascend && picked.last().is_none_or(|(index, _)| *index < CHUNK_BLOCKS)).then_some(picked)
 }
 
-/// Calls `f` with each chunk that runs of blocks touch and the parts of them that fall into it. The entries are those of
-/// all blocks of all runs, `meta` bytes each.
+/// Calls `f` with each chunk that runs of blocks touch and the parts of them that fall into it. The
+/// entries are those of all blocks of all runs, `meta` bytes each.
 pub(crate) fn each_changed<'a>(
     runs: impl Iterator<Item = Range<u64>>,
     entries: &'a [u8],
@@ -103,7 +104,8 @@ pub(crate) fn each_changed<'a>(
     }
 }
 
-/// Calls `f(chunk, range of bytes in the chunk's page, range of bytes of the range's entries)` for each chunk of a range.
+/// Calls `f(chunk, range of bytes in the chunk's page, range of bytes of the range's entries)` for
+/// each chunk of a range.
 pub(crate) fn each_chunk(
     range: &Range<u64>,
     meta: usize,

@@ -1,5 +1,5 @@
-//! An open sealed disk on objects: how it is created, opened and put together from its parts, and the `Disk` that
-//! front ends see. It keeps no state of its own.
+//! An open sealed disk on objects: how it is created, opened and put together from its parts, and
+//! the `Disk` that front ends see. It keeps no state of its own.
 
 use crate::buffers::{Buffers, Transit};
 use crate::cache::Cache;
@@ -32,8 +32,8 @@ pub struct ObjectOptions {
     pub budget: Budget,
     /// Refuse writes.
     pub read_only: bool,
-    /// Whether threads write in the background. Without them, the thread that fills the cache writes: the order of
-    /// transactions is then a function of the calls alone, as tests need it.
+    /// Whether threads write in the background. Without them, the thread that fills the cache
+    /// writes: the order of transactions is then a function of the calls alone, as tests need it.
     pub background: bool,
     /// Whether every write is durable when it returns.
     pub write_through: bool,
@@ -68,7 +68,8 @@ struct View {
 }
 
 impl View {
-    /// At the snapshot of this name, if one is meant. Errors: [`Kind::NotFound`] if there is none, and whatever the store reports.
+    /// At the snapshot of this name, if one is meant. Errors: [`Kind::NotFound`] if there is none,
+    /// and whatever the store reports.
     fn of(stores: Stores, params: &ObjectParams, snapshots: &Snapshots, name: Option<&str>) -> Result<View> {
         let Some(name) = name else { return Ok(View { stores, params: *params, snapshot: None }) };
         let record = snapshots.find(name)?;
@@ -78,8 +79,8 @@ impl View {
 }
 
 impl ObjectDisk {
-    /// Lays a new disk on empty stores. The header is the caller's. Errors: [`Kind::Usage`] for a layout that the
-    /// store cannot hold, and whatever the store reports.
+    /// Lays a new disk on empty stores. The header is the caller's. Errors: [`Kind::Usage`] for a
+    /// layout that the store cannot hold, and whatever the store reports.
     pub fn create(
         stores: &Stores,
         params: &ObjectParams,
@@ -93,12 +94,12 @@ impl ObjectDisk {
         Snapshots::create(&*stores.book, master, uuid)
     }
 
-    /// Opens a disk. `master` is the level's key, `uuid` the header's. The caller sees to it that nobody else
-    /// writes to these objects meanwhile.
+    /// Opens a disk. `master` is the level's key, `uuid` the header's. The caller sees to it that
+    /// nobody else writes to these objects meanwhile.
     ///
-    /// Errors: [`Kind::Usage`] for a layout that the store cannot hold, [`Kind::NotFound`] for an unknown
-    /// snapshot, [`Kind::Corrupt`] if table or version table do not verify, or if the store has lost the snapshot, and
-    /// whatever the store reports.
+    /// Errors: [`Kind::Usage`] for a layout that the store cannot hold, [`Kind::NotFound`] for an
+    /// unknown snapshot, [`Kind::Corrupt`] if table or version table do not verify, or if the store
+    /// has lost the snapshot, and whatever the store reports.
     pub fn open(
         stores: Stores,
         params: &ObjectParams,
@@ -145,7 +146,8 @@ impl ObjectDisk {
         let buffers = Arc::new(Buffers::new(options.budget.share(1, 16).get() as usize));
         let mut writer = None;
         if !read_only {
-            // The store's client copies what is on its way, for which there is another share like it.
+            // The store's client copies what is on its way, for which there is another share like
+            // it.
             let transit = options.budget.share(1, 8).get() as usize;
             let batch_blocks = (transit / (FULL_BATCHES * BLOCK_SIZE)).clamp(8, 256);
             let encryptor = Encryptor::new(cipher.clone(), options.random, buffers.clone(), placement.slot());
@@ -171,9 +173,10 @@ impl ObjectDisk {
         &self.params
     }
 
-    /// Reads every block, calling `progress` with blocks done and `bad`, in ascending order, with each block that
-    /// fails and the object that it lies in. What can be verified is what the cipher protects: every bit of every
-    /// object, and that it is there and not an older one, with `gcm`; readability alone with the others.
+    /// Reads every block, calling `progress` with blocks done and `bad`, in ascending order, with
+    /// each block that fails and the object that it lies in. What can be verified is what the
+    /// cipher protects: every bit of every object, and that it is there and not an older one, with
+    /// `gcm`; readability alone with the others.
     ///
     /// Errors: as [`lacuna_contracts::check`].
     pub fn check(
@@ -184,10 +187,11 @@ impl ObjectDisk {
         Check { disk: self, version_table: self.version_table.as_deref() }.run(progress, bad)
     }
 
-    /// Makes a snapshot of everything acknowledged so far. It can be read by its name until it is removed.
+    /// Makes a snapshot of everything acknowledged so far. It can be read by its name until it is
+    /// removed.
     ///
-    /// Errors: [`Kind::Usage`] for a name that no snapshot may have, [`Kind::Exists`] for one that there is,
-    /// and whatever the stores report.
+    /// Errors: [`Kind::Usage`] for a name that no snapshot may have, [`Kind::Exists`] for one that
+    /// there is, and whatever the stores report.
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         let writer = self.writer("change of snapshots")?;
         writer.freeze(|| {
@@ -207,19 +211,20 @@ impl ObjectDisk {
         })
     }
 
-    /// Removes a snapshot; the store gives back what it kept for it. Errors: [`Kind::NotFound`], and whatever the
-    /// stores report; a removal that failed half-way goes on at the next opening for writing.
+    /// Removes a snapshot; the store gives back what it kept for it. Errors: [`Kind::NotFound`],
+    /// and whatever the stores report; a removal that failed half-way goes on at the next opening
+    /// for writing.
     pub fn remove_snapshot(&self, name: &str) -> Result<()> {
         self.writer("change of snapshots")?.check_alive()?;
         self.snapshots.remove(name)
     }
 
-    /// Makes the disk read as it did when the snapshot was made, which stays. Its length stays what it is now. What
-    /// was written since is lost, unless a later snapshot has it.
+    /// Makes the disk read as it did when the snapshot was made, which stays. Its length stays what
+    /// it is now. What was written since is lost, unless a later snapshot has it.
     ///
-    /// Errors: [`Kind::NotFound`], [`Kind::Corrupt`] if an object of the snapshot does not verify (nothing was
-    /// changed then), and whatever the stores report; a rollback that failed half-way goes on at the next opening
-    /// for writing, and the disk takes no writes before.
+    /// Errors: [`Kind::NotFound`], [`Kind::Corrupt`] if an object of the snapshot does not verify
+    /// (nothing was changed then), and whatever the stores report; a rollback that failed half-way
+    /// goes on at the next opening for writing, and the disk takes no writes before.
     pub fn rollback(&self, name: &str) -> Result<()> {
         let writer = self.writer("change of snapshots")?;
         writer.freeze(|| {

@@ -1,4 +1,5 @@
-//! How blocks become changes of an object: they are encrypted into buffers, with the metadata of each in an entry.
+//! How blocks become changes of an object: they are encrypted into buffers, with the metadata of
+//! each in an entry.
 
 use crate::buffers::Buffers;
 use crate::cache::{Content, Slot};

@@ -1,4 +1,5 @@
-//! Parsers of what MACs protect, for the fuzz target: each gives what it parsed as a disk would write it.
+//! Parsers of what MACs protect, for the fuzz target: each gives what it parsed as a disk would
+//! write it.
 
 use crate::snapshot_table::SnapshotTable;
 use crate::version_page::{PageKey, PagePlace};
@@ -14,8 +15,8 @@ pub fn verified_snapshots_again(bytes: &[u8], key: &Secret<32>) -> Option<Vec<u8
     SnapshotTable::decode(bytes, key).ok().map(|table| table.encode(key))
 }
 
-/// A page of the version table of a disk, by its master key and UUID, that stands in page `page` of object `object` of the book; none
-/// if it does not verify or does not parse.
+/// A page of the version table of a disk, by its master key and UUID, that stands in page `page` of
+/// object `object` of the book; none if it does not verify or does not parse.
 pub fn version_page_again(
     bytes: &[u8],
     master: &Secret<32>,

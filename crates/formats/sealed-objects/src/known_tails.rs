@@ -1,4 +1,5 @@
-//! Where the chains of objects end, as far as that is remembered: as last seen or written, in a bounded number.
+//! Where the chains of objects end, as far as that is remembered: as last seen or written, in a
+//! bounded number.
 
 use crate::chain::Tails;
 use crate::segment::Segment;

@@ -1,7 +1,7 @@
 //! The layout `kv`: the entry of each block under a key of its own (the paper's *OMAP*).
 //!
-//! The key is the index of the block in its segment, two bytes, most significant first, so that the keys of
-//! consecutive blocks are consecutive.
+//! The key is the index of the block in its segment, two bytes, most significant first, so that the
+//! keys of consecutive blocks are consecutive.
 
 use crate::chain::Tails;
 use crate::change::{Change, Fill, LOST, can_refuse};

@@ -11,7 +11,8 @@ use crate::segment_end::SegmentEnd;
 use lacuna_contracts::Budget;
 use std::sync::Arc;
 
-/// The layout of a disk. `budget` is for what it remembers; `key` makes the tags of what a seal binds.
+/// The layout of a disk. `budget` is for what it remembers; `key` makes the tags of what a seal
+/// binds.
 pub(crate) fn placement(params: &ObjectParams, budget: Budget, key: ChainKey) -> Arc<dyn Placement> {
     let meta = params.cipher.meta_size();
     match params.layout {

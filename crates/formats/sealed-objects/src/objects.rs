@@ -1,10 +1,10 @@
-//! What a session knows of the objects that the version table counts: their counters, the versions in which they were
-//! found good, what their seals say, and whose transaction is in flight.
+//! What a session knows of the objects that the version table counts: their counters, the versions
+//! in which they were found good, what their seals say, and whose transaction is in flight.
 //!
 //! Invariants:
 //! - One transaction of an object is in flight: [`Objects::take_turn`] waits for the one before it.
-//! - A counter is given once. It enters the version table when its transaction was acknowledged; one whose outcome is
-//!   not known is remembered as lost, so that the next one is above it.
+//! - A counter is given once. It enters the version table when its transaction was acknowledged;
+//!   one whose outcome is not known is remembered as lost, so that the next one is above it.
 //! - The lock of the session comes before those of the pages and of the tails.
 
 use crate::chain::Tails;
@@ -133,7 +133,8 @@ impl Objects {
         }
     }
 
-    /// What the seal of an object of this version says of its entries, as far as that is remembered.
+    /// What the seal of an object of this version says of its entries, as far as that is
+    /// remembered.
     pub(crate) fn tails(&self, segment: Segment, seen: Seen) -> Option<Tails> {
         match (seen, &self.known) {
             (Seen::UNKNOWN, _) => None,
@@ -142,7 +143,8 @@ impl Objects {
         }
     }
 
-    /// Waits until no transaction of an object is in flight: then the next one is the caller's, up to [`Objects::end_turn`].
+    /// Waits until no transaction of an object is in flight: then the next one is the caller's, up
+    /// to [`Objects::end_turn`].
     pub(crate) fn take_turn(&self, segment: Segment) {
         let mut session = self.session.lock();
         while !session.busy.insert(segment) {
@@ -150,8 +152,8 @@ impl Objects {
         }
     }
 
-    /// Gives a counter above `least` and every one given before, and keeps the page of the object in memory up to
-    /// [`Objects::end_turn`].
+    /// Gives a counter above `least` and every one given before, and keeps the page of the object
+    /// in memory up to [`Objects::end_turn`].
     pub(crate) fn give_counter(&self, segment: Segment, least: Counter) -> Result<Counter> {
         let first = self.pages.open_for(segment)?;
         let held = self.pages.hold(segment)?;

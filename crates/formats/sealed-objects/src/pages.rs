@@ -1,7 +1,8 @@
-//! Pages of metadata kept in memory for the layout adaptive: the entries of 128 blocks each, in a bounded number.
+//! Pages of metadata kept in memory for the layout adaptive: the entries of 128 blocks each, in a
+//! bounded number.
 //!
-//! A page here equals what the store holds, or will hold once the transaction in flight on its object is
-//! acknowledged. So any page may be given up at any time.
+//! A page here equals what the store holds, or will hold once the transaction in flight on its
+//! object is acknowledged. So any page may be given up at any time.
 
 use crate::chain::Tag;
 use crate::chunks::{CHUNK_BLOCKS, Chunks, each_chunk};
@@ -21,13 +22,16 @@ const PAGE_COST: usize = 128;
 pub(crate) struct Page {
     /// One after the other, zeros where nothing is written.
     pub(crate) entries: Box<[u8]>,
-    /// The blocks of the chunk whose entry is newer than the stored page's: it stands in the amendment, or in deltas.
+    /// The blocks of the chunk whose entry is newer than the stored page's: it stands in the
+    /// amendment, or in deltas.
     pub(crate) amended: u128,
-    /// Without a chain: the blocks of the chunk whose entry stands under a key of its own, newer still.
+    /// Without a chain: the blocks of the chunk whose entry stands under a key of its own, newer
+    /// still.
     pub(crate) apart: u128,
     /// With a chain: the tag of the stored page; zeros if there is none.
     pub(crate) base: Tag,
-    /// Some of its entries are lost, or may be: what is in the store can still be put right, so this is not remembered.
+    /// Some of its entries are lost, or may be: what is in the store can still be put right, so
+    /// this is not remembered.
     pub(crate) lost: bool,
 }
 
@@ -86,7 +90,8 @@ impl Pages {
         sound.for_each(|(chunk, page)| self.put(segment, chunk, page));
     }
 
-    /// Fills the entries of a range of a segment from pages that are here. Gives the chunks that are not.
+    /// Fills the entries of a range of a segment from pages that are here. Gives the chunks that
+    /// are not.
     pub(crate) fn recall(&self, segment: Segment, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
         let mut missing = 0;
         each_chunk(range, self.meta, |chunk, within, bytes| {

@@ -1,5 +1,5 @@
-//! The public parameters of a sealed disk on objects, and what follows from them for the objects of one disk.
-//! The byte-exact page is `docs/format/sealed-objects.md`; a test keeps the two together.
+//! The public parameters of a sealed disk on objects, and what follows from them for the objects of
+//! one disk. The byte-exact page is `docs/format/sealed-objects.md`; a test keeps the two together.
 
 use lacuna_contracts::{Advice, Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS, Setting};
 use lacuna_crypto::Cipher;
@@ -23,8 +23,8 @@ pub enum ObjectLayout {
     SegmentEnd = 1,
     /// A key per block in the object's key-value map (the paper's *OMAP*).
     Kv = 2,
-    /// Pages of entries in the key-value map, kept in a cache; small writes leave small additions to pages that
-    /// are not in it. The default.
+    /// Pages of entries in the key-value map, kept in a cache; small writes leave small additions
+    /// to pages that are not in it. The default.
     Adaptive = 3,
 }
 
@@ -83,7 +83,8 @@ impl ObjectParams {
         self.cipher.authenticates() && self.layout == ObjectLayout::Adaptive
     }
 
-    /// The same disk with more blocks. Errors: [`Kind::Usage`] for fewer, or more than any disk may have.
+    /// The same disk with more blocks. Errors: [`Kind::Usage`] for fewer, or more than any disk may
+    /// have.
     pub fn grown(&self, blocks: u64) -> Result<ObjectParams> {
         if blocks < self.blocks {
             return Err(Error::new(Kind::Usage, "a disk cannot be made smaller")
@@ -131,8 +132,8 @@ impl ObjectParams {
         out
     }
 
-    /// Parses what [`ObjectParams::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version
-    /// could not have written.
+    /// Parses what [`ObjectParams::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this
+    /// version could not have written.
     pub fn parse(bytes: &[u8]) -> Result<ObjectParams> {
         let record = Parameters::of_len("sealed (on objects)", bytes, PARAMS_LEN)?;
         let version = record.u16(0);

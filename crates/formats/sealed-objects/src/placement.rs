@@ -1,7 +1,8 @@
 //! Where an object keeps the metadata of its blocks: the seam between the engine and its layouts.
 //!
-//! Every layout keeps block `i` at `i * slot` of its object and writes it with its metadata in one transaction.
-//! A layout that remembers metadata does so in [`Pages`]; what is done with those is the same for all.
+//! Every layout keeps block `i` at `i * slot` of its object and writes it with its metadata in one
+//! transaction. A layout that remembers metadata does so in [`Pages`]; what is done with those is
+//! the same for all.
 
 use crate::chain::Tails;
 use crate::change::Change;
@@ -30,8 +31,8 @@ pub(crate) struct Answered<'a> {
     /// The chunks of the range that were asked for.
     pub(crate) missing: Chunks,
     pub(crate) pairs: &'a [(Key, Vec<u8>)],
-    /// What the object's seal says of them, which verified: it came with them, or is that of a transaction which asserts that
-    /// nothing changed since.
+    /// What the object's seal says of them, which verified: it came with them, or is that of a
+    /// transaction which asserts that nothing changed since.
     pub(crate) tails: &'a Tails,
 }
 
@@ -47,7 +48,8 @@ pub(crate) trait Placement: Send + Sync {
         None
     }
 
-    /// Whether the seal binds entries: then it comes with the keys of every [`Source`], and is compared.
+    /// Whether the seal binds entries: then it comes with the keys of every [`Source`], and is
+    /// compared.
     fn is_chained(&self) -> bool {
         false
     }
@@ -62,15 +64,16 @@ pub(crate) trait Placement: Send + Sync {
         false
     }
 
-    /// Adds what a transaction must do beside writing the slots, and changes what the seal will say of the entries. The
-    /// caller has the object to itself, and the transaction has not begun. `fetched`: what was [`Placement::unready`].
+    /// Adds what a transaction must do beside writing the slots, and changes what the seal will say
+    /// of the entries. The caller has the object to itself, and the transaction has not begun.
+    /// `fetched`: what was [`Placement::unready`].
     fn write<'a>(&self, change: &'a Change, fetched: Learned, tails: &mut Tails, steps: &mut Vec<Step<'a>>);
 
     /// Where to ask for the entries of `range`, of which those in `missing` are wanted.
     fn source(&self, range: &Range<u64>, missing: Chunks) -> Source;
 
-    /// Fills the entries that an answer has, and says what else it teaches. Errors: [`Kind::Corrupt`] for what no
-    /// transaction of this disk left.
+    /// Fills the entries that an answer has, and says what else it teaches. Errors:
+    /// [`Kind::Corrupt`] for what no transaction of this disk left.
     fn take(&self, _answer: &Answered<'_>, _entries: &mut [u8]) -> Result<Learned> {
         Ok(Learned::new())
     }

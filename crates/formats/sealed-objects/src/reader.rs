@@ -1,12 +1,15 @@
-//! How blocks are read: what the cache holds, and the rest from the store, data and metadata in one round trip.
+//! How blocks are read: what the cache holds, and the rest from the store, data and metadata in one
+//! round trip.
 //!
 //! The order of the steps is what makes a read right while others write:
-//! 1. Entries are recalled from memory *before* the cache is looked at. A block that is not in the cache then had
-//!    no transaction in flight at that moment, or one that is over; so whatever was recalled before is the entry
-//!    of that moment or an older one, never one of a transaction still to happen.
-//! 2. After the answer, what was recalled must still be remembered. A transaction that changed the block in
-//!    between changed the entry before it began: the read starts over.
-//! 3. Entries that come with the data are of the same version of the object, whatever happens meanwhile.
+//! 1. Entries are recalled from memory *before* the cache is looked at. A block that is not in the
+//!    cache then had no transaction in flight at that moment, or one that is over; so whatever was
+//!    recalled before is the entry of that moment or an older one, never one of a transaction still
+//!    to happen.
+//! 2. After the answer, what was recalled must still be remembered. A transaction that changed the
+//!    block in between changed the entry before it began: the read starts over.
+//! 3. Entries that come with the data are of the same version of the object, whatever happens
+//!    meanwhile.
 
 use crate::buffers::Buffers;
 use crate::cache::{Cache, Content, Lookup};
@@ -55,7 +58,8 @@ struct Try {
     /// Blocks whose entries were recalled, as runs.
     recalled: Vec<Range<u64>>,
     fetch: Fetch,
-    /// The seal must come too, and be compared with this: asked for apart, or with the entries that it binds.
+    /// The seal must come too, and be compared with this: asked for apart, or with the entries that
+    /// it binds.
     expected: Option<Entry>,
     seal_apart: bool,
     seal: [u8; SEAL_LEN],
@@ -93,8 +97,8 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// There is a version table only with a cipher that authenticates. `view`: the snapshot that this is a view of, and
-    /// the table that says whether it is still there.
+    /// There is a version table only with a cipher that authenticates. `view`: the snapshot that
+    /// this is a view of, and the table that says whether it is still there.
     pub(crate) fn new(
         data: Arc<dyn ObjectStore>,
         cache: Arc<Cache>,
@@ -122,7 +126,8 @@ impl Reader {
         pieces.chunks_mut(BATCH).try_for_each(|pieces| self.read_pieces(pieces))
     }
 
-    /// The written and unwritten runs of a range. Ciphers without metadata cannot tell within an object.
+    /// The written and unwritten runs of a range. Ciphers without metadata cannot tell within an
+    /// object.
     pub(crate) fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
         let mut runs = ExtentRuns::default();
         // Segments that must be asked about are asked about together.
@@ -297,7 +302,8 @@ impl Reader {
         query
     }
 
-    /// Makes blocks of what the store answered, or says which are written. `false`: disturbed, try again.
+    /// Makes blocks of what the store answered, or says which are written. `false`: disturbed, try
+    /// again.
     fn settle(&self, piece: &mut Piece<'_>, plan: Try, answer: Option<Answer>) -> Result<bool> {
         let mut there = false;
         if let Some(answer) = answer {
@@ -333,8 +339,8 @@ impl Reader {
         Ok(true)
     }
 
-    /// Takes the entries that came with an answer, and remembers what else it teaches. `false`: the object is not the
-    /// one that this session knew.
+    /// Takes the entries that came with an answer, and remembers what else it teaches. `false`: the
+    /// object is not the one that this session knew.
     fn take_entries(&self, piece: &mut Piece<'_>, plan: &Try, found: &Found, tails: &Tails) -> Result<bool> {
         let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
         let fetch = &plan.fetch;

@@ -1,20 +1,23 @@
 //! Rolling a whole disk back to one of its snapshots.
 //!
 //! # How a disk is rolled back
-//! 1. The store must have the snapshot: its mark says so, and with `gcm` its version table is the one of which the record
-//!    speaks. With `gcm` the seals of the snapshot's objects are compared with the version table of that time, so that a rollback
-//!    never makes an altered object good; if one is bad nothing happens. Those of the present objects are compared
-//!    too, so that the version table knows every counter given so far, and it is written.
+//! 1. The store must have the snapshot: its mark says so, and with `gcm` its version table is the
+//!    one of which the record speaks. With `gcm` the seals of the snapshot's objects are compared
+//!    with the version table of that time, so that a rollback never makes an altered object good;
+//!    if one is bad nothing happens. Those of the present objects are compared too, so that the
+//!    version table knows every counter given so far, and it is written.
 //! 2. The snapshot is marked as being rolled back to, durably.
-//! 3. Every object that is there, or was, is made what it was: those that the store lists, and with `gcm` all that the version
-//!    table counts, since a list may leave one out. With `gcm` it then gets a new seal with a counter above every one it had, so
-//!    that no version of the time after the snapshot can be put back later; an object that was absent gets nothing but the seal. If
-//!    an object of the snapshot turns out bad now, it gets none, and its counter in the version table rises: it is unreadable, and
-//!    `check` names it.
+//! 3. Every object that is there, or was, is made what it was: those that the store lists, and with
+//!    `gcm` all that the version table counts, since a list may leave one out. With `gcm` it then
+//!    gets a new seal with a counter above every one it had, so that no version of the time after
+//!    the snapshot can be put back later; an object that was absent gets nothing but the seal. If
+//!    an object of the snapshot turns out bad now, it gets none, and its counter in the version
+//!    table rises: it is unreadable, and `check` names it.
 //! 4. The mark is removed.
 //!
-//! A power cut before 2 changes nothing. After 2 the mark stands, and the next opening for writing does 3 from the
-//! beginning, before anything is read or written; rolling back an object twice does what once does.
+//! A power cut before 2 changes nothing. After 2 the mark stands, and the next opening for writing
+//! does 3 from the beginning, before anything is read or written; rolling back an object twice does
+//! what once does.
 
 use crate::Stores;
 use crate::segment::Segment;
@@ -42,8 +45,9 @@ pub(crate) struct Rollback<'a> {
 }
 
 impl<'a> Rollback<'a> {
-    /// Rolls back a disk of so many segments, with `background` several objects at a time. Errors: [`Kind::Corrupt`] if the
-    /// store does not have the snapshot any more; whatever the stores report.
+    /// Rolls back a disk of so many segments, with `background` several objects at a time. Errors:
+    /// [`Kind::Corrupt`] if the store does not have the snapshot any more; whatever the stores
+    /// report.
     pub(crate) fn new(
         stores: &'a Stores,
         snapshots: &'a Snapshots,
@@ -55,8 +59,8 @@ impl<'a> Rollback<'a> {
         let past = snapshots.views(&to)?;
         let mut objects = stores.data.list()?;
         objects.extend(past.data.list()?);
-        // A list that leaves out an object would leave it as it is now. What the snapshot has was written before it was made, so the
-        // version table of now counts it.
+        // A list that leaves out an object would leave it as it is now. What the snapshot has was
+        // written before it was made, so the version table of now counts it.
         let counted = version_table.map_or(Ok(vec![]), VersionTable::counted)?;
         objects.extend(counted.into_iter().map(|segment| segment.0));
         let version_tables = match version_table {

@@ -1,8 +1,8 @@
-//! Which segment is written next and by which thread: the queue between writers that fill the cache and threads that
-//! write it out.
+//! Which segment is written next and by which thread: the queue between writers that fill the cache
+//! and threads that write it out.
 //!
-//! Segments are written in the order in which they got their first unwritten block, so that neighbours of that
-//! block have the longest time to join its transaction.
+//! Segments are written in the order in which they got their first unwritten block, so that
+//! neighbours of that block have the longest time to join its transaction.
 
 use crate::segment::Segment;
 use lacuna_contracts::{Clock, Error, SystemClock};
@@ -42,7 +42,8 @@ struct State {
     /// A thread waits for the first segment to become old.
     watched: bool,
     stopping: bool,
-    /// The store had no room for the last transaction: its answer, and when the background tries again.
+    /// The store had no room for the last transaction: its answer, and when the background tries
+    /// again.
     full: Option<(Error, Duration)>,
 }
 
@@ -85,9 +86,9 @@ impl Schedule {
         self.state.lock().queue.pop_front().map(|(segment, _)| segment)
     }
 
-    /// Takes the segment that has waited longest, as soon as there is a reason to write: a flush, writers that
-    /// wait, a cache that is `filling`, or its age. While the store is full, one is taken now and then. `None`: it is
-    /// time to stop.
+    /// Takes the segment that has waited longest, as soon as there is a reason to write: a flush,
+    /// writers that wait, a cache that is `filling`, or its age. While the store is full, one is
+    /// taken now and then. `None`: it is time to stop.
     pub(crate) fn next(&self, filling: impl Fn() -> bool) -> Option<Segment> {
         let mut state = self.state.lock();
         loop {
@@ -120,8 +121,8 @@ impl Schedule {
         }
     }
 
-    /// From now to [`Schedule::end_drain`] everything in the queue is written without delay: about so many
-    /// segments, of which the caller takes one itself.
+    /// From now to [`Schedule::end_drain`] everything in the queue is written without delay: about
+    /// so many segments, of which the caller takes one itself.
     pub(crate) fn begin_drain(&self, segments: usize) {
         self.state.lock().drains += 1;
         for _ in 1..segments.min(THREADS + 1) {
@@ -141,18 +142,20 @@ impl Schedule {
         }
         state.full = refused.map(|e| (e.clone(), self.clock.now() + FULL_PAUSE));
         drop(state);
-        // Writers that wait for room learn that there is none, and threads that wait for work that there is room again.
+        // Writers that wait for room learn that there is none, and threads that wait for work that
+        // there is room again.
         self.work.notify_all();
         self.room.notify_all();
     }
 
-    /// What the store answered when it last took nothing, for lack of room or because it could not be read.
+    /// What the store answered when it last took nothing, for lack of room or because it could not
+    /// be read.
     pub(crate) fn full(&self) -> Option<Error> {
         self.state.lock().full.as_ref().map(|(e, _)| e.clone())
     }
 
-    /// Waits until `try_enter` succeeds, or `stop` says so, or the store has no room; a thread that gives up room calls
-    /// [`Schedule::freed`].
+    /// Waits until `try_enter` succeeds, or `stop` says so, or the store has no room; a thread that
+    /// gives up room calls [`Schedule::freed`].
     pub(crate) fn wait_room(&self, try_enter: impl Fn() -> bool, stop: impl Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         loop {

@@ -1,5 +1,5 @@
-//! The seal of an object: a counter of its transactions under a MAC, so that an older version of the object, or
-//! none, is told from the newest.
+//! The seal of an object: a counter of its transactions under a MAC, so that an older version of
+//! the object, or none, is told from the newest.
 
 use crate::chain::{TAILS_LEN, Tails};
 use crate::params::ObjectLayout;
@@ -121,7 +121,8 @@ impl SealKey {
         [&bytes[..], &tag, &tails].concat()
     }
 
-    /// What the bytes say. Errors: [`Kind::Corrupt`] if this disk did not make them for this object.
+    /// What the bytes say. Errors: [`Kind::Corrupt`] if this disk did not make them for this
+    /// object.
     pub(crate) fn read(&self, segment: Segment, bytes: &[u8]) -> Result<Seal> {
         let len = SEAL_LEN + if self.binds { TAILS_LEN } else { 0 };
         let parts = bytes.split_at_checked(SEAL_LEN).filter(|_| bytes.len() == len);

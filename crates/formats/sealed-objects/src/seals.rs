@@ -1,5 +1,5 @@
-//! The seals of the objects of one disk as they stand in the store: fetched, and compared with what the version table
-//! says. It changes nothing.
+//! The seals of the objects of one disk as they stand in the store: fetched, and compared with what
+//! the version table says. It changes nothing.
 
 use crate::seal::{Counter, REMEDY, SEAL_LEN, Seal, SealKey, SealPlace};
 use crate::segment::Segment;
@@ -10,7 +10,8 @@ use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{Found, ObjectStore};
 use std::sync::Arc;
 
-/// What the store has of an object: its version, if it is there, and the bytes of its seal, if it has one.
+/// What the store has of an object: its version, if it is there, and the bytes of its seal, if it
+/// has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fetched {
     pub(crate) version: Option<u64>,
@@ -66,8 +67,9 @@ impl Seals {
         seal.map_or(Counter::default(), |seal| seal.counter)
     }
 
-    /// What the seal of an object says, which is as expected. An object that is not there, and never was, has an empty
-    /// one. Errors: [`Kind::Corrupt`]; nothing of the object may be believed then.
+    /// What the seal of an object says, which is as expected. An object that is not there, and
+    /// never was, has an empty one. Errors: [`Kind::Corrupt`]; nothing of the object may be
+    /// believed then.
     pub(crate) fn compare(&self, segment: Segment, expected: Entry, fetched: &Fetched) -> Result<Seal> {
         let found = fetched.seal.as_ref().map(|bytes| self.key.read(segment, bytes)).transpose()?;
         let bad = |what: &str, expected: String| {

@@ -27,7 +27,8 @@ impl fmt::Display for Segment {
     }
 }
 
-/// The segments that a range of blocks falls into, each with the part of it by index in the segment.
+/// The segments that a range of blocks falls into, each with the part of it by index in the
+/// segment.
 pub(crate) fn segments(first: BlockAddr, count: u64) -> impl Iterator<Item = (Segment, Range<u64>)> {
     let end = first.0 + count;
     (first.0 / SEGMENT_BLOCKS..end.div_ceil(SEGMENT_BLOCKS)).map(move |number| {

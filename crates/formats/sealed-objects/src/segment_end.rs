@@ -1,4 +1,5 @@
-//! The layout `segment-end`: the entries of an object behind all its blocks (the paper's *object end*).
+//! The layout `segment-end`: the entries of an object behind all its blocks (the paper's *object
+//! end*).
 
 use crate::chain::Tails;
 use crate::change::Change;

@@ -1,8 +1,9 @@
 //! The mark by which a snapshot shows that the store keeps it: an object beside those of the data.
 //!
-//! A store that has forgotten a snapshot, or never made it, answers for it with objects as they are now, or with none; ciphers
-//! that authenticate nothing believe either. So the mark says the number of a snapshot while it is made, and nothing from then on:
-//! it says the number at that snapshot alone, as long as the store keeps that.
+//! A store that has forgotten a snapshot, or never made it, answers for it with objects as they are
+//! now, or with none; ciphers that authenticate nothing believe either. So the mark says the number
+//! of a snapshot while it is made, and nothing from then on: it says the number at that snapshot
+//! alone, as long as the store keeps that.
 
 use crate::snapshot_table::SnapshotNumber;
 use lacuna_contracts::{Error, Kind, RecordMut, Result, Secret};

@@ -1,5 +1,5 @@
-//! The table of a disk's snapshots as it stands in object 0 of the book: readable by everybody, changeable by the
-//! owner of the key.
+//! The table of a disk's snapshots as it stands in object 0 of the book: readable by everybody,
+//! changeable by the owner of the key.
 
 use crate::version_page::{HEADS_TAG_LEN, HeadsTag};
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, Secret};
@@ -150,8 +150,8 @@ impl SnapshotTable {
         bytes
     }
 
-    /// Reads the table without a key, for display: anybody may have written it. `bytes` may be longer.
-    /// Errors: [`Kind::Corrupt`] for what no version of this table looks like.
+    /// Reads the table without a key, for display: anybody may have written it. `bytes` may be
+    /// longer. Errors: [`Kind::Corrupt`] for what no version of this table looks like.
     pub(crate) fn parse(bytes: &[u8]) -> Result<SnapshotTable> {
         let (head, records) =
             bytes.split_at_checked(HEAD).ok_or_else(|| bad("fewer bytes than a head has"))?;

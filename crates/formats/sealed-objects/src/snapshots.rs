@@ -1,15 +1,17 @@
 //! The snapshots of an open disk: the table in the book, and what the two stores know of it.
 //!
-//! The stores keep what is overwritten only for snapshots that were named to them by `set_snapshots`; they are
-//! named from the verified table when the disk is opened for writing, and whenever the table changes.
+//! The stores keep what is overwritten only for snapshots that were named to them by
+//! `set_snapshots`; they are named from the verified table when the disk is opened for writing, and
+//! whenever the table changes.
 //!
 //! # Power cuts
-//! - A snapshot is made in this order: its number in the mark, numbers from the stores, names to the stores, the mark
-//!   anew, record in the table; nothing is written to the disk meanwhile. A cut before the record leaves numbers that
-//!   nobody uses, and for which a store keeps no more than the mark; a cut after it leaves the snapshot, and the next opening
-//!   names it.
-//! - A removal marks the record, stops naming it, lets the stores forget it, and drops the record. A cut leaves the
-//!   mark, and the next opening for writing does it again; what the stores have forgotten already is no error.
+//! - A snapshot is made in this order: its number in the mark, numbers from the stores, names to
+//!   the stores, the mark anew, record in the table; nothing is written to the disk meanwhile. A
+//!   cut before the record leaves numbers that nobody uses, and for which a store keeps no more
+//!   than the mark; a cut after it leaves the snapshot, and the next opening names it.
+//! - A removal marks the record, stops naming it, lets the stores forget it, and drops the record.
+//!   A cut leaves the mark, and the next opening for writing does it again; what the stores have
+//!   forgotten already is no error.
 //! - A rollback marks the record as well; see `rollback.rs`.
 
 use crate::Stores;
@@ -51,8 +53,8 @@ struct Held {
     version: u64,
 }
 
-/// The snapshots of a disk, for display: nobody vouches for them, since reading them takes no key. `book` holds the
-/// disk's table. Errors: [`Kind::Corrupt`] if there is no table of snapshots.
+/// The snapshots of a disk, for display: nobody vouches for them, since reading them takes no key.
+/// `book` holds the disk's table. Errors: [`Kind::Corrupt`] if there is no table of snapshots.
 pub fn list_snapshots(book: &dyn ObjectStore) -> Result<Vec<SnapshotRecord>> {
     Ok(SnapshotTable::parse(&load(book)?.0)?.records)
 }
@@ -86,8 +88,8 @@ impl Snapshots {
         store(book, None, &table.encode(&table_key(master, uuid))).map(drop)
     }
 
-    /// Reads and verifies the table. Unless the disk is opened for reading alone, names the snapshots to the stores
-    /// and finishes removals.
+    /// Reads and verifies the table. Unless the disk is opened for reading alone, names the
+    /// snapshots to the stores and finishes removals.
     pub(crate) fn open(
         stores: &Stores,
         master: &Secret<32>,
@@ -124,8 +126,8 @@ impl Snapshots {
         Ok(record.clone())
     }
 
-    /// What the stores keep for a snapshot. Errors: [`Kind::Corrupt`] if the store of the data does not have it any more,
-    /// [`Kind::NotFound`] if it was removed meanwhile.
+    /// What the stores keep for a snapshot. Errors: [`Kind::Corrupt`] if the store of the data does
+    /// not have it any more, [`Kind::NotFound`] if it was removed meanwhile.
     pub(crate) fn views(&self, record: &SnapshotRecord) -> Result<Stores> {
         let view = |store: &dyn ObjectStore, id| match store.at_snapshot(id) {
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
@@ -142,8 +144,9 @@ impl Snapshots {
         Err(lost(&record.name, "objects as they are now, or none"))
     }
 
-    /// Looks whether a snapshot is still there. What a view of it answered before is then what the snapshot holds: a
-    /// removal is noted in the table before the store forgets anything. Errors: [`Kind::NotFound`].
+    /// Looks whether a snapshot is still there. What a view of it answered before is then what the
+    /// snapshot holds: a removal is noted in the table before the store forgets anything. Errors:
+    /// [`Kind::NotFound`].
     pub(crate) fn confirm(&self, number: SnapshotNumber) -> Result<()> {
         let (bytes, _) = load(&*self.stores.book)?;
         let table = SnapshotTable::decode(&bytes, &self.key)?;
@@ -163,8 +166,8 @@ impl Snapshots {
         held.table.records.iter().find(|record| record.state == SnapshotState::RollingBack).cloned()
     }
 
-    /// Makes a snapshot of a disk that nobody writes to. An error that leaves open whether there is one goes through
-    /// `fail`: nothing may be written then.
+    /// Makes a snapshot of a disk that nobody writes to. An error that leaves open whether there is
+    /// one goes through `fail`: nothing may be written then.
     pub(crate) fn add(&self, new: &NewSnapshot<'_>, fail: impl Fn(Error) -> Error) -> Result<SnapshotNumber> {
         let mut held = self.held.lock();
         let &NewSnapshot { name, time, blocks, heads } = new;
@@ -200,7 +203,8 @@ impl Snapshots {
         Ok(number)
     }
 
-    /// Lets the stores keep a snapshot from now on, and looks whether they do. `table` is the one that will speak of it.
+    /// Lets the stores keep a snapshot from now on, and looks whether they do. `table` is the one
+    /// that will speak of it.
     fn keep(&self, table: &SnapshotTable, record: &SnapshotRecord) -> Result<()> {
         self.name_to_stores(table)?;
         Mark(&self.key).end(&*self.stores.data)?;

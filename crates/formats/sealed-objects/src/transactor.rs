@@ -1,7 +1,9 @@
-//! One transaction on one object: blocks are encrypted, their metadata is placed, and the seal goes with them.
+//! One transaction on one object: blocks are encrypted, their metadata is placed, and the seal goes
+//! with them.
 //!
-//! It knows neither the cache nor other transactions: its caller has the object to itself. After an error nothing is
-//! remembered of the metadata of the object, since what was to be in the store may not be.
+//! It knows neither the cache nor other transactions: its caller has the object to itself. After an
+//! error nothing is remembered of the metadata of the object, since what was to be in the store may
+//! not be.
 
 use crate::buffers::Transit;
 use crate::cache::{Begun, Work};
@@ -38,8 +40,8 @@ pub(crate) struct Transactor {
 }
 
 impl Transactor {
-    /// Of a disk of so many blocks. `transit` bounds the ciphertext on its way; there is a version table only with a cipher
-    /// that authenticates.
+    /// Of a disk of so many blocks. `transit` bounds the ciphertext on its way; there is a version
+    /// table only with a cipher that authenticates.
     pub(crate) fn new(
         data: Arc<dyn ObjectStore>,
         encryptor: Encryptor,
@@ -67,11 +69,11 @@ impl Transactor {
         [&self.transactions, &self.transacted, &self.renewed].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Performs a transaction that was begun; `direct` is the data of one past the cache. Says whether the object is known
-    /// to be absent afterwards.
+    /// Performs a transaction that was begun; `direct` is the data of one past the cache. Says
+    /// whether the object is known to be absent afterwards.
     ///
-    /// Errors: one that changed nothing ([`Error::changed_nothing`]), for want of room above all: nothing happened. With every other error
-    /// the transaction may have happened or not.
+    /// Errors: one that changed nothing ([`Error::changed_nothing`]), for want of room above all:
+    /// nothing happened. With every other error the transaction may have happened or not.
     pub(crate) fn write(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<bool> {
         let absent = begun.absent;
         let performed = match &begun.work {
@@ -114,8 +116,8 @@ impl Transactor {
         Ok(false)
     }
 
-    /// Performs a change of an object with a seal. An object that is not as it should be is written anew: what the
-    /// change does not replace is lost.
+    /// Performs a change of an object with a seal. An object that is not as it should be is written
+    /// anew: what the change does not replace is lost.
     fn perform_sealed(&self, change: &Change, version_table: &VersionTable) -> Result<()> {
         let segment = change.segment;
         let mut changed = None;
@@ -152,8 +154,8 @@ impl Transactor {
         self.apply(change.segment, steps)
     }
 
-    /// The pages that a change needs and that are not in memory. Of another version of the object they do no harm: the
-    /// change is of this one, or does not happen.
+    /// The pages that a change needs and that are not in memory. Of another version of the object
+    /// they do no harm: the change is of this one, or does not happen.
     fn fetch_unready(&self, change: &Change, tails: &Tails) -> Result<Learned> {
         let missing = self.placement.unready(change, tails);
         if missing == 0 {
@@ -170,8 +172,8 @@ impl Transactor {
         self.placement.take(&answer, &mut entries)
     }
 
-    /// Leaves nothing of an object but what the change writes. The other blocks are marked: they were told to be
-    /// written, or may have been.
+    /// Leaves nothing of an object but what the change writes. The other blocks are marked: they
+    /// were told to be written, or may have been.
     fn write_anew(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
         self.renewed.fetch_add(1, Ordering::Relaxed);
         self.placement.forget(change.segment);
@@ -185,7 +187,8 @@ impl Transactor {
         self.apply(change.segment, steps)
     }
 
-    /// The steps of a change: data, and the entries where the layout keeps them, which change what the seal says.
+    /// The steps of a change: data, and the entries where the layout keeps them, which change what
+    /// the seal says.
     fn steps<'c>(&self, change: &'c Change, fetched: Learned, tails: &mut Tails) -> Vec<Step<'c>> {
         let mut steps = change.slot_steps(self.placement.slot());
         self.placement.write(change, fetched, tails, &mut steps);
@@ -199,7 +202,8 @@ impl Transactor {
             self.transactions.fetch_add(1, Ordering::Relaxed);
             return self.apply(segment, vec![Step::Remove]).map(|_| true);
         };
-        // An object with a seal may not go missing, and one that never was is not made by giving it up.
+        // An object with a seal may not go missing, and one that never was is not made by giving it
+        // up.
         if version_table.is_new(segment)? {
             return Ok(true);
         }

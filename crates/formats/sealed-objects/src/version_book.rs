@@ -1,9 +1,10 @@
-//! The version table's objects in the book: reading a page, and writing several with their head in one transaction.
+//! The version table's objects in the book: reading a page, and writing several with their head in
+//! one transaction.
 //!
-//! Object 1 + k of the book holds the counters of data objects 252000 * k and up, as 500 pages of 504 counters.
-//! Before them stands a head, a page as well, whose numbers are the generations of those pages; so pages of
-//! different times cannot be mixed. The head of the first object also says how many such objects there are, so
-//! that a missing one is noticed.
+//! Object 1 + k of the book holds the counters of data objects 252000 * k and up, as 500 pages of
+//! 504 counters. Before them stands a head, a page as well, whose numbers are the generations of
+//! those pages; so pages of different times cannot be mixed. The head of the first object also says
+//! how many such objects there are, so that a missing one is noticed.
 
 use crate::seal::Counter;
 use crate::segment::Segment;
@@ -134,7 +135,8 @@ impl VersionBook {
             book.put(0, first.version, &page, &[])?;
             count = needed;
         }
-        // A head that says more than any disk needs is genuine, from a longer disk than the header speaks of.
+        // A head that says more than any disk needs is genuine, from a longer disk than the header
+        // speaks of.
         for index in 0..count.min(needed) {
             let head = Mutex::new(book.load_head(index)?);
             book.parts.push(Part { head, writing: Mutex::default() });
@@ -240,8 +242,8 @@ impl VersionBook {
 }
 
 impl Writing<'_> {
-    /// Writes pages of this object, whose generations it sets, with the head. Gives their generation, which is higher
-    /// than that of every page that was written to this object before.
+    /// Writes pages of this object, whose generations it sets, with the head. Gives their
+    /// generation, which is higher than that of every page that was written to this object before.
     pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<Generation> {
         let (mut head, version) = {
             let head = self.part.head.lock();
@@ -268,7 +270,8 @@ fn offset(place: PagePlace) -> u64 {
     u64::from(place.page) * PAGE_LEN as u64
 }
 
-/// Writes an empty object of the version table over whatever a creation that was cut short left there.
+/// Writes an empty object of the version table over whatever a creation that was cut short left
+/// there.
 fn lay_down(store: &dyn ObjectStore, key: &PageKey, index: u64, count: u64) -> Result<()> {
     let mut head = VersionPage { generation: Generation(1), ..VersionPage::default() };
     if index == 0 {

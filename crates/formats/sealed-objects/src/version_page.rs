@@ -21,7 +21,8 @@ pub(crate) const HEADS_TAG_LEN: usize = 24;
 /// What stands for all heads of a version table at one moment.
 pub(crate) type HeadsTag = [u8; HEADS_TAG_LEN];
 
-/// The source of every error about a page: by it a program tells such errors from those about data objects.
+/// The source of every error about a page: by it a program tells such errors from those about data
+/// objects.
 #[derive(Debug)]
 struct PageDamage;
 
@@ -33,7 +34,8 @@ impl fmt::Display for PageDamage {
 
 impl std::error::Error for PageDamage {}
 
-/// Whether what an error speaks of is a part of the version table: the blocks concerned are not mended by writing them.
+/// Whether what an error speaks of is a part of the version table: the blocks concerned are not
+/// mended by writing them.
 pub fn is_of_version_table(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<PageDamage>)
 }
@@ -104,7 +106,8 @@ impl PageKey {
         bytes
     }
 
-    /// What stands for the heads of a version table, in their order: the beginning of a MAC of their tags.
+    /// What stands for the heads of a version table, in their order: the beginning of a MAC of
+    /// their tags.
     pub(crate) fn tag_of_heads<'h>(
         &self,
         heads: impl Iterator<Item = (PagePlace, &'h VersionPage)>,

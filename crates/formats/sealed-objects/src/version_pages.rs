@@ -1,9 +1,9 @@
 //! The version table's pages in memory: loaded on demand, bounded, written back when asked.
 //!
-//! A page is *open* on the medium while its counters may fall behind the objects. It is made so, durably, before
-//! the first transaction that it counts, and closed when the disk is. Its counters in memory are those of
-//! transactions that the store acknowledged, hence durable ones: whenever a page is written, no counter in it is
-//! above its object's.
+//! A page is *open* on the medium while its counters may fall behind the objects. It is made so,
+//! durably, before the first transaction that it counts, and closed when the disk is. Its counters
+//! in memory are those of transactions that the store acknowledged, hence durable ones: whenever a
+//! page is written, no counter in it is above its object's.
 
 use crate::seal::Counter;
 use crate::segment::Segment;
@@ -21,7 +21,8 @@ use std::sync::Arc;
 pub(crate) struct Entry {
     /// The counter in the version table.
     pub(crate) counter: Counter,
-    /// Whether the object's must be the same, if nothing was written to it since the disk was opened.
+    /// Whether the object's must be the same, if nothing was written to it since the disk was
+    /// opened.
     pub(crate) exact: bool,
     /// No transaction that this page can have known gave a counter from this one on.
     pub(crate) beyond: Counter,
@@ -69,7 +70,8 @@ struct Cached {
     seen: Box<[Seen; PAGE_ENTRIES]>,
     /// Differs from the medium's.
     dirty: bool,
-    /// Writings under way. Until they end the page stays here, since the medium may hold either state.
+    /// Writings under way. Until they end the page stays here, since the medium may hold either
+    /// state.
     pins: u32,
 }
 
@@ -79,8 +81,8 @@ impl Cached {
         self.page.clone()
     }
 
-    /// Lets go of the page after a writing. A failed one leaves it changed, so that it is never read back: the medium
-    /// may hold either state.
+    /// Lets go of the page after a writing. A failed one leaves it changed, so that it is never
+    /// read back: the medium may hold either state.
     fn unpin(&mut self, failed: bool) {
         self.pins -= 1;
         self.dirty |= failed;
@@ -92,7 +94,8 @@ impl Cached {
 enum Closing {
     /// They are.
     Exact,
-    /// They may be too low, since an earlier session was cut short: to be settled by asking the objects.
+    /// They may be too low, since an earlier session was cut short: to be settled by asking the
+    /// objects.
     Unsettled,
     /// A transaction of unknown outcome may still happen.
     Never,
@@ -107,8 +110,8 @@ struct OpenedPage {
     first: Counter,
 }
 
-/// Counters from the first of a session to the first that a session after it can have: far more than one object sees of
-/// transactions before its page is written again.
+/// Counters from the first of a session to the first that a session after it can have: far more
+/// than one object sees of transactions before its page is written again.
 pub(crate) const SESSION_COUNTERS: u64 = 1 << 24;
 
 struct State {
@@ -153,7 +156,8 @@ impl VersionPages {
         };
         if full {
             match self.checkpoint() {
-                // Then there is one page more in memory than there should be, until the store takes them.
+                // Then there is one page more in memory than there should be, until the store takes
+                // them.
                 Err(e) if e.kind().is_refusal() => {}
                 written => written?,
             }
@@ -183,7 +187,8 @@ impl VersionPages {
         }
     }
 
-    /// Drops a page that was not used for long, of those that may be dropped. Says whether there was one.
+    /// Drops a page that was not used for long, of those that may be dropped. Says whether there
+    /// was one.
     fn evict(&self, pages: &mut BoundedCache<PageNumber, Cached>) -> bool {
         pages.evict(|_, cached| self.read_only || (!cached.dirty && cached.pins == 0)).is_some()
     }
@@ -240,8 +245,8 @@ impl VersionPages {
         })
     }
 
-    /// Lets go of a page that was held, noting the counter of a transaction if one was acknowledged, and what is
-    /// known of the object now.
+    /// Lets go of a page that was held, noting the counter of a transaction if one was
+    /// acknowledged, and what is known of the object now.
     pub(crate) fn release(&self, segment: Segment, acknowledged: Option<Counter>, seen: Seen) {
         let mut state = self.state.lock();
         let Some(cached) = state.pages.get(PageNumber::of(segment)) else { return };
@@ -253,9 +258,9 @@ impl VersionPages {
         cached.pins -= 1;
     }
 
-    /// Returns when the page of a segment is open on the medium: from then on objects may run ahead of it. Gives the first
-    /// counter of this session: it is above all that sessions before it gave, also to transactions that nobody acknowledged and
-    /// that the store may let happen later.
+    /// Returns when the page of a segment is open on the medium: from then on objects may run ahead
+    /// of it. Gives the first counter of this session: it is above all that sessions before it
+    /// gave, also to transactions that nobody acknowledged and that the store may let happen later.
     pub(crate) fn open_for(&self, segment: Segment) -> Result<Counter> {
         let number = PageNumber::of(segment);
         let first = || self.state.lock().opened.get(&number).map(|opened| opened.first);
@@ -288,8 +293,8 @@ impl VersionPages {
         }
     }
 
-    /// Runs `f` while nothing of the version table is written, with what stands for its heads, as far as they count so many
-    /// segments.
+    /// Runs `f` while nothing of the version table is written, with what stands for its heads, as
+    /// far as they count so many segments.
     pub(crate) fn standing_still<T>(&self, segments: u64, f: impl FnOnce(HeadsTag) -> T) -> T {
         let _writings: Vec<Writing<'_>> =
             (0..self.book.objects()).map(|part| self.book.writing(part)).collect();
@@ -323,7 +328,8 @@ impl VersionPages {
         Ok(())
     }
 
-    /// Writes pages that are pinned, and lets them go. They stay changed if that fails. Gives their generation.
+    /// Writes pages that are pinned, and lets them go. They stay changed if that fails. Gives their
+    /// generation.
     fn write(&self, writing: &Writing<'_>, pages: Vec<(PageNumber, VersionPage)>) -> Result<u64> {
         let numbers: Vec<PageNumber> = pages.iter().map(|(number, _)| *number).collect();
         let written = writing.write(pages);
@@ -336,8 +342,9 @@ impl VersionPages {
         written.map(|generation| generation.0)
     }
 
-    /// Writes every page that changed or was opened, closed if its counters are exact. `settle` is asked for each
-    /// page whose counters may be too low; it raises them to the objects' own and says whether it saw all.
+    /// Writes every page that changed or was opened, closed if its counters are exact. `settle` is
+    /// asked for each page whose counters may be too low; it raises them to the objects' own and
+    /// says whether it saw all.
     pub(crate) fn close(&self, settle: impl Fn(Range<u64>) -> Result<bool>) -> Result<()> {
         self.checkpoint()?;
         let opened = std::mem::take(&mut self.state.lock().opened);
@@ -368,9 +375,10 @@ impl VersionPages {
     }
 }
 
-/// The first counter that no object can have which this page counts. A session opens a page before its first transaction, in a
-/// writing whose generation gives its first counter: what lies above is of a session that came after the page was written, so the
-/// page is an older one. A page that is closed says more: its counters are exact.
+/// The first counter that no object can have which this page counts. A session opens a page before
+/// its first transaction, in a writing whose generation gives its first counter: what lies above is
+/// of a session that came after the page was written, so the page is an older one. A page that is
+/// closed says more: its counters are exact.
 fn beyond(page: &VersionPage, counter: Counter) -> Counter {
     if !page.open {
         return Counter(u64::MAX);

@@ -1,4 +1,5 @@
-//! What the version table notices, what it must not mistake for an attack, and what it costs in pages.
+//! What the version table notices, what it must not mistake for an attack, and what it costs in
+//! pages.
 
 use super::*;
 use crate::version_book::{OBJECT_PAGES, PAGE_SEGMENTS};
@@ -118,7 +119,8 @@ fn a_cut_anywhere_is_no_attack_and_the_next_close_counts_again() {
         let cut = f.cut();
         let after = cut.open();
         (0..3).for_each(|n| after.touch(Segment(n * 700)).unwrap());
-        // One object of each page is written, its neighbours are not, and still the pages end exact.
+        // One object of each page is written, its neighbours are not, and still the pages end
+        // exact.
         (0..3).for_each(|n| cut.write(&after, n * 700 + 1).unwrap());
         after.close().unwrap();
         assert!(
@@ -306,8 +308,8 @@ fn snapshots_number_the_seals() {
     }
 }
 
-/// One copy of a page that was open lets nothing of later sessions pass, nor objects vanish, as long as one object that it counts is
-/// as it is now.
+/// One copy of a page that was open lets nothing of later sessions pass, nor objects vanish, as
+/// long as one object that it counts is as it is now.
 #[test]
 fn an_open_page_that_was_kept_betrays_itself() {
     for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
@@ -339,7 +341,8 @@ fn an_open_page_that_was_kept_betrays_itself() {
         assert_corrupt(cut.write(&table, 8), "is an older version");
         table.close().unwrap();
         assert_corrupt(cut.open().touch(Segment(9)), "is an older version");
-        // An object of the page's own session is refused as well, for its neighbours are of later ones.
+        // An object of the page's own session is refused as well, for its neighbours are of later
+        // ones.
         assert_corrupt(
             with_kept(&[(7, first_of_seven.clone())]).open().touch(Segment(7)),
             "is an older version",

@@ -12,7 +12,8 @@ use lacuna_medium::Step;
 /// What a look at an object for a transaction found.
 #[derive(Default)]
 pub(crate) struct Standing {
-    /// The object as it must still be when the transaction happens; unknown if nothing of it is kept.
+    /// The object as it must still be when the transaction happens; unknown if nothing of it is
+    /// kept.
     pub(crate) seen: Seen,
     /// What its seal says of the entries that are kept.
     pub(crate) tails: Tails,
@@ -35,8 +36,8 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl<'a> Ticket<'a> {
-    /// Waits for the right to the next transaction on an object, which the caller has until the ticket is dropped, and
-    /// then looks at the object.
+    /// Waits for the right to the next transaction on an object, which the caller has until the
+    /// ticket is dropped, and then looks at the object.
     pub(crate) fn take(
         objects: &'a Objects,
         seals: &'a Seals,
@@ -58,7 +59,8 @@ impl<'a> Ticket<'a> {
         self.seal.as_ref().unwrap().counter
     }
 
-    /// Why nothing of the object may be kept: the transaction must leave only what it writes itself.
+    /// Why nothing of the object may be kept: the transaction must leave only what it writes
+    /// itself.
     pub(crate) fn refusal(&self) -> Option<&Error> {
         self.standing.refusal.as_ref()
     }
@@ -78,7 +80,8 @@ impl<'a> Ticket<'a> {
         self.standing.tails
     }
 
-    /// The step that every transaction on the object contains: the seal, which says this of the entries.
+    /// The step that every transaction on the object contains: the seal, which says this of the
+    /// entries.
     pub(crate) fn place_step(&mut self, tails: Tails) -> Step<'_> {
         let seal = self.seal.as_mut().expect("a ticket that was given has a counter");
         seal.tails = tails;
@@ -102,8 +105,8 @@ impl<'a> Ticket<'a> {
         steps
     }
 
-    /// Notes how the transaction ended, by the store's answer to it, which is given back. A ticket dropped otherwise
-    /// is of unknown outcome.
+    /// Notes how the transaction ended, by the store's answer to it, which is given back. A ticket
+    /// dropped otherwise is of unknown outcome.
     pub(crate) fn ended(mut self, answer: Result<u64>) -> Result<u64> {
         self.outcome = match &answer {
             Ok(version) => Outcome::Acknowledged(Seen::of(Some(*version))),
@@ -115,7 +118,8 @@ impl<'a> Ticket<'a> {
         answer
     }
 
-    /// There is no transaction, and what is there must not be believed: the version table counts one all the same.
+    /// There is no transaction, and what is there must not be believed: the version table counts
+    /// one all the same.
     pub(crate) fn condemn(mut self) {
         self.outcome = Outcome::Condemned;
     }

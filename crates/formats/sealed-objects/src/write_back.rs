@@ -1,11 +1,13 @@
-//! Writes the cache back: takes what is pending of a segment, has a transaction performed with it, and tells the cache
-//! and the waiting threads how it ended.
+//! Writes the cache back: takes what is pending of a segment, has a transaction performed with it,
+//! and tells the cache and the waiting threads how it ended.
 //!
 //! Invariants:
-//! - A transaction that was refused, for want of room above all, or for which something could not be read
-//!   ([`lacuna_contracts::Error::changed_nothing`]), did not happen: everything is as it was, and is tried again.
-//! - After any other failure nothing more is written. The transaction stays in flight for good, so that nothing that is
-//!   remembered of its object is believed; and what the cache holds is refused to readers, since no reopening will show it.
+//! - A transaction that was refused, for want of room above all, or for which something could not
+//!   be read ([`lacuna_contracts::Error::changed_nothing`]), did not happen: everything is as it
+//!   was, and is tried again.
+//! - After any other failure nothing more is written. The transaction stays in flight for good, so
+//!   that nothing that is remembered of its object is believed; and what the cache holds is refused
+//!   to readers, since no reopening will show it.
 
 use crate::cache::{Begun, Cache, Version};
 use crate::schedule::Schedule;
@@ -38,8 +40,8 @@ impl WriteBack {
         WriteBack { cache, schedule, transactor, batch_blocks, health, direct: AtomicU64::new(0) }
     }
 
-    /// Writes what the cache holds of a segment, or a batch of it. Nothing happens if another thread is at it.
-    /// Errors end all writing, but for those that changed nothing.
+    /// Writes what the cache holds of a segment, or a batch of it. Nothing happens if another
+    /// thread is at it. Errors end all writing, but for those that changed nothing.
     pub(crate) fn write_segment(&self, segment: Segment) -> Result<()> {
         self.health.check()?;
         let Some(begun) = self.cache.begin(segment, self.batch_blocks) else {
@@ -50,7 +52,8 @@ impl WriteBack {
         self.perform(segment, &begun, &[])
     }
 
-    /// Writes consecutive blocks of a segment past the cache. `false`: another transaction is in flight.
+    /// Writes consecutive blocks of a segment past the cache. `false`: another transaction is in
+    /// flight.
     pub(crate) fn write_direct(&self, segment: Segment, index: u64, data: &[u8]) -> Result<bool> {
         let begun = self.cache.begin_direct(segment, index..index + blocks_in(data));
         let Some(begun) = begun else { return Ok(false) };
@@ -68,7 +71,8 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Performs a transaction and ends it: lists the segment if it has something to write still, and tells writers.
+    /// Performs a transaction and ends it: lists the segment if it has something to write still,
+    /// and tells writers.
     fn perform(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<()> {
         let (list, refused) = match self.transactor.write(segment, begun, direct) {
             Ok(absent) => (self.cache.end(segment, &begun.work, absent), None),
@@ -108,8 +112,8 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Enters fail-stop for good, unless everything is as it was because the store refused something or did not let it be read, and gives
-    /// the error back.
+    /// Enters fail-stop for good, unless everything is as it was because the store refused
+    /// something or did not let it be read, and gives the error back.
     pub(crate) fn fail_unless_refused(&self, e: Error) -> Error {
         if e.changed_nothing() { e } else { self.fail(e) }
     }
@@ -131,7 +135,8 @@ impl WriteBack {
         self.health.check()
     }
 
-    /// Counts for `status`: transactions, blocks, transactions past the cache, objects written anew.
+    /// Counts for `status`: transactions, blocks, transactions past the cache, objects written
+    /// anew.
     pub(crate) fn counts(&self) -> [u64; 4] {
         let [transactions, blocks, renewed] = self.transactor.counts();
         [transactions, blocks, self.direct.load(Ordering::Relaxed), renewed]

@@ -32,8 +32,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Of a disk of so many blocks, with at most `batch_blocks` to a transaction out of the cache. With `write_through`
-    /// every write is durable when it returns.
+    /// Of a disk of so many blocks, with at most `batch_blocks` to a transaction out of the cache.
+    /// With `write_through` every write is durable when it returns.
     pub(crate) fn new(
         cache: Arc<Cache>,
         transactor: Transactor,
@@ -132,8 +132,8 @@ impl Writer {
         }
     }
 
-    /// If the store is full, discards in it at once what was just discarded of a segment: what is pending in the cache for
-    /// room would otherwise come first.
+    /// If the store is full, discards in it at once what was just discarded of a segment: what is
+    /// pending in the cache for room would otherwise come first.
     fn make_room_in_store(&self, segment: Segment) -> Result<()> {
         if self.schedule.full().is_none() {
             return Ok(());
@@ -184,7 +184,8 @@ impl Writer {
         f()
     }
 
-    /// Writes everything, stops the threads, runs `f` if all is in the store, and refuses what comes later.
+    /// Writes everything, stops the threads, runs `f` if all is in the store, and refuses what
+    /// comes later.
     pub(crate) fn close(&self, f: impl FnOnce() -> Result<()>) -> Result<()> {
         let written = self.freeze(|| {
             self.stop_writers();

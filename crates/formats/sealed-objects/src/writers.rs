@@ -55,7 +55,8 @@ impl Writers {
     pub(crate) fn stop(&self) {
         self.schedule.stop();
         for thread in self.threads.lock().drain(..) {
-            // A panic there has already printed itself, and the disk is closed by its owner in any case.
+            // A panic there has already printed itself, and the disk is closed by its owner in any
+            // case.
             let _ = thread.join();
         }
     }
@@ -89,7 +90,8 @@ impl WriterLoop {
             *last = now;
         }
         if let Err(e) = version_table.checkpoint() {
-            // After a refusal the pages stay changed, and are written later. Anything else stops the disk, which keeps the error.
+            // After a refusal the pages stay changed, and are written later. Anything else stops
+            // the disk, which keeps the error.
             self.back.fail_unless_refused(e);
         }
     }

@@ -1,7 +1,9 @@
-//! Each error of the system at each call of the two stores of a disk, between its opening and its close. A call that is refused did not
-//! happen, and one that reads changes nothing: it fails one request, and everything goes on. A transaction that fails otherwise may have
-//! happened or not, and both are tried: the disk takes no more writes then. What was flushed is there when it is opened again, also if the
-//! client dies when the request has failed, or before it closes the disk. What the caller is told is the error of the call.
+//! Each error of the system at each call of the two stores of a disk, between its opening and its
+//! close. A call that is refused did not happen, and one that reads changes nothing: it fails one
+//! request, and everything goes on. A transaction that fails otherwise may have happened or not,
+//! and both are tried: the disk takes no more writes then. What was flushed is there when it is
+//! opened again, also if the client dies when the request has failed, or before it closes the disk.
+//! What the caller is told is the error of the call.
 //!
 //! `LACUNA_SWEEP` asks for every error at every call.
 
@@ -45,7 +47,8 @@ enum Op {
     Remove(&'static str),
 }
 
-/// Small writes, writes past the cache, more than the cache holds, discards of blocks and of segments, snapshots.
+/// Small writes, writes past the cache, more than the cache holds, discards of blocks and of
+/// segments, snapshots.
 const WORK: [Op; 22] = [
     Op::Write(3, 2),
     Op::Write(SEGMENT_BLOCKS + 7, 3),
@@ -231,7 +234,8 @@ fn assert_allowed(disk: &ObjectDisk, model: &Model, what: &str) {
     }
 }
 
-/// Whether the disk may take no more writes after this call: not for one that was refused, and not for one that reads.
+/// Whether the disk may take no more writes after this call: not for one that was refused, and not
+/// for one that reads.
 fn may_stop(hit: Option<Call>, errno: i32) -> bool {
     hit.is_some_and(|hit| !hit.reads() && !refuses(errno))
 }
@@ -317,7 +321,8 @@ fn play(start: &Start, failure: Failure) -> (End, u64, Option<Call>) {
     (end, count, hit())
 }
 
-/// Whether a transaction that fails has happened, as a sweep tries it. One that was refused has not.
+/// Whether a transaction that fails has happened, as a sweep tries it. One that was refused has
+/// not.
 fn outcomes(all: bool, nth: u64, errno: i32) -> Vec<bool> {
     match (refuses(errno), all) {
         (true, _) => vec![false],

@@ -1,5 +1,5 @@
-//! The format on objects as it is for ever: whole disks, kept as files, that must open and read as they did when they were
-//! made.
+//! The format on objects as it is for ever: whole disks, kept as files, that must open and read as
+//! they did when they were made.
 
 mod fixture;
 
@@ -30,8 +30,8 @@ fn write(disk: &ObjectDisk, first: u64, count: u64, stamp: u64) {
     disk.write(BlockAddr(first), &data).unwrap();
 }
 
-/// Small writes to an object of which nothing is known, then to one that is known to be absent and to what is
-/// remembered of it, and a discard.
+/// Small writes to an object of which nothing is known, then to one that is known to be absent and
+/// to what is remembered of it, and a discard.
 fn make(params: ObjectParams) -> Scene {
     let scene = Scene::of(params);
     scene.session(|disk| {
@@ -64,8 +64,9 @@ fn path(params: &ObjectParams) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Parameters; then each store: the number of its objects, and each object: its number and length, the sectors that
-/// are not zeros with their offsets, and its keys. Every number has 8 bytes, and counts what follows it.
+/// Parameters; then each store: the number of its objects, and each object: its number and length,
+/// the sectors that are not zeros with their offsets, and its keys. Every number has 8 bytes, and
+/// counts what follows it.
 fn to_bytes(scene: &Scene) -> Vec<u8> {
     let mut out = [&MAGIC[..], &scene.params.encode()].concat();
     let number = |out: &mut Vec<u8>, n: usize| out.extend_from_slice(&(n as u64).to_le_bytes());

@@ -1,5 +1,6 @@
-//! Snapshots that a store has lost, on stores that answer for them all the same, as Ceph does; and snapshots of which the
-//! store gives the objects of another. Both are refused before anything is read or rolled back.
+//! Snapshots that a store has lost, on stores that answer for them all the same, as Ceph does; and
+//! snapshots of which the store gives the objects of another. Both are refused before anything is
+//! read or rolled back.
 
 mod fixture;
 
@@ -76,7 +77,8 @@ impl ObjectStore for Obliging {
     }
 }
 
-/// What is there of a disk at a moment: its data objects, and the first object of its version table.
+/// What is there of a disk at a moment: its data objects, and the first object of its version
+/// table.
 struct Moment {
     data: Vec<Option<MemoryObject>>,
     table: Option<MemoryObject>,
@@ -86,8 +88,8 @@ fn moment(scene: &Scene) -> Moment {
     Moment { data: (0..3).map(|n| scene.data.object(n)).collect(), table: scene.book.object(1) }
 }
 
-/// A disk whose blocks have stamp 3, with a snapshot `first` where they had 1 and `second` where they had 2; and what
-/// was there at these.
+/// A disk whose blocks have stamp 3, with a snapshot `first` where they had 1 and `second` where
+/// they had 2; and what was there at these.
 fn scene(cipher: Cipher, layout: ObjectLayout) -> (Scene, [Moment; 2]) {
     let scene = Scene::new(cipher, layout, BLOCKS);
     let enter = |disk: &ObjectDisk, stamp| WRITTEN.iter().for_each(|block| write(disk, *block, 1, stamp));
@@ -172,7 +174,8 @@ fn a_snapshot_that_the_store_has_forgotten_is_refused_with_every_cipher() {
     }
 }
 
-/// All objects as they are now, and nothing of what was: what a copy of a pool, object by object, gives.
+/// All objects as they are now, and nothing of what was: what a copy of a pool, object by object,
+/// gives.
 fn without_past(store: &MemoryObjects) -> MemoryObjects {
     let copy = MemoryObjects::new(store.has_keys());
     for object in store.list().unwrap() {
@@ -191,7 +194,8 @@ fn a_disk_that_was_copied_object_by_object_has_lost_its_snapshots() {
         for name in ["first", "second"] {
             assert_lost(&copy, stores, name, &format!("{cipher:?} {layout:?} {name}"));
         }
-        // Numbers of new snapshots begin below those of the old ones, for which objects are kept by now.
+        // Numbers of new snapshots begin below those of the old ones, for which objects are kept by
+        // now.
         let disk = copy.open_with(stores(), |_| ()).unwrap();
         let error = disk.create_snapshot("third").unwrap_err();
         assert!(error.to_string().contains("keeps nothing"), "{error}");
@@ -212,7 +216,8 @@ fn one_snapshot_does_not_pass_for_another() {
     for layout in ObjectLayout::ALL {
         let (scene, [first, second]) = scene(Cipher::Gcm, layout);
         let ids = records(&scene);
-        // Each object of the snapshot, or the first alone, and the version table that belongs to it.
+        // Each object of the snapshot, or the first alone, and the version table that belongs to
+        // it.
         for (record, name, other) in [(&ids[1], "second", &first), (&ids[0], "first", &second)] {
             for count in [3, 1] {
                 let left = scene.copied();

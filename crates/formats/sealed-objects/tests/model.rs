@@ -1,7 +1,9 @@
-//! Disks on objects against a model: every cipher with every layout, random work, clients killed at random
-//! moments, transactions that fail. Every run is a function of its seed, down to the bytes of its transactions.
+//! Disks on objects against a model: every cipher with every layout, random work, clients killed at
+//! random moments, transactions that fail. Every run is a function of its seed, down to the bytes
+//! of its transactions.
 //!
-//! `LACUNA_CUTS` sets the clients that are killed, for all ciphers and layouts together (default 216), `LACUNA_SEED` the first seed (0).
+//! `LACUNA_CUTS` sets the clients that are killed, for all ciphers and layouts together (default
+//! 216), `LACUNA_SEED` the first seed (0).
 
 mod stage;
 
@@ -11,13 +13,15 @@ use lacuna_sim::{Rng, setting};
 use stage::*;
 use std::sync::atomic::Ordering;
 
-/// Nine segments, so that not all pages of metadata fit the cache of the adaptive layout, and a part of one.
+/// Nine segments, so that not all pages of metadata fit the cache of the adaptive layout, and a
+/// part of one.
 const BLOCKS: u64 = 9 * SEGMENT_BLOCKS + 300;
 
 /// Sessions of one disk: of each three, two end with the client killed.
 const SESSIONS: u64 = 9;
 
-/// What each block may hold: the last version known to be durable, and every later one, oldest first.
+/// What each block may hold: the last version known to be durable, and every later one, oldest
+/// first.
 struct Model(Vec<Vec<u64>>);
 
 impl Model {
@@ -54,7 +58,8 @@ impl Model {
     }
 }
 
-/// A range of blocks: mostly small, sometimes in the last segments, sometimes a whole segment or more.
+/// A range of blocks: mostly small, sometimes in the last segments, sometimes a whole segment or
+/// more.
 fn range(rng: &mut Rng) -> (u64, u64) {
     let count = match rng.below(20) {
         0 => 1 + rng.below(1100),
@@ -110,7 +115,8 @@ fn act(rng: &mut Rng, disk: &ObjectDisk, model: &mut Model, stamp: u64) -> Resul
     }
 }
 
-/// A session that ends well, then one whose client is killed, and so on. Gives a digest of all transactions.
+/// A session that ends well, then one whose client is killed, and so on. Gives a digest of all
+/// transactions.
 fn sessions(kind: Sort, seed: u64, rounds: u64, write_through: bool) -> u64 {
     let params = plan(kind, BLOCKS);
     let mut rng = Rng::new(seed);

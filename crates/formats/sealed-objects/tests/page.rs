@@ -1,5 +1,5 @@
-//! `docs/format/sealed-objects.md` and the objects agree: the tables of the page are parsed and used to find
-//! everything on disks that were just written.
+//! `docs/format/sealed-objects.md` and the objects agree: the tables of the page are parsed and
+//! used to find everything on disks that were just written.
 
 mod fixture;
 
@@ -359,7 +359,8 @@ fn the_version_table_lies_where_the_page_says() {
     let last_page = (constant("object pages") - 1) * constant("page counters");
     for segment in [0, 503, 504, last_page, last_page + 503] {
         assert_eq!(version_counter(&scene, segment), 0);
-        // Each in a session of its own, whose counters begin with the generation that opens the page.
+        // Each in a session of its own, whose counters begin with the generation that opens the
+        // page.
         for content in [1, 2] {
             let generation = fields.number(&version_page(&scene, 0), "generation") + 1;
             scene.write(segment * 1024, 1, content);

@@ -1,5 +1,5 @@
-//! Disks in a real Ceph pool, with all their threads: snapshots, rollbacks, and objects that somebody removed or put
-//! back. Skips itself where `LACUNA_CEPH_CONF` names no cluster.
+//! Disks in a real Ceph pool, with all their threads: snapshots, rollbacks, and objects that
+//! somebody removed or put back. Skips itself where `LACUNA_CEPH_CONF` names no cluster.
 
 mod fixture;
 

@@ -1,6 +1,6 @@
-//! Disks on objects under many threads: every read gives, for each block, one version whole, no older than the last
-//! one acknowledged before the read began; also while metadata is evicted, learned and folded underneath, and
-//! when the client is killed in the middle of it.
+//! Disks on objects under many threads: every read gives, for each block, one version whole, no
+//! older than the last one acknowledged before the read began; also while metadata is evicted,
+//! learned and folded underneath, and when the client is killed in the middle of it.
 
 mod stage;
 

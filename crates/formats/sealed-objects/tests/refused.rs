@@ -1,6 +1,6 @@
-//! Objects of a `gcm` disk that go, or are put back, behind the back of the session that uses them: what a write to
-//! one does not replace is lost and stays so, what it replaces is good, and no other object is concerned. And a store
-//! without room, which is no failure.
+//! Objects of a `gcm` disk that go, or are put back, behind the back of the session that uses them:
+//! what a write to one does not replace is lost and stays so, what it replaces is good, and no
+//! other object is concerned. And a store without room, which is no failure.
 
 mod fixture;
 
@@ -38,7 +38,8 @@ fn bad(disk: &ObjectDisk) -> BTreeSet<u64> {
     found
 }
 
-/// Asserts which blocks are refused, now and by every later session; `stamps` are those of good ones.
+/// Asserts which blocks are refused, now and by every later session; `stamps` are those of good
+/// ones.
 fn assert_refused(scene: &Scene, disk: ObjectDisk, refused: &BTreeSet<u64>, stamps: &[(u64, u64)]) {
     let look = |disk: &ObjectDisk| {
         for (block, stamp) in stamps {
@@ -264,7 +265,8 @@ fn to_assert_what_an_object_is_takes_no_round_trip() {
     }
 }
 
-/// A disk of many small objects in a store without room, its clients served with threads or without.
+/// A disk of many small objects in a store without room, its clients served with threads or
+/// without.
 fn full_store(background: bool, test: impl Fn(&Scene, &ObjectDisk, &AtomicBool)) {
     for (cipher, layout) in all_kinds() {
         let mut scene = Scene::new(cipher, layout, BLOCKS);
@@ -298,7 +300,8 @@ fn a_store_without_room_says_so_as_long_as_it_is_so() {
         full_store(background, |_, disk, full| {
             write(disk, 20 * 1024, 1, 2);
             (0..3).for_each(|_| flush_in_vain(disk));
-            // What waits is not forgotten, what takes no room can be written, and what is stored can be read.
+            // What waits is not forgotten, what takes no room can be written, and what is stored
+            // can be read.
             assert_reads(disk, 20 * 1024, 2);
             write(disk, 20 * 1024, 1, 3);
             write(disk, 3 * 1024, 1, 4);

@@ -1,5 +1,5 @@
-//! Snapshots of disks on objects: what they show, what a rollback brings back, and what a client that dies in the
-//! midst of making, removing or rolling back leaves.
+//! Snapshots of disks on objects: what they show, what a rollback brings back, and what a client
+//! that dies in the midst of making, removing or rolling back leaves.
 
 mod fixture;
 
@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 
 const BLOCKS: u64 = 3 * 1024 + 100;
 
-/// Blocks and their stamps in each of three states of a disk: parts of segments, a whole one, one that is discarded,
-/// and the last block.
+/// Blocks and their stamps in each of three states of a disk: parts of segments, a whole one, one
+/// that is discarded, and the last block.
 const STATES: [&[(u64, u64)]; 3] = [
     &[(0, 1), (5, 1), (63, 1), (64, 1), (1024, 1), (2000, 1), (2048, 0), (3000, 0), (BLOCKS - 1, 1)],
     &[(0, 2), (5, 1), (63, 2), (64, 1), (1024, 0), (2000, 0), (2048, 2), (3000, 2), (BLOCKS - 1, 1)],
@@ -155,7 +155,8 @@ fn numbers_are_never_given_twice() {
     assert_eq!(read(&scene.open(), 0).unwrap_err().kind(), Kind::Corrupt);
 }
 
-/// Cuts a client off at every change that `work` makes, heard of or not, and shows what is left to `look`.
+/// Cuts a client off at every change that `work` makes, heard of or not, and shows what is left to
+/// `look`.
 fn cut_everywhere(scene: &Scene, work: impl Fn(&ObjectDisk), look: impl Fn(&Scene)) {
     for unheard in [false, true] {
         for changes in 0.. {
@@ -341,7 +342,8 @@ fn an_object_that_turns_bad_in_the_midst_of_a_rollback_is_named() {
     disk.close().unwrap();
 }
 
-/// The book of a disk, and somebody who does something as soon as it says that a rollback has begun.
+/// The book of a disk, and somebody who does something as soon as it says that a rollback has
+/// begun.
 struct Watched {
     inner: MemoryObjects,
     act: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -421,7 +423,8 @@ impl ObjectStore for Unlisted {
     }
 }
 
-/// With a cipher that authenticates no list is believed: what the version table counts is rolled back.
+/// With a cipher that authenticates no list is believed: what the version table counts is rolled
+/// back.
 #[test]
 fn an_object_that_is_not_listed_is_rolled_back() {
     for layout in ObjectLayout::ALL {

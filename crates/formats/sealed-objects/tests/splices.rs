@@ -1,6 +1,6 @@
-//! What two snapshots of a disk in a pool tell a reader of the pool, and what can be made of them (Harnik et al.,
-//! sections 1 and 2): which parts of a block changed, and whether old and new can be spliced, also where a splice shows at some
-//! queries alone.
+//! What two snapshots of a disk in a pool tell a reader of the pool, and what can be made of them
+//! (Harnik et al., sections 1 and 2): which parts of a block changed, and whether old and new can
+//! be spliced, also where a splice shows at some queries alone.
 
 mod fixture;
 
@@ -19,7 +19,8 @@ const BLOCK: u64 = 5;
 /// The blocks around it.
 const AROUND: Range<u64> = 0..12;
 
-/// A disk whose block held each of some versions when a snapshot was made, and what the adversary saw of it there.
+/// A disk whose block held each of some versions when a snapshot was made, and what the adversary
+/// saw of it there.
 struct History {
     scene: Scene,
     versions: Vec<Vec<u8>>,
@@ -82,8 +83,8 @@ fn meta_at(scene: &Scene) -> Option<u64> {
 }
 
 impl History {
-    /// The disk with other ciphertext and metadata of the block, opened and read there. Everything around it must
-    /// read.
+    /// The disk with other ciphertext and metadata of the block, opened and read there. Everything
+    /// around it must read.
     fn read_changed(&self, data: &[u8], meta: &[u8]) -> Result<Vec<u8>> {
         let scene = self.scene.copied();
         scene.poke(0, scene.data_at(BLOCK), data);
@@ -118,8 +119,9 @@ impl History {
         read(&disk, BLOCK)
     }
 
-    /// Reads the disk from a store that answers some queries as if nothing had been changed in it. With a cipher that authenticates a
-    /// block is one that was there; with the others it is no other block's.
+    /// Reads the disk from a store that answers some queries as if nothing had been changed in it.
+    /// With a cipher that authenticates a block is one that was there; with the others it is no
+    /// other block's.
     fn read_over_lies(&self, changed: &Scene) {
         let Ok(disk) = changed.open_over_lies(&self.scene, false) else { return };
         for block in AROUND {

@@ -1,5 +1,6 @@
-//! What somebody with access to the pool does to the objects of a `gcm` disk behind its back, on every layout: the
-//! blocks concerned fail, no others, and a check names the objects. Where it shows at some queries alone, nothing false is read.
+//! What somebody with access to the pool does to the objects of a `gcm` disk behind its back, on
+//! every layout: the blocks concerned fail, no others, and a check names the objects. Where it
+//! shows at some queries alone, nothing false is read.
 
 mod fixture;
 
@@ -25,8 +26,8 @@ fn scene(layout: ObjectLayout) -> (Scene, Option<MemoryObject>) {
     (scene, old)
 }
 
-/// The blocks that the disk must refuse, by its reads and by its check, which names the objects that they lie in.
-/// All others read as written.
+/// The blocks that the disk must refuse, by its reads and by its check, which names the objects
+/// that they lie in. All others read as written.
 fn assert_bad(scene: &Scene, bad: &BTreeSet<u64>, words: &str) {
     let disk = scene.open();
     for block in WRITTEN {
@@ -75,7 +76,8 @@ fn blocks(blocks: &[u64]) -> BTreeSet<u64> {
     blocks.iter().copied().collect()
 }
 
-/// Makes a copy of the scene, changes it, and looks; also where some queries are answered as if it had not been changed.
+/// Makes a copy of the scene, changes it, and looks; also where some queries are answered as if it
+/// had not been changed.
 fn after(scene: &Scene, bad: &BTreeSet<u64>, words: &str, change: impl FnOnce(&Scene)) {
     let left = scene.copied();
     change(&left);
@@ -243,7 +245,8 @@ fn no_object_is_reverted_or_thinned_under_its_seal() {
     assert!(changed.iter().all(|block| read(&whole.open(), *block).is_err()));
 }
 
-/// Several such changes at a time, with ciphertext of any time beside them: nothing but the present is ever read.
+/// Several such changes at a time, with ciphertext of any time beside them: nothing but the present
+/// is ever read.
 #[test]
 fn nothing_old_is_read_whatever_is_done_to_an_object_under_its_seal() {
     let scene = Scene::new(Cipher::Gcm, ObjectLayout::Adaptive, 1024);
@@ -450,7 +453,8 @@ fn after_a_crash_the_same_is_noticed_and_nothing_else() {
         drop(disk);
         assert_bad(&cut, &blocks(&[]), "");
         after(&cut, &object(0), "is missing", |left| left.data.replace(0, None));
-        // What was written after the version table and before the cut is all that can be taken back unnoticed.
+        // What was written after the version table and before the cut is all that can be taken back
+        // unnoticed.
         after(&cut, &blocks(&[]), "", |left| left.data.replace(0, before.clone()));
         cut.write(0, 1, 1);
         cut.write(3072, 1, 1);

@@ -13,7 +13,8 @@ use crate::stream::StreamDetector;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Extent, ExtentRuns, Result, SEGMENT_BLOCKS};
 use std::sync::Arc;
 
-/// The least that a write at the start of a segment must bring to open a copy-on-write segment: 16 KiB.
+/// The least that a write at the start of a segment must bring to open a copy-on-write segment: 16
+/// KiB.
 const STREAM_START: u64 = 4;
 /// The least that a write within a stream must bring to open a copy-on-write segment: 64 KiB.
 const STREAM_MIDDLE: u64 = 16;
@@ -23,7 +24,8 @@ const STREAM_MIDDLE: u64 = 16;
 pub(crate) enum Streams {
     /// Those of streams, and beginnings of segments.
     Any,
-    /// Those of whole segments: every write is flushed, and a flush ends every copy-on-write segment.
+    /// Those of whole segments: every write is flushed, and a flush ends every copy-on-write
+    /// segment.
     WholeSegments,
     /// None.
     None,
@@ -49,7 +51,8 @@ enum Latest<'a> {
     Zeros,
 }
 
-/// Where a block below the cache lies. The slot and the stream of a chunk are always the same, as long as it is locked.
+/// Where a block below the cache lies. The slot and the stream of a chunk are always the same, as
+/// long as it is locked.
 #[derive(Clone, Copy)]
 enum Place<'a> {
     Stream(&'a Stream),
@@ -91,9 +94,10 @@ impl Access {
         Ok(())
     }
 
-    /// Lets the medium fetch what a long read takes from it chunk by chunk: all of it at once, and while the first chunks are
-    /// decrypted. The system reads ahead only for a reader that goes through a file in order, which threads that share a
-    /// stream do not. What lies in a copy-on-write segment or in memory, or changes its place meanwhile, is fetched in vain.
+    /// Lets the medium fetch what a long read takes from it chunk by chunk: all of it at once, and
+    /// while the first chunks are decrypted. The system reads ahead only for a reader that goes
+    /// through a file in order, which threads that share a stream do not. What lies in a
+    /// copy-on-write segment or in memory, or changes its place meanwhile, is fetched in vain.
     fn fetch(&self, first: BlockAddr, count: u64) {
         for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
             if let Ok(Some(slot)) = self.segments.slot(SegmentNo::of(at)) {
@@ -176,7 +180,8 @@ impl Access {
         Ok(None)
     }
 
-    /// Reads blocks of one chunk that lie in one place. `unlock` is called before they are decrypted.
+    /// Reads blocks of one chunk that lie in one place. `unlock` is called before they are
+    /// decrypted.
     fn read_run(
         &self,
         first: BlockAddr,
@@ -236,7 +241,8 @@ impl Access {
         Ok(())
     }
 
-    /// Whether nothing was ever written to a segment, as far as the map, the copy-on-write segments and the cache know.
+    /// Whether nothing was ever written to a segment, as far as the map, the copy-on-write segments
+    /// and the cache know.
     fn is_untouched(&self, segment: SegmentNo) -> Result<bool> {
         // Cache, copy-on-write segment, map: data moves in this order, so none slips past.
         if self.cache.touches(segment) || self.segments.cow_segment(segment).is_some() {
@@ -333,8 +339,8 @@ impl Access {
                 return Ok(false);
             }
             self.store.write_data(to, sealed).map_err(|e| {
-                // What was covered there may be torn now; what lies below is whole, but older than what was
-                // acknowledged, so the write that failed takes its place.
+                // What was covered there may be torn now; what lies below is whole, but older than
+                // what was acknowledged, so the write that failed takes its place.
                 for (block, data) in run(first, count).zip(data.chunks_exact(BLOCK_SIZE)) {
                     if stream.covers(index_of(block)) {
                         self.cache.put(block, data);

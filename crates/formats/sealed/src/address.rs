@@ -1,7 +1,8 @@
-//! The numbers by which a disk and its medium are cut up: segments, the slots that hold them, and chunks.
+//! The numbers by which a disk and its medium are cut up: segments, the slots that hold them, and
+//! chunks.
 //!
-//! Invariant: a number that was read from a medium becomes a [`SegmentNo`] or a [`SlotNo`] only by a check against how many
-//! there are.
+//! Invariant: a number that was read from a medium becomes a [`SegmentNo`] or a [`SlotNo`] only by
+//! a check against how many there are.
 
 use lacuna_contracts::{BlockAddr, SEGMENT_BLOCKS};
 use std::ops::Range;

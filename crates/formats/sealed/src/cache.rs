@@ -1,11 +1,13 @@
 //! The write-back cache: what was acknowledged and is not yet destaged.
 //!
-//! An entry holds up to two versions of its block: the *newest* (plain, in memory alone) and the *committed* one
-//! (encrypted, in the journal, not yet destaged). Invariant: a committed version leaves its entry only when it is destaged,
-//! when a later committed version replaces it, or when its segment moved.
+//! An entry holds up to two versions of its block: the *newest* (plain, in memory alone) and the
+//! *committed* one (encrypted, in the journal, not yet destaged). Invariant: a committed version
+//! leaves its entry only when it is destaged, when a later committed version replaces it, or when
+//! its segment moved.
 //!
-//! Contents are handed out by reference, so that nobody encrypts or copies them under a lock; a buffer serves again when
-//! nobody refers to it any more. One that nothing uses is wiped within a second: what was committed or given up is in no memory then.
+//! Contents are handed out by reference, so that nobody encrypts or copies them under a lock; a
+//! buffer serves again when nobody refers to it any more. One that nothing uses is wiped within a
+//! second: what was committed or given up is in no memory then.
 
 use crate::address::SegmentNo;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, IdlePool, Plain};
@@ -223,7 +225,8 @@ impl Cache {
         self.recycle(shard, old);
     }
 
-    /// Changes an entry, recycles what `change` gives up, and drops the entry if nothing is left in it.
+    /// Changes an entry, recycles what `change` gives up, and drops the entry if nothing is left in
+    /// it.
     fn settle(&self, block: BlockAddr, change: impl FnOnce(&mut Versions) -> Option<Content>) {
         let mut shard = self.shard(block);
         let Some(versions) = shard.entries.get_mut(&block) else { return };
@@ -300,7 +303,8 @@ mod tests {
                 cache.commit(block, Some(version), Committed::Hole);
                 cache.forget_committed(block);
             }
-            // Of one shard no more than its share is kept, and of all shards nothing once they are idle.
+            // Of one shard no more than its share is kept, and of all shards nothing once they are
+            // idle.
             assert!(spare() <= SPARE && cache.dirty_bytes() == 0);
             while spare() > 0 {
                 std::thread::sleep(Duration::from_millis(5));

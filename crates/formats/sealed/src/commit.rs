@@ -1,8 +1,9 @@
 //! How acknowledged writes become durable: a commit.
 //!
-//! A commit turns copy-on-write segments into slots, then appends the cache's newest blocks to the journal (a flush appends
-//! them before as well). The order within is what keeps invariant 1 of the crate: a copy-on-write segment is synced before the
-//! record that makes it the slot is written; a slot is freed only after that record is durable.
+//! A commit turns copy-on-write segments into slots, then appends the cache's newest blocks to the
+//! journal (a flush appends them before as well). The order within is what keeps invariant 1 of the
+//! crate: a copy-on-write segment is synced before the record that makes it the slot is written; a
+//! slot is freed only after that record is durable.
 
 use crate::address::SegmentNo;
 use crate::cow_segment::{CowSegment, Stream};
@@ -19,8 +20,9 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Result, SEGMENT_BLOCKS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// If a stream wrote fewer blocks than this of a segment that has a slot, they go through the journal. That costs three
-/// accesses for each block written (read back, journal, slot); completing costs two for each block not written.
+/// If a stream wrote fewer blocks than this of a segment that has a slot, they go through the
+/// journal. That costs three accesses for each block written (read back, journal, slot); completing
+/// costs two for each block not written.
 const WORTH_COMPLETING: u64 = SEGMENT_BLOCKS * 2 / 5;
 /// Records in one batch of moves.
 const MOVES_PER_BATCH: usize = 1024;
@@ -64,8 +66,8 @@ impl Committer {
         Committer { log, destager, gatherer, medium_full, segments, health, limits, full_commits, refused }
     }
 
-    /// Takes in what replay found, and destages it unless the disk is only read: then it stays in memory as long as the disk
-    /// is open, at most as much as the length of the journal.
+    /// Takes in what replay found, and destages it unless the disk is only read: then it stays in
+    /// memory as long as the disk is open, at most as much as the length of the journal.
     pub(crate) fn recover(&mut self, replayed: Replayed, read_only: bool) -> Result<()> {
         let nothing = replayed.batches == 0;
         self.destager.mover().adopt(replayed.moved);
@@ -89,8 +91,8 @@ impl Committer {
         &self.full_commits
     }
 
-    /// Commits within `scope`. A failure ends all writing; after a refusal, or a read that failed, the next commit does it again, on a
-    /// full medium.
+    /// Commits within `scope`. A failure ends all writing; after a refusal, or a read that failed,
+    /// the next commit does it again, on a full medium.
     pub(crate) fn commit(&mut self, scope: Scope) -> Result<()> {
         self.health.check()?;
         // After a refusal all of it is done again.
@@ -103,8 +105,9 @@ impl Committer {
         result.map_err(|e| self.fail(e))
     }
 
-    /// Takes a write on a full medium in pieces: each is in the journal before the next is put, and one that finds no room there is
-    /// refused before it is put, so that what is refused neither stays in memory nor fails a flush.
+    /// Takes a write on a full medium in pieces: each is in the journal before the next is put, and
+    /// one that finds no room there is refused before it is put, so that what is refused neither
+    /// stays in memory nor fails a flush.
     pub(crate) fn take(
         &mut self,
         first: BlockAddr,
@@ -124,8 +127,9 @@ impl Committer {
         self.upkeep()
     }
 
-    /// The cache goes first as well as last: a block that was acknowledged there before a flush may be covered
-    /// by a copy-on-write segment opened meanwhile, whose commit this flush does not wait for.
+    /// The cache goes first as well as last: a block that was acknowledged there before a flush may
+    /// be covered by a copy-on-write segment opened meanwhile, whose commit this flush does not
+    /// wait for.
     fn commit_steps(&mut self, scope: Scope) -> Result<()> {
         let mut later = Vec::new();
         if scope == Scope::All {
@@ -133,7 +137,8 @@ impl Committer {
             if std::mem::take(&mut self.refused) {
                 first = self.gatherer.all_dirty();
             }
-            // What was written since a stream was frozen, by a commit that was refused, is later than the stream, and follows it.
+            // What was written since a stream was frozen, by a commit that was refused, is later
+            // than the stream, and follows it.
             (later, first) = first.into_iter().partition(|block| self.is_frozen(*block));
             self.commit_newest(&first)?;
         }
@@ -200,7 +205,8 @@ impl Committer {
         self.upkeep()
     }
 
-    /// Everything destaged and the journal empty, as far as the medium has space. After a failure, what was the cause of it.
+    /// Everything destaged and the journal empty, as far as the medium has space. After a failure,
+    /// what was the cause of it.
     pub(crate) fn close(&mut self) -> Result<()> {
         if let Some(cause) = self.health.cause() {
             return Err(cause.context("the disk stopped taking writes"));
@@ -289,9 +295,10 @@ impl Committer {
         Ok(())
     }
 
-    /// Makes room in the journal. Call it before gathering a batch or freezing a copy-on-write segment: it may run a
-    /// checkpoint, which could record moves newer than what was gathered. It always leaves room for moves, and unless the
-    /// medium was full from the start also the reserve for opening on a full medium.
+    /// Makes room in the journal. Call it before gathering a batch or freezing a copy-on-write
+    /// segment: it may run a checkpoint, which could record moves newer than what was gathered. It
+    /// always leaves room for moves, and unless the medium was full from the start also the reserve
+    /// for opening on a full medium.
     fn make_room(&mut self, blocks: usize) -> Result<()> {
         let len = Batch::len_for(blocks, blocks);
         if !self.medium_full.is_so() {

@@ -1,7 +1,8 @@
 //! Copy-on-write segments: second slots under construction, and segments whose slots will be freed.
 //!
-//! Invariants: the blocks that a copy-on-write segment covers are later than anything but the cache's newest; a frozen one is
-//! written by the committer alone. A block is covered after its metadata is there.
+//! Invariants: the blocks that a copy-on-write segment covers are later than anything but the
+//! cache's newest; a frozen one is written by the committer alone. A block is covered after its
+//! metadata is there.
 
 use crate::address::{SegmentNo, SlotNo};
 use lacuna_contracts::SEGMENT_BLOCKS;

@@ -1,6 +1,7 @@
 //! Destaging: from the journal to the segments, and the end of what the journal holds.
 //!
-//! Order is all: a batch is retired only after its blocks are durable in their slots, and after the map says so durably.
+//! Order is all: a batch is retired only after its blocks are durable in their slots, and after the
+//! map says so durably.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo};
 use crate::cache::{Cache, Committed};
@@ -42,8 +43,8 @@ impl Destager {
         &mut self.mover
     }
 
-    /// Writes every committed version to its slot. Not synced: the journal still holds them. Blocks of a segment
-    /// that got its first copy-on-write segment meanwhile stay for the next call.
+    /// Writes every committed version to its slot. Not synced: the journal still holds them. Blocks
+    /// of a segment that got its first copy-on-write segment meanwhile stay for the next call.
     pub(crate) fn destage(&mut self, log: &mut Log) -> Result<()> {
         self.assign_slots(log)?;
         let blocks = log.take_list();
@@ -57,7 +58,8 @@ impl Destager {
         sent
     }
 
-    /// A segment that has no slot but a copy-on-write segment gets its slot from the copy-on-write segment.
+    /// A segment that has no slot but a copy-on-write segment gets its slot from the copy-on-write
+    /// segment.
     fn assign_slots(&mut self, log: &mut Log) -> Result<()> {
         let mut segments = log.segments();
         segments.retain(|segment| matches!(self.segments.slot(*segment), Ok(None)));
@@ -134,8 +136,8 @@ pub(crate) fn for_runs(
     if run.is_empty() { Ok(()) } else { each(&run) }
 }
 
-/// Whether a committed block can be destaged in the same access as the one before it: the next block of the same
-/// chunk, and either both holes or neighbours in one batch.
+/// Whether a committed block can be destaged in the same access as the one before it: the next
+/// block of the same chunk, and either both holes or neighbours in one batch.
 fn continues(last: BlockAddr, previous: &Committed, block: BlockAddr, next: &Committed) -> bool {
     if block.0 != last.0 + 1 || block.0.is_multiple_of(CHUNK_BLOCKS) {
         return false;

@@ -35,8 +35,9 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Acknowledge a write or discard when it is durable, rather than gather them until a flush.
     pub write_through: bool,
-    /// Whether a thread commits in the background. Without it, the thread that fills the cache commits: the order of
-    /// medium operations is then a function of the calls alone, as tests need it.
+    /// Whether a thread commits in the background. Without it, the thread that fills the cache
+    /// commits: the order of medium operations is then a function of the calls alone, as tests need
+    /// it.
     pub background: bool,
     /// The source of all randomness.
     pub random: Arc<dyn RandomSource>,
@@ -61,7 +62,8 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Lays a new disk on a medium, which must be as long as the geometry says. The header is the caller's.
+    /// Lays a new disk on a medium, which must be as long as the geometry says. The header is the
+    /// caller's.
     pub fn create(medium: &dyn Medium, params: &Params, master: &Secret<32>) -> Result<()> {
         let g = params.geometry();
         if medium.len() < g.end() {
@@ -75,19 +77,20 @@ impl Sealed {
         medium.sync()
     }
 
-    /// Takes the space of the map entries of a disk that is about to have these parameters, so that they can be written
-    /// when the medium is full.
+    /// Takes the space of the map entries of a disk that is about to have these parameters, so that
+    /// they can be written when the medium is full.
     pub fn reserve_map(medium: &dyn Medium, params: &Params) -> Result<()> {
         let g = params.geometry();
         // A medium that cannot take space ahead fails later, if at all.
         medium.allocate(g.map, u64::from(g.segments) * MAP_ENTRY).map(drop)
     }
 
-    /// Opens a disk and repeats what the journal holds; read-only in memory alone. `master` is the level's key, `uuid`
-    /// the header's.
+    /// Opens a disk and repeats what the journal holds; read-only in memory alone. `master` is the
+    /// level's key, `uuid` the header's.
     ///
-    /// Errors: [`Kind::Corrupt`] if journal or parameters do not verify, [`Kind::RolledBack`] if the disk has grown since these
-    /// were its parameters and holds something there, and whatever the medium reports.
+    /// Errors: [`Kind::Corrupt`] if journal or parameters do not verify, [`Kind::RolledBack`] if
+    /// the disk has grown since these were its parameters and holds something there, and whatever
+    /// the medium reports.
     pub fn open(
         medium: Arc<dyn Medium>,
         params: &Params,
@@ -98,8 +101,8 @@ impl Sealed {
         Self::open_or_rescue(medium, params, master, uuid, options, false)
     }
 
-    /// Opens a damaged disk to read what there is: of a journal that does not verify, what does is repeated. Blocks that stood in the
-    /// rest alone are then as they were before.
+    /// Opens a damaged disk to read what there is: of a journal that does not verify, what does is
+    /// repeated. Blocks that stood in the rest alone are then as they were before.
     ///
     /// Errors: those of [`Sealed::open`], but for a damaged journal.
     pub fn open_to_rescue(
@@ -216,7 +219,8 @@ impl Sealed {
         &self.params
     }
 
-    /// After a request that the medium refused: the streams that are open end, so that what follows goes to the journal.
+    /// After a request that the medium refused: the streams that are open end, so that what follows
+    /// goes to the journal.
     fn unless_refused(&self, done: Result<()>) -> Result<()> {
         let Err(e) = done else { return Ok(()) };
         if self.medium_full.enter(&e)
@@ -228,7 +232,8 @@ impl Sealed {
         Err(e)
     }
 
-    /// Whether the medium was found full, or a call failed that changed nothing, and not everything is where it belongs since.
+    /// Whether the medium was found full, or a call failed that changed nothing, and not everything
+    /// is where it belongs since.
     pub fn is_medium_full(&self) -> bool {
         self.medium_full.is_so()
     }

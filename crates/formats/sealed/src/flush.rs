@@ -1,4 +1,5 @@
-//! Who may commit: one thread at a time; flushes that come while another commits share the commit that follows.
+//! Who may commit: one thread at a time; flushes that come while another commits share the commit
+//! that follows.
 
 use crate::commit::{Committer, Scope};
 use crate::health::Health;
@@ -44,8 +45,8 @@ impl Flusher {
         self.health.check()?;
         let before = self.full_commits.load(Ordering::SeqCst);
         let mut committer = self.committer();
-        // All of a commit that began after the call is over, as the lock was free: whether it went well, the health says, and the
-        // committer if the medium refused it.
+        // All of a commit that began after the call is over, as the lock was free: whether it went
+        // well, the health says, and the committer if the medium refused it.
         if self.full_commits.load(Ordering::SeqCst) > before && !committer.was_refused() {
             return self.health.check();
         }

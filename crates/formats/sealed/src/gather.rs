@@ -1,5 +1,5 @@
-//! What goes into the batches of a commit: the cache's newest blocks, encrypted, and the blocks of streams that are not worth
-//! a move.
+//! What goes into the batches of a commit: the cache's newest blocks, encrypted, and the blocks of
+//! streams that are not worth a move.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo, index_of, run};
 use crate::cache::{Cache, Content, Version};

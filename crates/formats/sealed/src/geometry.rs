@@ -9,8 +9,8 @@ use lacuna_crypto::Cipher;
 
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
-/// Slots begin at multiples of this: a page cache then holds each chunk in one piece. The gap after the metadata
-/// takes no space in a file.
+/// Slots begin at multiples of this: a page cache then holds each chunk in one piece. The gap after
+/// the metadata takes no space in a file.
 const ALIGNMENT: u64 = CHUNK_BLOCKS * BLOCK;
 /// The most metadata that the blocks of a chunk have.
 pub(crate) const CHUNK_META: usize = CHUNK_BLOCKS as usize * 32;
@@ -45,8 +45,8 @@ pub struct Params {
 }
 
 impl Params {
-    /// Plans a disk of `blocks` blocks. The map has room for 16 times as much, or 1 TiB if that is more; on a device,
-    /// whose length is `room` bytes, for 16 times as much.
+    /// Plans a disk of `blocks` blocks. The map has room for 16 times as much, or 1 TiB if that is
+    /// more; on a device, whose length is `room` bytes, for 16 times as much.
     pub fn plan(cipher: Cipher, blocks: u64, room: Option<u64>) -> Result<Params> {
         if blocks == 0 || blocks > MAX_BLOCKS {
             return Err(Error::new(Kind::Usage, "cannot lay out a disk of this size")
@@ -112,8 +112,8 @@ impl Params {
         out
     }
 
-    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could
-    /// not have written.
+    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this
+    /// version could not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let record = Parameters::of_len("sealed", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
@@ -186,7 +186,8 @@ impl Geometry {
         }
     }
 
-    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to it.
+    /// Where the disk ends on its medium: the offset of the first byte behind all that belongs to
+    /// it.
     pub fn end(&self) -> u64 {
         self.data + u64::from(self.slots) * self.stride
     }

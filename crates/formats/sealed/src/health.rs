@@ -1,4 +1,5 @@
-//! Whether a disk still takes writes. A failure wakes every thread that waits, so that each of them learns of it.
+//! Whether a disk still takes writes. A failure wakes every thread that waits, so that each of them
+//! learns of it.
 
 use crate::signals::Signals;
 use lacuna_contracts::{Error, FailStop, Result};

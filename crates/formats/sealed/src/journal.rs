@@ -1,14 +1,16 @@
-//! The journal: an append-only circle of batches, each written and synced at once, that holds what is durable but
-//! not yet destaged.
+//! The journal: an append-only circle of batches, each written and synced at once, that holds what
+//! is durable but not yet destaged.
 //!
 //! Invariants:
-//! - Batch n+1 is written only after batch n is durable. So the valid batches after the retired position are
-//!   exactly the durable ones, the first invalid one ends them, and a valid batch beyond it means that the journal
-//!   was altered, not that power failed.
-//! - A batch never wraps: one that does not fit before the end of the region starts at its beginning.
-//! - No batch key is used for two batches with one number, unless they are the same: the salt of each is hedged, so it
-//!   depends on a random value that every opening draws, on the number, and on the whole batch. After an append that fails
-//!   the number is used again, and two copies of a running machine use the same ones.
+//! - Batch n+1 is written only after batch n is durable. So the valid batches after the retired
+//!   position are exactly the durable ones, the first invalid one ends them, and a valid batch
+//!   beyond it means that the journal was altered, not that power failed.
+//! - A batch never wraps: one that does not fit before the end of the region starts at its
+//!   beginning.
+//! - No batch key is used for two batches with one number, unless they are the same: the salt of
+//!   each is hedged, so it depends on a random value that every opening draws, on the number, and
+//!   on the whole batch. After an append that fails the number is used again, and two copies of a
+//!   running machine use the same ones.
 //!
 //! Byte-exact: `docs/format/sealed.md`.
 
@@ -95,7 +97,8 @@ pub(crate) struct Journal {
 enum Damage {
     /// The disk is not opened.
     Refused,
-    /// The disk is opened to rescue what there is: what cannot be read of the journal is left out. None was found so far.
+    /// The disk is opened to rescue what there is: what cannot be read of the journal is left out.
+    /// None was found so far.
     Tolerated,
     /// The same, and some was found.
     Found,
@@ -104,8 +107,8 @@ enum Damage {
 impl Journal {
     /// Writes the first retired record of a new disk. Not synced.
     pub(crate) fn create(medium: &dyn Medium, start: u64, len: u64, master: &Secret<32>) -> Result<()> {
-        // Written, not discarded: a journal that already has its space takes what was acknowledged even when the
-        // host's disk is full.
+        // Written, not discarded: a journal that already has its space takes what was acknowledged
+        // even when the host's disk is full.
         let zeros = vec![0; (1 << 20).min(len as usize)];
         for at in (0..len).step_by(zeros.len()) {
             medium.write_at(start + at, &zeros[..zeros.len().min((len - at) as usize)])?;
@@ -114,7 +117,8 @@ impl Journal {
         medium.write_at(start, &first.encode(&derive(master, "sealed ring retired", &[])))
     }
 
-    /// Opens the journal at its retired position. `random` must be fresh. With `rescue` damage is no error.
+    /// Opens the journal at its retired position. `random` must be fresh. With `rescue` damage is
+    /// no error.
     pub(crate) fn open(
         medium: Arc<dyn Medium>,
         start: u64,
@@ -171,7 +175,8 @@ impl Journal {
         self.damage == Damage::Found
     }
 
-    /// Calls `each` for every durable batch that is not retired, in order, and leaves the journal behind the last.
+    /// Calls `each` for every durable batch that is not retired, in order, and leaves the journal
+    /// behind the last.
     pub(crate) fn replay(&mut self, mut each: impl FnMut(ParsedBatch) -> Result<()>) -> Result<u64> {
         let mut batches = 0;
         loop {
@@ -214,7 +219,8 @@ impl Journal {
         Self::reserve_of(self.region + RETIRED_AREA) as usize
     }
 
-    /// Whether more than half of the journal is in use, without its reserve: time to destage everything.
+    /// Whether more than half of the journal is in use, without its reserve: time to destage
+    /// everything.
     pub(crate) fn is_half_full(&self) -> bool {
         self.used > (self.region - self.reserve() as u64) / 2
     }
@@ -256,7 +262,8 @@ impl Journal {
         Mark { next_seq: self.next_seq, position: self.position, used: self.used }
     }
 
-    /// Retires everything before a mark, all of which must be durable in its slots or stand behind the mark.
+    /// Retires everything before a mark, all of which must be durable in its slots or stand behind
+    /// the mark.
     pub(crate) fn retire_before(&mut self, mark: Mark) -> Result<()> {
         let retired =
             Retired { count: self.retired.count + 1, next_seq: mark.next_seq, position: mark.position };
@@ -296,7 +303,8 @@ impl Journal {
         self.read_rest(at, &head, &start)
     }
 
-    /// The batch with this head. Nothing is read twice: a medium may answer differently, and what the head said would seem torn.
+    /// The batch with this head. Nothing is read twice: a medium may answer differently, and what
+    /// the head said would seem torn.
     fn read_rest(&self, at: u64, head: &BatchHead, start: &[u8; HEAD]) -> Result<Option<ParsedBatch>> {
         let mut bytes = vec![0; head.total];
         let (front, rest) = bytes.split_at_mut(HEAD);
@@ -305,9 +313,9 @@ impl Journal {
         Ok(ParsedBatch::verify(bytes, head, &batch_key(&self.master, &head.salt)?))
     }
 
-    /// An attack is not mistaken for a crash: a valid batch that the log does not reach was cut off from it.
-    /// Heads of later batches that do not verify were planted: a few are looked at, so that a hostile medium
-    /// cannot make opening take for ever.
+    /// An attack is not mistaken for a crash: a valid batch that the log does not reach was cut off
+    /// from it. Heads of later batches that do not verify were planted: a few are looked at, so
+    /// that a hostile medium cannot make opening take for ever.
     fn refuse_later_batches(&self) -> Result<()> {
         let (mut at, mut planted) = (0, 0);
         while at < self.region {

@@ -22,7 +22,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Those of a disk with these parameters and this budget for all caches. `background`: a thread commits unasked.
+    /// Those of a disk with these parameters and this budget for all caches. `background`: a thread
+    /// commits unasked.
     pub(crate) fn of(params: &Params, budget: Budget, background: bool) -> Limits {
         let usable = params.journal_len - Journal::reserve_of(params.journal_len);
         let dirty = (budget.get() / 8).min(usable / 4).max(64 * BLOCK_SIZE as u64);

@@ -28,7 +28,8 @@ impl ChunkLocks {
         self.lock_of(block).write()
     }
 
-    /// To change where a segment is. Taken in ascending order, so that two such holders cannot deadlock.
+    /// To change where a segment is. Taken in ascending order, so that two such holders cannot
+    /// deadlock.
     pub(crate) fn segment(&self, segment: SegmentNo) -> SegmentGuard<'_> {
         std::array::from_fn(|chunk| self.exclusive(segment.block(chunk as u64 * CHUNK_BLOCKS)))
     }

@@ -1,7 +1,9 @@
-//! What is durable in the journal and not yet destaged: appending to it, and the list of its blocks.
+//! What is durable in the journal and not yet destaged: appending to it, and the list of its
+//! blocks.
 //!
-//! Invariant: a block is in the list as long as the cache has a committed version of it that the journal holds; the journal is
-//! retired only when the list is empty, or up to a mark behind which all of the list was appended again.
+//! Invariant: a block is in the list as long as the cache has a committed version of it that the
+//! journal holds; the journal is retired only when the list is empty, or up to a mark behind which
+//! all of the list was appended again.
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::cache::{Cache, Committed, Version};
@@ -99,8 +101,9 @@ impl Log {
         self.append(draft)
     }
 
-    /// Appends blocks of the list once more, so that what is before them can be retired. `batch_blocks` of them make a batch.
-    /// Does nothing where that frees less than half of the journal or has no room.
+    /// Appends blocks of the list once more, so that what is before them can be retired.
+    /// `batch_blocks` of them make a batch. Does nothing where that frees less than half of the
+    /// journal or has no room.
     pub(crate) fn compact(&mut self, batch_blocks: usize) -> Result<()> {
         let blocks: Vec<BlockAddr> = self.to_destage.iter().copied().collect();
         let lens = blocks.chunks(batch_blocks).map(|part| Batch::len_for(part.len(), part.len()));
@@ -199,7 +202,8 @@ impl Log {
         }
     }
 
-    /// The list was destaged as far as it could be: takes back the buffers of batches that nobody reads any more.
+    /// The list was destaged as far as it could be: takes back the buffers of batches that nobody
+    /// reads any more.
     pub(crate) fn recycle(&mut self) {
         self.bytes_to_destage = 0;
         for batch in std::mem::take(&mut self.batches) {

@@ -1,7 +1,8 @@
 //! The map: which slot each segment has, in memory and on the medium, and which slots are free.
 //!
-//! Invariants: no two segments share a slot; a slot is taken for a copy-on-write segment of a mapped segment only while every
-//! segment without a slot could still get one, so the first write to a segment never fails for want of a slot.
+//! Invariants: no two segments share a slot; a slot is taken for a copy-on-write segment of a
+//! mapped segment only while every segment without a slot could still get one, so the first write
+//! to a segment never fails for want of a slot.
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::geometry::{Geometry, MAP_ENTRY, Params};
@@ -30,16 +31,18 @@ pub(crate) struct SegmentMap {
 
 struct FreeSlots {
     free: Vec<SlotNo>,
-    /// Segments that have neither a slot nor a copy-on-write segment and may claim a free slot at any time.
+    /// Segments that have neither a slot nor a copy-on-write segment and may claim a free slot at
+    /// any time.
     unassigned: u32,
 }
 
 impl SegmentMap {
-    /// Reads the map from the medium. Entries that do not verify make their segments unreadable; they are
-    /// not an error here. No slot counts as free until [`SegmentMap::count_free`], which waits for what the
-    /// journal has to say.
+    /// Reads the map from the medium. Entries that do not verify make their segments unreadable;
+    /// they are not an error here. No slot counts as free until [`SegmentMap::count_free`], which
+    /// waits for what the journal has to say.
     ///
-    /// Errors: [`Kind::RolledBack`] if the disk was larger when the map was written ([`Outgrown::check`]).
+    /// Errors: [`Kind::RolledBack`] if the disk was larger when the map was written
+    /// ([`Outgrown::check`]).
     pub(crate) fn load(
         medium: &dyn Medium,
         params: &Params,
@@ -59,7 +62,8 @@ impl SegmentMap {
             let known = slot == CORRUPT || slot <= geometry.slots;
             slots.push(AtomicU32::new(if known { slot } else { CORRUPT }));
         })?;
-        // How long the medium is now says nothing of how large the disk was: it may have been cut since.
+        // How long the medium is now says nothing of how large the disk was: it may have been cut
+        // since.
         let beyond =
             each_entry(medium, &geometry, segments..u64::from(params.map_capacity), |segment, entry| {
                 let slot = parse(segment, entry);
@@ -73,7 +77,8 @@ impl SegmentMap {
         Ok(SegmentMap { slots, free: Mutex::new(FreeSlots { free: vec![], unassigned: 0 }), key, geometry })
     }
 
-    /// Finds the free slots anew. Two segments of the disk that claim one slot both become unreadable: the medium was altered.
+    /// Finds the free slots anew. Two segments of the disk that claim one slot both become
+    /// unreadable: the medium was altered.
     pub(crate) fn count_free(&self) {
         let mut owner = vec![0; self.geometry.slots as usize];
         for (segment, slot) in self.slots.iter().enumerate() {
@@ -120,7 +125,8 @@ impl SegmentMap {
         let place = |segment: SegmentNo| self.geometry.map + u64::from(segment.get()) * MAP_ENTRY;
         let entries: Vec<(u64, Entry)> = segments
             .map(|segment| {
-                // The journal that named its slot is about to be retired: the entry from before must not count again.
+                // The journal that named its slot is about to be retired: the entry from before
+                // must not count again.
                 let entry = self.get(segment).map_or(LOST, |slot| self.entry(segment, slot));
                 (place(segment), entry)
             })

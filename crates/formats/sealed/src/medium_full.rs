@@ -1,16 +1,21 @@
-//! A disk whose medium is full: what opening, deleting and closing need is found in the journal, which has had its space
-//! since the disk was created, and of which a part is kept for this.
+//! A disk whose medium is full: what opening, deleting and closing need is found in the journal,
+//! which has had its space since the disk was created, and of which a part is kept for this.
 //!
-//! A disk enters this state when a write to the medium is refused (it is full, a quota or the largest length of a file is reached, or the
-//! system refuses the call): a write of a stream, which fails that request; one that a commit needs, which fails that flush and no other;
-//! or one that destages, of which no caller needs to hear. A read that fails in a commit, or where blocks are destaged, is like a refusal:
-//! it has changed nothing, and what needs it stays in the journal. In this state:
-//! - what has space in its slot goes there, what has none stays in the journal, and the journal is not retired;
-//! - nothing streams, and every write is in the journal before it is acknowledged, so that one that finds the journal full as
-//!   well is refused, before anything of it is kept, and nothing acknowledged is lost;
+//! A disk enters this state when a write to the medium is refused (it is full, a quota or the
+//! largest length of a file is reached, or the system refuses the call): a write of a stream, which
+//! fails that request; one that a commit needs, which fails that flush and no other; or one that
+//! destages, of which no caller needs to hear. A read that fails in a commit, or where blocks are
+//! destaged, is like a refusal: it has changed nothing, and what needs it stays in the journal. In
+//! this state:
+//! - what has space in its slot goes there, what has none stays in the journal, and the journal is
+//!   not retired;
+//! - nothing streams, and every write is in the journal before it is acknowledged, so that one that
+//!   finds the journal full as well is refused, before anything of it is kept, and nothing
+//!   acknowledged is lost;
 //! - discards give space back to the medium. As soon as all is destaged, the state ends.
 //!
-//! The reserve is for a disk that is opened on a full medium: one that finds it full later leaves it to the next opening.
+//! The reserve is for a disk that is opened on a full medium: one that finds it full later leaves
+//! it to the next opening.
 
 use crate::cache::{Cache, Committed};
 use crate::destage::{Destager, for_runs};
@@ -21,7 +26,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Calls that were refused, or reads that failed, after which the rest is not tried before the next time.
+/// Calls that were refused, or reads that failed, after which the rest is not tried before the next
+/// time.
 const PATIENCE: u32 = 1000;
 
 /// Whether the medium is full, and what is done then.
@@ -48,8 +54,8 @@ impl MediumFull {
         self.from_the_start.load(Ordering::Acquire)
     }
 
-    /// After a failure: whether the disk goes on in this state, because nothing was changed. Everything is tried once more before the
-    /// next time that it may help.
+    /// After a failure: whether the disk goes on in this state, because nothing was changed.
+    /// Everything is tried once more before the next time that it may help.
     pub(crate) fn enter(&self, failed: &Error) -> bool {
         if !failed.changed_nothing() {
             return false;
@@ -68,7 +74,8 @@ impl MediumFull {
         self.discarded.store(true, Ordering::Release);
     }
 
-    /// [`Destager::checkpoint`] at a time when the medium may be full without harm: what finds no space stays in the journal.
+    /// [`Destager::checkpoint`] at a time when the medium may be full without harm: what finds no
+    /// space stays in the journal.
     pub(crate) fn checkpoint_or_stay(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
         self.health.check()?;
         if !refused(destager.checkpoint(log))? {
@@ -150,7 +157,8 @@ pub(crate) fn no_room(log: &Log) -> Error {
         )
 }
 
-/// Whether a call failed that changed nothing, for want of space above all; every other failure stays one.
+/// Whether a call failed that changed nothing, for want of space above all; every other failure
+/// stays one.
 fn refused(result: Result<()>) -> Result<bool> {
     match result {
         Ok(()) => Ok(false),

@@ -1,13 +1,16 @@
-//! Pages of the metadata at the ends of segments kept in memory, so that reading or writing a block costs one access to the
-//! medium.
+//! Pages of the metadata at the ends of segments kept in memory, so that reading or writing a block
+//! costs one access to the medium.
 //!
 //! Invariants:
-//! - A page in the cache is the latest; a page that is not dirty equals the medium's. Dirty pages reach the medium when they
-//!   are evicted and at the latest in [`MetaCache::settle`], which comes before the journal that repeats their changes is
-//!   retired, and before a record that relies on them is written.
-//! - No lock is held while the medium works. The one thread that loads a page or writes it back has it in hand, and all others
-//!   that want this page wait; so a page is never read from the medium while a later one is on its way there.
-//! - Metadata is written by one thread at a time, the one that commits; readers never make a page dirty or evict a dirty one.
+//! - A page in the cache is the latest; a page that is not dirty equals the medium's. Dirty pages
+//!   reach the medium when they are evicted and at the latest in [`MetaCache::settle`], which comes
+//!   before the journal that repeats their changes is retired, and before a record that relies on
+//!   them is written.
+//! - No lock is held while the medium works. The one thread that loads a page or writes it back has
+//!   it in hand, and all others that want this page wait; so a page is never read from the medium
+//!   while a later one is on its way there.
+//! - Metadata is written by one thread at a time, the one that commits; readers never make a page
+//!   dirty or evict a dirty one.
 
 use lacuna_contracts::{BoundedCache, Budget, Error, Result};
 use lacuna_medium::Medium;
@@ -164,7 +167,8 @@ impl MetaCache {
         pages.fold((0, 0), |(hits, misses), pages| (hits + pages.hits, misses + pages.misses))
     }
 
-    /// Shows a page to `f`, after loading it if it is not here. `None`: there is no room, and a reader must not write.
+    /// Shows a page to `f`, after loading it if it is not here. `None`: there is no room, and a
+    /// reader must not write.
     fn with_page<R>(&self, at: PageAt, may_write: bool, f: impl FnOnce(&mut Page) -> R) -> Result<Option<R>> {
         let shard = self.shard(at);
         let mut spare = None;
@@ -213,7 +217,8 @@ impl MetaCache {
     }
 
     fn shard(&self, at: PageAt) -> &Shard {
-        // Neighbouring pages are often used together; spread over shards, they do not wait for one lock.
+        // Neighbouring pages are often used together; spread over shards, they do not wait for one
+        // lock.
         let index = (at.0 / PAGE as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         &self.shards[index as usize % SHARDS]
     }
@@ -281,7 +286,8 @@ mod tests {
         assert!(medium.snapshot() == model);
     }
 
-    /// Readers of entries beside the one that is written, all in a few pages that keep being evicted.
+    /// Readers of entries beside the one that is written, all in a few pages that keep being
+    /// evicted.
     #[test]
     fn readers_beside_a_writer_never_see_a_stale_entry() {
         const ENTRIES: u64 = 64;

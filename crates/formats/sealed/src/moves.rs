@@ -1,7 +1,8 @@
-//! How segments change their slots: a copy-on-write segment is completed, synced, and recorded in the journal.
+//! How segments change their slots: a copy-on-write segment is completed, synced, and recorded in
+//! the journal.
 //!
-//! Invariant: a slot is free only after the record by which its segment left it is durable, and the slot that a record names
-//! was synced before.
+//! Invariant: a slot is free only after the record by which its segment left it is durable, and the
+//! slot that a record names was synced before.
 
 use crate::address::{CHUNK_BLOCKS, SegmentNo, SlotNo};
 use crate::cache::{Cache, Committed, Content};
@@ -67,7 +68,8 @@ impl Mover {
         self.record(log, &moves)
     }
 
-    /// Fills what a frozen copy-on-write segment does not cover, so that it holds all of its segment. Not synced.
+    /// Fills what a frozen copy-on-write segment does not cover, so that it holds all of its
+    /// segment. Not synced.
     pub(crate) fn complete(&self, segment: SegmentNo, stream: &Stream) -> Result<()> {
         let slot = self.segments.slot(segment)?;
         let mut index = 0;
@@ -140,7 +142,8 @@ impl Mover {
         })?;
         stream.cover(to.index, 1, meta);
         if let Some((_, version)) = newest {
-            // Covered now, and nothing later than the copy-on-write segment unless it was written meanwhile.
+            // Covered now, and nothing later than the copy-on-write segment unless it was written
+            // meanwhile.
             self.cache.forget_version(block, version);
         }
         Ok(())
@@ -203,7 +206,8 @@ impl Mover {
         Ok(())
     }
 
-    /// Gives the space of slots that moves left behind back to the medium. Nothing depends on it, so nothing is synced.
+    /// Gives the space of slots that moves left behind back to the medium. Nothing depends on it,
+    /// so nothing is synced.
     pub(crate) fn give_back(&self) {
         let mut free = self.segments.free_slots();
         free.sort_unstable();

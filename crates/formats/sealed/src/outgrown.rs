@@ -1,6 +1,8 @@
-//! Signs that a disk is larger than its parameters say: they are from before it grew, as those of a header that was restored.
+//! Signs that a disk is larger than its parameters say: they are from before it grew, as those of a
+//! header that was restored.
 //!
-//! Its segments beyond `params` have slots that would count as free. So the disk is not opened with such parameters.
+//! Its segments beyond `params` have slots that would count as free. So the disk is not opened with
+//! such parameters.
 
 use crate::geometry::Params;
 use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};

@@ -1,14 +1,15 @@
-//! Opening after whatever happened: the journal is read once, the last entry for every block and segment is found.
-//! `Committer::recover` carries only that out.
+//! Opening after whatever happened: the journal is read once, the last entry for every block and
+//! segment is found. `Committer::recover` carries only that out.
 //!
-//! Why two passes: a batch may name a slot that was freed and taken over by another segment's copy-on-write segment before
-//! power failed. Carried out in order, the old block would overwrite the new owner's. So a move voids what the
-//! journal said of its segment before, and only what remains is written.
+//! Why two passes: a batch may name a slot that was freed and taken over by another segment's
+//! copy-on-write segment before power failed. Carried out in order, the old block would overwrite
+//! the new owner's. So a move voids what the journal said of its segment before, and only what
+//! remains is written.
 //!
 //! On a full medium what finds no space in its slot stays in the journal (`medium_full.rs`).
 //!
-//! Crash during recovery: it only repeats what the journal holds, and the journal is retired at its end; a second
-//! opening starts over from the same journal and reaches the same state.
+//! Crash during recovery: it only repeats what the journal holds, and the journal is retired at its
+//! end; a second opening starts over from the same journal and reaches the same state.
 
 use crate::address::{SegmentNo, SlotNo, run};
 use crate::cache::Committed;
@@ -32,7 +33,8 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// Reads the journal to its end, moves segments in the map as it says, and counts the map's free slots.
+    /// Reads the journal to its end, moves segments in the map as it says, and counts the map's
+    /// free slots.
     pub(crate) fn of(journal: &mut Journal, map: &SegmentMap, params: &Params) -> Result<Replayed> {
         let mut replayed = Replayed::default();
         let batches = journal.replay(|batch| replayed.note(batch, map, params))?;

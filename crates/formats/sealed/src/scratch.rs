@@ -1,4 +1,5 @@
-//! Buffers that a thread uses again and again, so that requests allocate none. They never hold plaintext.
+//! Buffers that a thread uses again and again, so that requests allocate none. They never hold
+//! plaintext.
 
 use std::cell::RefCell;
 

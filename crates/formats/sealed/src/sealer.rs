@@ -1,5 +1,5 @@
-//! The cipher of a disk with its randomness. Every ciphertext is made once, under fresh randomness that is hedged with the
-//! content, and bound to the address of its block.
+//! The cipher of a disk with its randomness. Every ciphertext is made once, under fresh randomness
+//! that is hedged with the content, and bound to the address of its block.
 
 use lacuna_contracts::{BlockAddr, Result};
 use lacuna_crypto::{BlockCipher, RandomSource};

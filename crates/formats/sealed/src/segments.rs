@@ -1,8 +1,10 @@
-//! Where each segment is: its slot, its copy-on-write segment, and the locks under which both change.
+//! Where each segment is: its slot, its copy-on-write segment, and the locks under which both
+//! change.
 //!
-//! Invariants: a segment's copy-on-write segment appears and disappears only under all its chunk locks, and so does every slot
-//! but a first one, which appears under the lock of the chunk that is written there. Data moves from the cache to the
-//! copy-on-write segment to the slot: who looks without a lock looks in this order, and nothing slips past.
+//! Invariants: a segment's copy-on-write segment appears and disappears only under all its chunk
+//! locks, and so does every slot but a first one, which appears under the lock of the chunk that is
+//! written there. Data moves from the cache to the copy-on-write segment to the slot: who looks
+//! without a lock looks in this order, and nothing slips past.
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::cow_segment::{CowSegment, CowSegments, Stream};
@@ -59,7 +61,8 @@ impl Segments {
         self.cow.get(segment)
     }
 
-    /// The stream that fills a copy-on-write segment and still takes writes. Under a chunk lock of the segment this stays so.
+    /// The stream that fills a copy-on-write segment and still takes writes. Under a chunk lock of
+    /// the segment this stays so.
     pub(crate) fn open_stream(&self, segment: SegmentNo) -> Option<Arc<Stream>> {
         match self.cow.get(segment) {
             Some(CowSegment::Stream(stream)) if !stream.is_frozen() => Some(stream),
@@ -88,7 +91,8 @@ impl Segments {
         Ok(self.cow.len() >= MOST_COW_SEGMENTS || (mapped && self.map.spare() == 0))
     }
 
-    /// Begins a stream to a segment, unless it has a copy-on-write segment. False if no slot can be spared.
+    /// Begins a stream to a segment, unless it has a copy-on-write segment. False if no slot can be
+    /// spared.
     pub(crate) fn begin_stream(&self, segment: SegmentNo) -> Result<bool> {
         let _moving = self.locks.segment(segment);
         if self.cow.get(segment).is_some() {
@@ -116,9 +120,9 @@ impl Segments {
 
     /// Discards a segment. `empty_cache` makes its blocks in the cache what is said of them.
     ///
-    /// Behind a frozen stream, or where an unmapped segment has blocks in the journal, holes go the way of every small write.
-    /// A commit lists copy-on-write segments without these locks: at no moment may it find neither the stream nor what
-    /// follows it.
+    /// Behind a frozen stream, or where an unmapped segment has blocks in the journal, holes go the
+    /// way of every small write. A commit lists copy-on-write segments without these locks: at no
+    /// moment may it find neither the stream nor what follows it.
     pub(crate) fn discard(&self, segment: SegmentNo, empty_cache: impl FnOnce(Emptied)) -> Result<()> {
         let _moving = self.locks.segment(segment);
         let mapped = self.map.get(segment)?.is_some();
@@ -141,8 +145,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Makes a slot that is durable as such that of a segment, or none, and frees the one before it. `forget` drops what the
-    /// journal holds of the segment, which counts no longer.
+    /// Makes a slot that is durable as such that of a segment, or none, and frees the one before
+    /// it. `forget` drops what the journal holds of the segment, which counts no longer.
     pub(crate) fn move_to(
         &self,
         segment: SegmentNo,
@@ -170,7 +174,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Gives a segment its first slot, after `prepare` made that read as unwritten. Under the lock of the chunk to be written.
+    /// Gives a segment its first slot, after `prepare` made that read as unwritten. Under the lock
+    /// of the chunk to be written.
     pub(crate) fn assign_first(
         &self,
         segment: SegmentNo,

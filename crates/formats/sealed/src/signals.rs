@@ -1,6 +1,7 @@
 //! Wake-ups between the thread that commits in the background and the writers that wait for it.
 //!
-//! Invariant: a wish is noted under the lock before its condition variable is notified, so that no wake-up is lost.
+//! Invariant: a wish is noted under the lock before its condition variable is notified, so that no
+//! wake-up is lost.
 
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! The slots on the medium: ciphertext, and after the ciphertext of a whole segment its metadata (Harnik et al., Figure 2 (b),
-//! *object end*).
+//! The slots on the medium: ciphertext, and after the ciphertext of a whole segment its metadata
+//! (Harnik et al., Figure 2 (b), *object end*).
 //!
-//! The caller holds the chunk lock of whatever it touches. Metadata entries are 16 or 32 bytes at offsets that
-//! are multiples of their size, so none straddles 512 bytes.
+//! The caller holds the chunk lock of whatever it touches. Metadata entries are 16 or 32 bytes at
+//! offsets that are multiples of their size, so none straddles 512 bytes.
 
 use crate::address::{SlotAddr, SlotNo};
 use crate::geometry::{CHUNK_META, Geometry, NO_META, Params};
@@ -42,8 +42,9 @@ impl Store {
         self.meta_size
     }
 
-    /// Lets the medium fetch consecutive blocks of a slot, and the metadata from there to the end of the slot: the requests of a
-    /// reader who goes on need it, and each page that is missing would hold one up.
+    /// Lets the medium fetch consecutive blocks of a slot, and the metadata from there to the end
+    /// of the slot: the requests of a reader who goes on need it, and each page that is missing
+    /// would hold one up.
     pub(crate) fn will_read(&self, at: SlotAddr, count: u64) {
         self.medium.will_read(self.data_at(at), count * BLOCK);
         if self.meta.is_some() {
@@ -95,8 +96,8 @@ impl Store {
         self.write_meta(at, &NO_META[..count as usize * self.meta_size])
     }
 
-    /// Makes the blocks of a copy-on-write segment unwritten where only the medium can say so (the metadata in memory says it
-    /// elsewhere).
+    /// Makes the blocks of a copy-on-write segment unwritten where only the medium can say so (the
+    /// metadata in memory says it elsewhere).
     pub(crate) fn erase_data(&self, at: SlotAddr, count: u64) -> Result<()> {
         match self.meta {
             Some(_) => Ok(()),
@@ -104,7 +105,8 @@ impl Store {
         }
     }
 
-    /// Makes a slot read as unwritten throughout, whatever lay there. Must be settled before it is used.
+    /// Makes a slot read as unwritten throughout, whatever lay there. Must be settled before it is
+    /// used.
     pub(crate) fn prepare(&self, slot: SlotNo) -> Result<()> {
         match &self.meta {
             Some(cache) => cache.discard(self.meta_at(slot.start()), self.segment_meta()),
@@ -131,8 +133,8 @@ impl Store {
         self.sync()
     }
 
-    /// Syncs the medium. A sync that fails never counts as a full medium, whatever it says: what was dropped is
-    /// unknown, so nobody may go on as after a refused write.
+    /// Syncs the medium. A sync that fails never counts as a full medium, whatever it says: what
+    /// was dropped is unknown, so nobody may go on as after a refused write.
     pub(crate) fn sync(&self) -> Result<()> {
         self.medium.sync().map_err(|e| e.with_kind(Kind::Io))
     }

@@ -3,8 +3,8 @@
 use lacuna_contracts::BlockAddr;
 use parking_lot::Mutex;
 
-/// How far from the end of an earlier write a write may begin and still continue its stream, in lengths of the
-/// write: requests at depth arrive out of order, but not by much.
+/// How far from the end of an earlier write a write may begin and still continue its stream, in
+/// lengths of the write: requests at depth arrive out of order, but not by much.
 const WINDOW: u64 = 4;
 const REMEMBERED: usize = 8;
 

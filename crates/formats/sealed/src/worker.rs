@@ -1,5 +1,5 @@
-//! What keeps pending writes within their limits: the background thread that commits before writers have to wait, or the
-//! writers themselves where there is no such thread.
+//! What keeps pending writes within their limits: the background thread that commits before writers
+//! have to wait, or the writers themselves where there is no such thread.
 
 use crate::cache::Cache;
 use crate::commit::Scope;
@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long the disk must be left alone, twice in a row, before what is in memory alone is committed unasked.
+/// How long the disk must be left alone, twice in a row, before what is in memory alone is
+/// committed unasked.
 const IDLE: Duration = Duration::from_secs(2);
 /// Pending discards at which they are committed.
 const DISCARDS: usize = 64;
@@ -62,7 +63,8 @@ impl Worker {
     pub(crate) fn stop(&self) {
         if let Some(thread) = self.thread.lock().take() {
             self.health.signals().stop();
-            // A panic there has already printed itself, and the disk is closed by its owner in any case.
+            // A panic there has already printed itself, and the disk is closed by its owner in any
+            // case.
             let _ = thread.join();
         }
     }
@@ -121,7 +123,8 @@ impl Worker {
         });
         let mut quiet_before = false;
         while let Some(wish) = self.health.signals().next_wish(IDLE) {
-            // Idle is a whole quiet interval after another, so that a stream that pauses is not cut up.
+            // Idle is a whole quiet interval after another, so that a stream that pauses is not cut
+            // up.
             let idle = !wish.commit && quiet_before;
             quiet_before = !wish.commit;
             if wish.commit || idle {

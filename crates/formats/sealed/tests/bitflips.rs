@@ -16,7 +16,8 @@ fn stamp(block: u64) -> u64 {
     block + 77
 }
 
-/// Runs in the journal, a stream, both ends of segments, the short last segment; one segment never written.
+/// Runs in the journal, a stream, both ends of segments, the short last segment; one segment never
+/// written.
 fn written() -> Vec<u64> {
     let runs = [0..3, 62..66, 1020..1024, 1024..1048, 2 * 1024 - 2..2 * 1024, 3 * 1024..BLOCKS];
     runs.into_iter().flatten().collect()
@@ -111,7 +112,8 @@ fn flips_in_metadata_fail_that_block_alone() {
     }
 }
 
-/// A written block is not mistaken for an unwritten one by a flip, and an unwritten one becomes an alarm, not data.
+/// A written block is not mistaken for an unwritten one by a flip, and an unwritten one becomes an
+/// alarm, not data.
 #[test]
 fn metadata_of_unwritten_blocks_cannot_be_made_up() {
     let (params, medium) = written_disk();
@@ -146,7 +148,8 @@ fn a_flip_in_a_map_entry_fails_its_segment_alone() {
     }
 }
 
-/// A damaged map entry costs its segment, never the rest of the disk: not even when somebody writes there.
+/// A damaged map entry costs its segment, never the rest of the disk: not even when somebody writes
+/// there.
 #[test]
 fn writing_to_a_segment_with_a_damaged_map_entry_leaves_the_rest_usable() {
     let params = params(Cipher::Gcm, 2 * SEGMENT_BLOCKS);

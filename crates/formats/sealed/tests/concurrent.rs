@@ -1,5 +1,5 @@
-//! Many threads on one disk with its background thread: everybody reads what they wrote, nobody ever sees a
-//! mixture or an alarm, and all of it is there after reopening.
+//! Many threads on one disk with its background thread: everybody reads what they wrote, nobody
+//! ever sees a mixture or an alarm, and all of it is there after reopening.
 
 mod fixture;
 
@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const THREADS: u64 = 4;
-/// Segments 0 to 3 belong to all threads in turns of 64 blocks, 4 and 5 in turns of one block, and each thread
-/// has two of the remaining ones to itself, the last of which is short.
+/// Segments 0 to 3 belong to all threads in turns of 64 blocks, 4 and 5 in turns of one block, and
+/// each thread has two of the remaining ones to itself, the last of which is short.
 const BLOCKS: u64 = 14 * SEGMENT_BLOCKS - 300;
 const STRIPES: u64 = 4 * SEGMENT_BLOCKS;
 const SINGLES: u64 = 6 * SEGMENT_BLOCKS;
@@ -155,7 +155,8 @@ fn open_background(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Seal
     open_with(medium.clone(), params, background(seed)).unwrap()
 }
 
-/// Runs the threads, closes, opens again, compares; twice over, so that segments move away from old slots.
+/// Runs the threads, closes, opens again, compares; twice over, so that segments move away from old
+/// slots.
 fn threads_agree(medium: &Arc<dyn Medium>, params: &Params, seed: u64, steps: u64) {
     create(&**medium, params);
     let mut stamps = vec![0; BLOCKS as usize];

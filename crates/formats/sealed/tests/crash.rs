@@ -1,8 +1,10 @@
-//! Power cuts: a model beside the real disk, on a medium that loses, reorders and tears what was not synced.
+//! Power cuts: a model beside the real disk, on a medium that loses, reorders and tears what was
+//! not synced.
 //!
-//! A round runs random operations until the power goes after a random number of medium operations, opens what
-//! the medium kept (power may go again during recovery), and compares every block with the model: it must read
-//! as its last flushed version or any later acknowledged one. Rounds continue on the same medium.
+//! A round runs random operations until the power goes after a random number of medium operations,
+//! opens what the medium kept (power may go again during recovery), and compares every block with
+//! the model: it must read as its last flushed version or any later acknowledged one. Rounds
+//! continue on the same medium.
 //!
 //! `LACUNA_CUTS` sets the cuts per cipher (default 200), `LACUNA_SEED` the seed.
 
@@ -104,7 +106,8 @@ fn simulate(cipher: Cipher, seed: u64, cuts: u64, lie: bool) -> Outcome {
         let medium = Arc::new(CrashMedium::from_image(image.clone()));
         medium.ignore_syncs(lie);
         medium.ignore_durable_writes(lie);
-        // Long rounds retire the journal; short ones meet every step of recovery and of a first commit.
+        // Long rounds retire the journal; short ones meet every step of recovery and of a first
+        // commit.
         let long = rng.chance(1, 6);
         let limit = if rng.chance(1, 8) { rng.below(20) } else { rng.below(if long { 1200 } else { 150 }) };
         medium.cut_after(limit);

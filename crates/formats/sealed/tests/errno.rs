@@ -1,10 +1,11 @@
-//! Each error of the system at each call of the medium, between the opening of a disk and its close. A call that is refused, or a read that
-//! fails, fails one request, or nothing that a caller could notice, and everything goes on. After another error, or one of a sync, the disk
-//! takes no more writes. What was flushed is there when it is opened again, also if the power goes when the request has failed, or at the
-//! end. What the caller is told is the error of the call.
+//! Each error of the system at each call of the medium, between the opening of a disk and its
+//! close. A call that is refused, or a read that fails, fails one request, or nothing that a caller
+//! could notice, and everything goes on. After another error, or one of a sync, the disk takes no
+//! more writes. What was flushed is there when it is opened again, also if the power goes when the
+//! request has failed, or at the end. What the caller is told is the error of the call.
 //!
-//! A fifth of all pairs of a call and an error is tried with each cipher, but of the calls that open a disk, most of which look for later
-//! batches, a thirty-fifth; with `LACUNA_SWEEP` all.
+//! A fifth of all pairs of a call and an error is tried with each cipher, but of the calls that
+//! open a disk, most of which look for later batches, a thirty-fifth; with `LACUNA_SWEEP` all.
 
 mod fixture;
 #[path = "faults/model.rs"]
@@ -18,7 +19,8 @@ use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, OpKind, Rng, refuses, s
 use model::*;
 use std::sync::Arc;
 
-/// Every way to the medium: small writes, streams to new and to mapped segments, discards of blocks and of segments.
+/// Every way to the medium: small writes, streams to new and to mapped segments, discards of blocks
+/// and of segments.
 const WORK: [Op; 18] = [
     Op::Write(3, 2),
     Op::Write(SEGMENT_BLOCKS + 7, 3),
@@ -55,7 +57,8 @@ enum End {
     Stopped,
 }
 
-/// Plays the script with an error at call `nth`. Gives what became of it, the calls that opened the disk, and all calls.
+/// Plays the script with an error at call `nth`. Gives what became of it, the calls that opened the
+/// disk, and all calls.
 fn run(params: &Params, start: &(Image, Model), nth: u64, errno: i32) -> (End, u64, u64) {
     let medium = Arc::new(Faulty::new(Arc::new(CrashMedium::from_image(start.0.clone()))));
     let mut model = start.1.clone();
@@ -129,7 +132,8 @@ fn judge(failed: &[Error], stopped: bool, hit: Option<OpKind>, errno: i32, what:
     }
 }
 
-/// Whether the disk may take no more writes after this call: not for one that was refused, and not for a read.
+/// Whether the disk may take no more writes after this call: not for one that was refused, and not
+/// for a read.
 fn may_stop(hit: Option<OpKind>, errno: i32) -> bool {
     hit.is_some_and(|hit| hit.syncs() || (hit != OpKind::Read && !refuses(errno)))
 }
@@ -146,7 +150,8 @@ fn reopen(image: Image, params: &Params, model: &Model, what: &str) {
 fn an_error_of_any_call_fails_a_request_or_stops_and_loses_nothing_that_was_flushed() {
     let all = std::env::var_os("LACUNA_SWEEP").is_some();
     for cipher in CIPHERS {
-        // Opening looks at each block of the journal for later batches: a short one needs few calls.
+        // Opening looks at each block of the journal for later batches: a short one needs few
+        // calls.
         let params = Params { journal_len: 1 << 20, ..params(cipher, BLOCKS) };
         let start = used_disk(&params);
         let (_, opening, calls) = run(&params, &start, 0, 0);

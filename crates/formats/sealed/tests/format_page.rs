@@ -1,5 +1,5 @@
-//! `docs/format/sealed.md` and the medium agree: the tables of the page are parsed and used to find everything on
-//! disks that were just written.
+//! `docs/format/sealed.md` and the medium agree: the tables of the page are parsed and used to find
+//! everything on disks that were just written.
 
 mod fixture;
 
@@ -100,7 +100,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// The batch at an offset of the journal's batches; asserts everything the page says of its head.
+    /// The batch at an offset of the journal's batches; asserts everything the page says of its
+    /// head.
     fn at(snapshot: &[u8], position: u64, number: u64) -> Batch {
         let head = fields_of("Batch head", 64);
         let start = (constant("header area") + constant("ring batches") + position) as usize;
@@ -173,13 +174,15 @@ fn in_slot<'a>(snapshot: &'a [u8], p: &Params, block: u64) -> (&'a [u8], &'a [u8
     (&snapshot[slot + 4096 * x..][..4096], &snapshot[slot + 1024 * 4096 + m * x..][..m])
 }
 
-/// A disk with all kinds of entries in its journal: the snapshots after its flushes, and after it was closed.
+/// A disk with all kinds of entries in its journal: the snapshots after its flushes, and after it
+/// was closed.
 fn history(p: &Params) -> (Vec<u8>, Vec<u8>) {
     let medium: Arc<MemoryMedium> = new_disk(p);
     let disk = open(&medium, p, 1);
     write(&disk, 3, 2, 1).unwrap();
     disk.flush().unwrap();
-    // Batch 2 brings a hole, block 900 and the last block; batch 3 moves segment 1 to where the stream is.
+    // Batch 2 brings a hole, block 900 and the last block; batch 3 moves segment 1 to where the
+    // stream is.
     write(&disk, 1024, 4, 2).unwrap();
     write(&disk, 900, 1, 3).unwrap();
     write(&disk, p.blocks - 1, 1, 4).unwrap();

@@ -1,5 +1,5 @@
-//! Version 1 of the format as it is for ever: whole disks, kept as files, that must open and read as they did when
-//! they were made, and a program in Python that was written from the pages alone.
+//! Version 1 of the format as it is for ever: whole disks, kept as files, that must open and read
+//! as they did when they were made, and a program in Python that was written from the pages alone.
 
 mod fixture;
 
@@ -42,7 +42,8 @@ const ALL: [Golden; 6] = [
 const CONTENTS: [(u64, u64); 7] =
     [(0, 1), (1023, 1), (1024, 4), (1025, 5), (1027, 4), (1500, 3), (BLOCKS - 1, 2)];
 
-/// Puts [`CONTENTS`] on a disk by way of small writes, overwrites, a stream, discards of blocks and of a segment.
+/// Puts [`CONTENTS`] on a disk by way of small writes, overwrites, a stream, discards of blocks and
+/// of a segment.
 fn fill(disk: &Sealed, reopen: impl FnOnce() -> Sealed) -> Result<Sealed> {
     let write = |disk: &Sealed, first: u64, count: u64, stamp: u64| fixture::write(disk, first, count, stamp);
     write(disk, 0, 1, 1)?;
@@ -97,7 +98,8 @@ fn path(golden: &Golden) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/sealed-v1-{}.sparse", golden.name))
 }
 
-/// The length, and then every run of sectors that are not zeros: offset (8 bytes), length (4), the bytes.
+/// The length, and then every run of sectors that are not zeros: offset (8 bytes), length (4), the
+/// bytes.
 fn to_sparse(bytes: &[u8]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());

@@ -1,5 +1,5 @@
-//! A header from before the disk grew: the disk is not opened with it as soon as it would lose anything, and everything is there
-//! once the disk has its size again.
+//! A header from before the disk grew: the disk is not opened with it as soon as it would lose
+//! anything, and everything is there once the disk has its size again.
 
 mod fixture;
 
@@ -33,7 +33,8 @@ fn grown_from(blocks: u64) -> (Params, Params, Arc<MemoryMedium>) {
     (small, large, medium)
 }
 
-/// Opening with the old parameters is refused and changes nothing; with the new ones `written` reads as it was written.
+/// Opening with the old parameters is refused and changes nothing; with the new ones `written`
+/// reads as it was written.
 fn assert_refused(
     small: &Params,
     large: &Params,
@@ -77,7 +78,8 @@ fn a_medium_that_was_cut_to_what_the_old_header_wants() {
     let disk = open(&medium, &large, 2);
     write(&disk, 8 * SEGMENT_BLOCKS, 1, 200).unwrap();
     disk.close().unwrap();
-    // What was written lies before the cut, and its entry is that of a segment for which the medium has no room now.
+    // What was written lies before the cut, and its entry is that of a segment for which the medium
+    // has no room now.
     medium.set_len(small.geometry().end()).unwrap();
     let error = open_with(medium.clone(), &small, options(3)).map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::RolledBack, "{error}");
@@ -110,7 +112,8 @@ fn what_does_not_verify_beyond_the_disk_says_nothing_of_its_size() {
     let mut moved = [0; 16];
     medium.read_at(entry(6), &mut moved).unwrap();
     medium.write_at(entry(6), &[0; 16]).unwrap();
-    // The entry of one segment in the place of another's, numbers of slots that there are not, and noise.
+    // The entry of one segment in the place of another's, numbers of slots that there are not, and
+    // noise.
     let last = u64::from(small.map_capacity) - 1;
     for (segment, bytes) in [(5, moved), (6, [0xff; 16]), (7, [0x5a; 16]), (last, moved)] {
         medium.write_at(entry(segment), &bytes).unwrap();
@@ -156,8 +159,8 @@ fn data_that_only_the_journal_has() {
 fn a_segment_that_moved_to_a_slot_of_what_the_disk_grew_by() {
     let (small, large, medium) = grown();
     let disk = open(&medium, &large, 2);
-    // Each round takes the lowest free slot for the streams and frees the one before; filling all but the first segments
-    // leaves them high ones.
+    // Each round takes the lowest free slot for the streams and frees the one before; filling all
+    // but the first segments leaves them high ones.
     for segment in (1..9).chain([0]) {
         write(&disk, segment * SEGMENT_BLOCKS, SEGMENT_BLOCKS, 500 + segment).unwrap();
         disk.flush().unwrap();

@@ -68,7 +68,8 @@ fn params() -> Params {
     fixture::params(Cipher::XtsRandom, 4 * SEGMENT_BLOCKS)
 }
 
-/// A disk with all of segment 1 written under stamp 1, and a stream under stamp 2 waiting in segment 0.
+/// A disk with all of segment 1 written under stamp 1, and a stream under stamp 2 waiting in
+/// segment 0.
 fn disk_with_a_stream() -> (Arc<Surrounded<Hooked>>, Arc<Sealed>) {
     let params = params();
     let inner = new_disk(&params);
@@ -88,7 +89,8 @@ fn assert_stamps(disk: &Sealed, expected: &[(u64, u64)], when: &str) {
     }
 }
 
-/// While a flush completes a stream, a mapped segment is discarded and one of its blocks written again.
+/// While a flush completes a stream, a mapped segment is discarded and one of its blocks written
+/// again.
 #[test]
 fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
     let (medium, disk) = disk_with_a_stream();
@@ -109,7 +111,8 @@ fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
     assert_stamps(&disk, &expected, "after reopening");
 }
 
-/// While a flush completes a stream, small writes and discards go to the very segment and to others.
+/// While a flush completes a stream, small writes and discards go to the very segment and to
+/// others.
 #[test]
 fn what_arrives_while_a_stream_is_completed_is_kept() {
     let (medium, disk) = disk_with_a_stream();
@@ -164,7 +167,8 @@ fn a_discard_of_the_segment_that_is_moving_wins() {
     assert_stamps(&open(&medium.0.inner, &params(), 3), &expected, "after reopening");
 }
 
-/// All spare slots are in use while the slot of a discarded segment is given back, and a stream begins there.
+/// All spare slots are in use while the slot of a discarded segment is given back, and a stream
+/// begins there.
 #[test]
 fn a_discarded_segment_always_finds_a_slot_again() {
     let params = params();
@@ -208,7 +212,8 @@ fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
     panic!("nothing was destaged");
 }
 
-/// While the one block of a segment is destaged, the segment is discarded, or asked for its extents.
+/// While the one block of a segment is destaged, the segment is discarded, or asked for its
+/// extents.
 #[test]
 fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
     for discard in [true, false] {
@@ -267,8 +272,8 @@ fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
     }
 }
 
-/// While a flush completes a stream, its blocks are written again and discarded; then the medium is full. What was acknowledged
-/// last counts, though the journal takes the stream as well.
+/// While a flush completes a stream, its blocks are written again and discarded; then the medium is
+/// full. What was acknowledged last counts, though the journal takes the stream as well.
 #[test]
 fn what_was_written_over_a_stream_survives_a_full_medium() {
     let params = params();

@@ -1,5 +1,5 @@
-//! What two snapshots of a medium tell, and what can be made of them (Harnik et al., sections 1 and 2), for each
-//! cipher: which parts of a block changed, and whether old and new can be spliced.
+//! What two snapshots of a medium tell, and what can be made of them (Harnik et al., sections 1 and
+//! 2), for each cipher: which parts of a block changed, and whether old and new can be spliced.
 
 mod fixture;
 
@@ -53,7 +53,8 @@ impl History {
         &self.snapshots[snapshot][self.data.clone()]
     }
 
-    /// The last snapshot with `change` made to it, opened and read at [`BLOCK`]. Everything around it must read.
+    /// The last snapshot with `change` made to it, opened and read at [`BLOCK`]. Everything around
+    /// it must read.
     fn read_changed(&self, change: impl FnOnce(&mut [u8])) -> lacuna_contracts::Result<Vec<u8>> {
         let mut bytes = self.snapshots.last().unwrap().clone();
         change(&mut bytes);

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 const BLOCKS: u64 = 6 * SEGMENT_BLOCKS;
 
-/// Writes of every way to the medium, and discards; after each one what no power cut can take holds all of them.
+/// Writes of every way to the medium, and discards; after each one what no power cut can take holds
+/// all of them.
 #[test]
 fn what_is_acknowledged_outlives_a_power_cut() {
     for cipher in Cipher::ALL.into_iter().filter(|cipher| cipher.meta_size() > 0) {

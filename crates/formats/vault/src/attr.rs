@@ -1,5 +1,5 @@
-//! What a file, a directory or another node of a vault is: its kind, its attributes, what may be changed of them, and the
-//! time that stamps them.
+//! What a file, a directory or another node of a vault is: its kind, its attributes, what may be
+//! changed of them, and the time that stamps them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

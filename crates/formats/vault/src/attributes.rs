@@ -152,8 +152,8 @@ fn has_xattr(contents: &Contents, ino: u64, body: &Body, name: &[u8]) -> FsResul
     Ok(body.record.has_xattrs && contents.namespace.get(&tables::xattr(ino, name))?.is_some())
 }
 
-/// What a file's blocks are to be protected by from now on; those that are there are converted. Only files and directories can be
-/// asked.
+/// What a file's blocks are to be protected by from now on; those that are there are converted.
+/// Only files and directories can be asked.
 fn set_choice(
     contents: &Contents,
     inode: &Arc<Inode>,

@@ -1,9 +1,10 @@
-//! What is done a piece at a time while the vault is in use: files that are converted to another scheme, and the pages of large
-//! files that were removed.
+//! What is done a piece at a time while the vault is in use: files that are converted to another
+//! scheme, and the pages of large files that were removed.
 //!
-//! Each piece is a transaction of its own, so no caller waits longer for it than for a large write, and commits come between. Whatever is
-//! left when the vault is closed goes on when it is open again: a removed file is among the orphans until it is gone, and a file
-//! that is half converted is taken up when it is used.
+//! Each piece is a transaction of its own, so no caller waits longer for it than for a large write,
+//! and commits come between. Whatever is left when the vault is closed goes on when it is open
+//! again: a removed file is among the orphans until it is gone, and a file that is half converted
+//! is taken up when it is used.
 
 use crate::contents::{ATOMIC, Contents};
 use crate::group_commit::GroupCommit;
@@ -31,7 +32,8 @@ impl BackgroundTasks {
         let tasks = queue.clone();
         let thread = std::thread::Builder::new().name("lacuna-bg".into()).spawn(move || {
             while let Some(ino) = tasks.pop() {
-                // After a full file system, or a failure that ended all writing, it goes on after the next opening.
+                // After a full file system, or a failure that ended all writing, it goes on after
+                // the next opening.
                 if let Err(FsError::Storage(e)) = all_of(&commits, &contents, ino, &|| tasks.is_closed())
                     && !e.kind().is_refusal()
                     && e.kind() != Kind::FailStop

@@ -113,7 +113,8 @@ struct FileCheck<'a> {
     place: Option<Place>,
     /// The next block.
     at: u64,
-    /// Blocks that are read at once: few after a bad one, since all that is read behind a bad block is read again.
+    /// Blocks that are read at once: few after a bad one, since all that is read behind a bad block
+    /// is read again.
     most: u64,
 }
 
@@ -139,7 +140,8 @@ impl FileCheck<'_> {
         true
     }
 
-    /// Reads the next run of data: its first block, how many, and whether they verify. Nothing if there is no more.
+    /// Reads the next run of data: its first block, how many, and whether they verify. Nothing if
+    /// there is no more.
     fn read(&self, buf: &mut [u8]) -> FsResult<Option<(u64, u64, Checked)>> {
         let (body, _) = self.contents.for_reading(&self.inode)?;
         let Some(open) = &body.file else { return Ok(None) };

@@ -1,6 +1,8 @@
-//! The content of files: reading and writing runs of verified blocks, and what happens when one does not verify.
+//! The content of files: reading and writing runs of verified blocks, and what happens when one
+//! does not verify.
 //!
-//! Invariant: the bytes of the last block after the end of the file are zeros, so a file that grows reads as zeros there.
+//! Invariant: the bytes of the last block after the end of the file are zeros, so a file that grows
+//! reads as zeros there.
 
 use crate::fs_error::errno;
 use crate::inodes::{Body, Inode, Inodes};
@@ -77,7 +79,8 @@ impl Contents {
         }
     }
 
-    /// The longest that a file may be, in bytes: as long as the backing file of its blocks may become.
+    /// The longest that a file may be, in bytes: as long as the backing file of its blocks may
+    /// become.
     pub(crate) fn longest(&self) -> u64 {
         FILE_MAX.min(self.store.longest().saturating_mul(BLOCK as u64))
     }
@@ -162,7 +165,8 @@ impl Contents {
                         if done == 0 {
                             return Err(e);
                         }
-                        // What is written is in the file; the next write says why it does not go on.
+                        // What is written is in the file; the next write says why it does not go
+                        // on.
                         break;
                     }
                 }
@@ -173,7 +177,8 @@ impl Contents {
         })
     }
 
-    /// Changes a file's content: the list of changed inodes follows, and its times with `dated`, even if the work fails half way.
+    /// Changes a file's content: the list of changed inodes follows, and its times with `dated`,
+    /// even if the work fails half way.
     pub(crate) fn change<T>(
         &self,
         ino: u64,
@@ -236,7 +241,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Notes a file whose scheme does not suit it. What does not verify is told by those who read it.
+    /// Notes a file whose scheme does not suit it. What does not verify is told by those who read
+    /// it.
     pub(crate) fn look_again(&self, inode: &Inode, body: &Body) {
         let Some(open) = &body.file else { return };
         let space = self.space_of(inode.ino, &body.record);
@@ -253,7 +259,8 @@ impl Contents {
         }
     }
 
-    /// Converts a part of a file to the scheme that suits it, if that is another. Whether there may be more to do.
+    /// Converts a part of a file to the scheme that suits it, if that is another. Whether there may
+    /// be more to do.
     pub(crate) fn convert(&self, inode: &Arc<Inode>, body: &mut Body) -> FsResult<bool> {
         if body.record.object == 0 || body.record.nlink == 0 {
             return Ok(false);
@@ -263,8 +270,9 @@ impl Contents {
         })
     }
 
-    /// Removes a node without a name for good, with its content and extended attributes: at once if that is done soon. Otherwise its
-    /// blocks go now and the rest in pieces, it is among the orphans meanwhile, and this gives `false`.
+    /// Removes a node without a name for good, with its content and extended attributes: at once if
+    /// that is done soon. Otherwise its blocks go now and the rest in pieces, it is among the
+    /// orphans meanwhile, and this gives `false`.
     pub(crate) fn remove_or_begin(&self, inode: &Arc<Inode>, body: &mut Body) -> Result<bool> {
         let record = &body.record;
         let large = record.has_us && (record.data_blocks >= LARGE || record.object == 0);
@@ -425,8 +433,8 @@ fn trim(work: &mut Work<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Writes whole blocks, those that are holes among them counted. Gives how many were written: after an error those before the
-/// piece that failed.
+/// Writes whole blocks, those that are holes among them counted. Gives how many were written: after
+/// an error those before the piece that failed.
 pub(crate) fn update(work: &mut Work<'_>, first: u64, plain: &[u8]) -> (usize, FsResult<()>) {
     let mut done = 0;
     for piece in plain.chunks(ATOMIC) {

@@ -1,4 +1,5 @@
-//! The entries of directories in the namespace: finding, setting, removing and reading them in order.
+//! The entries of directories in the namespace: finding, setting, removing and reading them in
+//! order.
 
 use crate::entries::{Bucket, DOT, DOT_DOT, Entry, NameHash, hash_of_cookie};
 use crate::fs_error::errno;
@@ -45,8 +46,8 @@ impl Directories {
         Ok(Bucket::parse(&bytes)?.find(name).map(|entry| (entry.ino, entry.kind)))
     }
 
-    /// Makes or replaces an entry, and gives what undoes it. ENOSPC if 16 others share the hash of its name, which chance does not bring
-    /// about.
+    /// Makes or replaces an entry, and gives what undoes it. ENOSPC if 16 others share the hash of
+    /// its name, which chance does not bring about.
     pub(crate) fn set(&self, directory: u64, name: &[u8], ino: u64, kind: FileKind) -> FsResult<Undo> {
         let (key, mut bucket) = self.bucket(directory, name)?;
         let before = bucket.encode();
@@ -110,8 +111,8 @@ impl Directories {
     }
 }
 
-/// Calls `each` with the directory, hash and entry of every bucket whose key is at least `from` and begins with `prefix`, until
-/// it returns false. Nothing is locked meanwhile.
+/// Calls `each` with the directory, hash and entry of every bucket whose key is at least `from` and
+/// begins with `prefix`, until it returns false. Nothing is locked meanwhile.
 pub(crate) fn scan(
     namespace: &Namespace,
     mut from: Vec<u8>,
@@ -134,7 +135,8 @@ pub(crate) fn scan(
     }
 }
 
-/// Calls `each` with the entries of a directory that verify, past buckets that do not. Whether all of them do.
+/// Calls `each` with the entries of a directory that verify, past buckets that do not. Whether all
+/// of them do.
 pub(crate) fn scan_past_damage(namespace: &Namespace, directory: u64, each: &mut dyn FnMut(&Entry)) -> bool {
     let prefix = tables::of_inode(Table::Entries, directory);
     let (mut from, mut most, mut all) = (prefix.clone(), STEP, true);
@@ -168,7 +170,8 @@ pub(crate) fn scan_past_damage(namespace: &Namespace, directory: u64, each: &mut
     }
 }
 
-/// The first hash of a directory behind `hash`, about, from which on its buckets can be read, where they cannot be read from `hash` on.
+/// The first hash of a directory behind `hash`, about, from which on its buckets can be read, where
+/// they cannot be read from `hash` on.
 fn past_damage(namespace: &Namespace, directory: u64, hash: u64) -> Option<u64> {
     let prefix = tables::of_inode(Table::Entries, directory);
     let is_read = |hash: u64| namespace.scan(&tables::bucket(directory, hash), &prefix, 1).is_ok();

@@ -1,10 +1,13 @@
-//! How directories are kept: buckets of entries under the keyed hash of their names, which is also the order of reading.
+//! How directories are kept: buckets of entries under the keyed hash of their names, which is also
+//! the order of reading.
 //!
-//! A directory's order must not change while it is read, whatever is made, renamed and removed meanwhile. The hash of a name never
-//! changes, so the place of an entry is its hash and its slot in the bucket of that hash. The hash is keyed, so that nobody
-//! can choose names that share a bucket.
+//! A directory's order must not change while it is read, whatever is made, renamed and removed
+//! meanwhile. The hash of a name never changes, so the place of an entry is its hash and its slot
+//! in the bucket of that hash. The hash is keyed, so that nobody can choose names that share a
+//! bucket.
 //!
-//! A bucket is a list of entries: slot u8, kind u8, inode u64 (little-endian), length of the name u8, name.
+//! A bucket is a list of entries: slot u8, kind u8, inode u64 (little-endian), length of the name
+//! u8, name.
 
 use crate::FileKind;
 use lacuna_contracts::{Error, Kind, Result, Secret};
@@ -20,7 +23,8 @@ const HEAD: usize = 11;
 pub(crate) const DOT: u64 = 1;
 pub(crate) const DOT_DOT: u64 = 2;
 
-/// Hashes names under a key of the vault: AES-256 in CBC-MAC over the name's length and bytes, cut to 56 bits.
+/// Hashes names under a key of the vault: AES-256 in CBC-MAC over the name's length and bytes, cut
+/// to 56 bits.
 pub(crate) struct NameHash(AesBlock);
 
 impl NameHash {

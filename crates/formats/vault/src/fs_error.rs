@@ -1,4 +1,5 @@
-//! Errors of a vault: an error number of POSIX, or a failure of the storage below with all its words.
+//! Errors of a vault: an error number of POSIX, or a failure of the storage below with all its
+//! words.
 
 use lacuna_contracts::Error;
 use std::fmt;

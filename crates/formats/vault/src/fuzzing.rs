@@ -1,4 +1,5 @@
-//! Parsers of values of the namespace, for the fuzz target: each gives what it parsed as a vault would write it.
+//! Parsers of values of the namespace, for the fuzz target: each gives what it parsed as a vault
+//! would write it.
 
 use crate::entries::Bucket;
 use crate::namespace::each_change;
@@ -9,7 +10,8 @@ pub fn inode_again(bytes: &[u8]) -> Option<Vec<u8>> {
     Record::parse(bytes).ok().map(|record| record.encode())
 }
 
-/// A bucket of a directory, of which nothing is written if it has no entries; none if it does not parse.
+/// A bucket of a directory, of which nothing is written if it has no entries; none if it does not
+/// parse.
 pub fn bucket_again(bytes: &[u8]) -> Option<Vec<u8>> {
     Bucket::parse(bytes).ok().map(|bucket| bucket.encode().unwrap_or_default())
 }

@@ -1,41 +1,54 @@
 //! When the vault commits, and that what it commits is one state of everything.
 //!
-//! Whatever changes the vault does so in a [`Transaction`]. A commit waits until all transactions have ended, brings every changed inode
-//! and TS into the namespace, and lets others go on as soon as the store has noted what the commit says; they do not wait for the
-//! medium. Several callers that ask for a commit at the same time share one.
+//! Whatever changes the vault does so in a [`Transaction`]. A commit waits until all transactions
+//! have ended, brings every changed inode and TS into the namespace, and lets others go on as soon
+//! as the store has noted what the commit says; they do not wait for the medium. Several callers
+//! that ask for a commit at the same time share one.
 //!
-//! A transaction reserves its space under the gate that it holds until it ends, and gives the reservation back before it leaves the gate
-//! ([`Reservation`]). A commit holds the gate alone while it collects, and leaves it only once the store has noted it and, if it has a
-//! root, gone on in the other journal file. So no commit comes between a reservation and the end of its transaction: the file that was
-//! prepared is the one that takes the record, and the figures that were checked grow by what is reserved alone. What is due is committed
-//! before the gate is entered, so it takes none of the reserved space; if it becomes due again meanwhile, the next transaction commits it.
-//! One figure grows beside the gate: what a commit notes and the host then refuses is pending again. The place of that record is taken, the
-//! next commit writes it first, and whatever began before still has its space for the record after it, or waits with it for space.
+//! A transaction reserves its space under the gate that it holds until it ends, and gives the
+//! reservation back before it leaves the gate ([`Reservation`]). A commit holds the gate alone
+//! while it collects, and leaves it only once the store has noted it and, if it has a root, gone on
+//! in the other journal file. So no commit comes between a reservation and the end of its
+//! transaction: the file that was prepared is the one that takes the record, and the figures that
+//! were checked grow by what is reserved alone. What is due is committed before the gate is
+//! entered, so it takes none of the reserved space; if it becomes due again meanwhile, the next
+//! transaction commits it. One figure grows beside the gate: what a commit notes and the host then
+//! refuses is pending again. The place of that record is taken, the next commit writes it first,
+//! and whatever began before still has its space for the record after it, or waits with it for
+//! space.
 //!
-//! A change that does not fit beside the reservations of others is not refused for them. It leaves the gate, because a thread that shares
-//! the gate would wait for itself, takes `one`, and waits for the gate alone ([`GroupCommit::begin_alone`]). Then every other transaction has
-//! ended and none begins: its own reservation is the only one that is counted, and the space that the others left has its true size. If that
-//! is not enough, it commits with the gate kept, and looks again. So a refusal says what the host has for this change alone, after everything
-//! acknowledged is committed.
+//! A change that does not fit beside the reservations of others is not refused for them. It leaves
+//! the gate, because a thread that shares the gate would wait for itself, takes `one`, and waits
+//! for the gate alone ([`GroupCommit::begin_alone`]). Then every other transaction has ended and
+//! none begins: its own reservation is the only one that is counted, and the space that the others
+//! left has its true size. If that is not enough, it commits with the gate kept, and looks again.
+//! So a refusal says what the host has for this change alone, after everything acknowledged is
+//! committed.
 //!
-//! No thread waits for ever for that. It holds `one` and nothing else while it waits for the gate, in the order in which a commit takes
-//! them. What it waits for are transactions under way: these take neither `one` nor the gate again, and all other locks in the order below,
-//! whose holders wait for neither, so each of them ends. The gate lets no transaction in before a thread that waits for it alone, so it comes
-//! to its turn however many others begin. The check and the commit with the gate kept take locks of the namespace and the store alone, whose
-//! holders, the store's thread among them, never wait for the gate.
+//! No thread waits for ever for that. It holds `one` and nothing else while it waits for the gate,
+//! in the order in which a commit takes them. What it waits for are transactions under way: these
+//! take neither `one` nor the gate again, and all other locks in the order below, whose holders
+//! wait for neither, so each of them ends. The gate lets no transaction in before a thread that
+//! waits for it alone, so it comes to its turn however many others begin. The check and the commit
+//! with the gate kept take locks of the namespace and the store alone, whose holders, the store's
+//! thread among them, never wait for the gate.
 //!
-//! The last commit, of an orderly end, keeps the gate until the vault refuses what follows: a change that began as soon as that commit is
-//! noted would be acknowledged, and in no commit. A thread that waits for the gate or for `one` looks at the health once it has it.
+//! The last commit, of an orderly end, keeps the gate until the vault refuses what follows: a
+//! change that began as soon as that commit is noted would be acknowledged, and in no commit. A
+//! thread that waits for the gate or for `one` looks at the health once it has it.
 //!
-//! Under the shared gate, [`GroupCommit::begin`] also writes inodes back when too many are changed. Other transactions are half way then,
-//! and what is written back may be too. That is no state of a commit: nothing of it is durable before the next commit, which holds the gate
-//! alone and finds again every inode that was touched since ([`Inodes::write_back`] says what it relies on). A failure there is one of the
-//! next commit as well, and ends writing like that ([`Services::commit_failed`]).
+//! Under the shared gate, [`GroupCommit::begin`] also writes inodes back when too many are changed.
+//! Other transactions are half way then, and what is written back may be too. That is no state of a
+//! commit: nothing of it is durable before the next commit, which holds the gate alone and finds
+//! again every inode that was touched since ([`Inodes::write_back`] says what it relies on). A
+//! failure there is one of the next commit as well, and ends writing like that
+//! ([`Services::commit_failed`]).
 //!
-//! Order of locks, the first one first: `one`; `gate`; `Tree::changes`; the body of one inode; the counts of open handles, the cache of
-//! open files, a shard of the inodes; what the namespace knows of the next inode; in the namespace `applying`, `layers`, the database, its
-//! backend; then the store, which takes none of these. The lists of changed inodes and of pending changes are the last ones: no other lock
-//! is taken under them.
+//! Order of locks, the first one first: `one`; `gate`; `Tree::changes`; the body of one inode; the
+//! counts of open handles, the cache of open files, a shard of the inodes; what the namespace knows
+//! of the next inode; in the namespace `applying`, `layers`, the database, its backend; then the
+//! store, which takes none of these. The lists of changed inodes and of pending changes are the
+//! last ones: no other lock is taken under them.
 
 use crate::contents::Contents;
 use crate::fs_error::errno;
@@ -51,17 +64,20 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes of a batch from which on a commit is due, and beyond which changes are refused while commits fail.
+/// Bytes of a batch from which on a commit is due, and beyond which changes are refused while
+/// commits fail.
 const BATCH: usize = 2 << 20;
 const BATCH_MOST: usize = 12 * BATCH;
 /// Bytes of file content that are written between two commits, about.
 const CONTENT: u64 = 512 << 20;
 /// No checkpoint was refused.
 const NEVER: u64 = u64::MAX;
-/// Bytes that the journal grows by before a checkpoint that found no space is tried for a change again.
+/// Bytes that the journal grows by before a checkpoint that found no space is tried for a change
+/// again.
 const AGAIN: u64 = 1 << 20;
-/// How often room is made for one change, at most. Where a commit is refused, space of the journal is given back, and the next one finds
-/// some; it frees what it says is removed; then a checkpoint may find space, and gives the other file of the journal back.
+/// How often room is made for one change, at most. Where a commit is refused, space of the journal
+/// is given back, and the next one finds some; it frees what it says is removed; then a checkpoint
+/// may find space, and gives the other file of the journal back.
 const ROOMS: u32 = 3;
 
 /// The commits of an open vault.
@@ -83,7 +99,8 @@ pub(crate) struct GroupCommit {
     made: AtomicU64,
     /// Something may have changed since the last commit began.
     changed: AtomicBool,
-    /// Bytes of the journal when a checkpoint found no space last; [`NEVER`] if the last one found some.
+    /// Bytes of the journal when a checkpoint found no space last; [`NEVER`] if the last one found
+    /// some.
     refused: AtomicU64,
 }
 
@@ -118,9 +135,10 @@ impl GroupCommit {
 
     /// Begins a transaction for which the space that it may take is reserved until it ends.
     ///
-    /// Errors: EROFS, and the standing refusal after a failure. ENOSPC or EDQUOT if there is no space for a write, or if it is not certain
-    /// that a change of metadata can be committed, also after all other transactions have ended and everything is committed. A removal is
-    /// refused only if too much is pending for a commit that finds no space.
+    /// Errors: EROFS, and the standing refusal after a failure. ENOSPC or EDQUOT if there is no
+    /// space for a write, or if it is not certain that a change of metadata can be committed, also
+    /// after all other transactions have ended and everything is committed. A removal is refused
+    /// only if too much is pending for a commit that finds no space.
     pub(crate) fn begin(&self, change: Reserve) -> FsResult<Transaction<'_>> {
         self.get_ready()?;
         if self.is_due() {
@@ -139,7 +157,8 @@ impl GroupCommit {
         }
     }
 
-    /// Begins a transaction if there is room for it beside everything that others may take; with `anyway` also if there is none.
+    /// Begins a transaction if there is room for it beside everything that others may take; with
+    /// `anyway` also if there is none.
     fn begin_beside_others(&self, change: Reserve, anyway: bool) -> FsResult<Option<Transaction<'_>>> {
         let gate = self.gate.read();
         // A commit may have failed while this waited, or have been the last one.
@@ -151,8 +170,9 @@ impl GroupCommit {
         Ok(None)
     }
 
-    /// Begins a transaction after all others have ended, and makes room for it as long as there is something to be gained. No other change
-    /// begins meanwhile, so the space that is lacking then is not there.
+    /// Begins a transaction after all others have ended, and makes room for it as long as there is
+    /// something to be gained. No other change begins meanwhile, so the space that is lacking then
+    /// is not there.
     fn begin_alone(&self, change: Reserve) -> FsResult<Transaction<'_>> {
         // Also waits for another thread that makes room.
         let _one = self.one.lock();
@@ -191,7 +211,8 @@ impl GroupCommit {
         Ok(begun)
     }
 
-    /// Commits before a change begins. If the host refuses that, everything waits for the next commit, unless too much waits already.
+    /// Commits before a change begins. If the host refuses that, everything waits for the next
+    /// commit, unless too much waits already.
     fn commit_before_a_change(&self) -> Result<()> {
         match self.commit() {
             Err(e) if e.changed_nothing() && self.namespace.pending_bytes() < BATCH_MOST => Ok(()),
@@ -220,8 +241,9 @@ impl GroupCommit {
         Ok(())
     }
 
-    /// Brings everything to its place, so that the journal owes nothing, and gives the space of the journal file back that held it; as far
-    /// as there is space for that. Whether there was something to commit. The caller holds `one`.
+    /// Brings everything to its place, so that the journal owes nothing, and gives the space of the
+    /// journal file back that held it; as far as there is space for that. Whether there was
+    /// something to commit. The caller holds `one`.
     fn make_room(&self, alone: &Alone<'_>) -> Result<bool> {
         let store = &self.store;
         let unless_refused = |done: Result<()>| match done {
@@ -237,8 +259,9 @@ impl GroupCommit {
         Ok(something)
     }
 
-    /// Begins a transaction even while commits are due and however little space there is, for a change that must not fail: the reclaim
-    /// after a last handle, and at an opening. What it may take is counted for others.
+    /// Begins a transaction even while commits are due and however little space there is, for a
+    /// change that must not fail: the reclaim after a last handle, and at an opening. What it may
+    /// take is counted for others.
     pub(crate) fn begin_forced(&self) -> Option<Transaction<'_>> {
         if self.services.read_only {
             return None;
@@ -263,7 +286,8 @@ impl GroupCommit {
     /// Commits what changed, if anything did.
     pub(crate) fn commit(&self) -> Result<()> {
         self.services.health.check()?;
-        // Reads change times of access, and it may be that no change brings those into the database.
+        // Reads change times of access, and it may be that no change brings those into the
+        // database.
         self.apply()?;
         self.commit_up_to(self.next_to_begin())
     }
@@ -277,7 +301,8 @@ impl GroupCommit {
     fn commit_up_to(&self, enough: u64) -> Result<()> {
         let _one = self.one.lock();
         let shared = self.durable.load(Ordering::Acquire) >= enough;
-        // What the caller asks for is durable, whatever came while it waited: a failure, or an orderly end.
+        // What the caller asks for is durable, whatever came while it waited: a failure, or an
+        // orderly end.
         if shared || !self.has_changes() {
             return Ok(());
         }
@@ -288,8 +313,9 @@ impl GroupCommit {
         self.run(due || (!holds()? && self.may_checkpoint()), None)
     }
 
-    /// Commits with a root, so that the next opening has nothing to apply, and refuses whatever follows. A change that waits for the end
-    /// is refused; one that was let in before is in the commit.
+    /// Commits with a root, so that the next opening has nothing to apply, and refuses whatever
+    /// follows. A change that waits for the end is refused; one that was let in before is in the
+    /// commit.
     pub(crate) fn close(&self) -> Result<()> {
         let _one = self.one.lock();
         if self.services.read_only {
@@ -307,8 +333,8 @@ impl GroupCommit {
         self.checkpoint_after(|| Ok(()))
     }
 
-    /// Commits with a root what `work` hands to the store, which without that root is no state: no other commit comes between. Gives what
-    /// `work` gives.
+    /// Commits with a root what `work` hands to the store, which without that root is no state: no
+    /// other commit comes between. Gives what `work` gives.
     pub(crate) fn checkpoint_after<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let _one = self.one.lock();
         self.services.health.check()?;
@@ -336,14 +362,15 @@ impl GroupCommit {
             || self.space.written() >= CONTENT
     }
 
-    /// Whether a checkpoint is to be tried for a change. One that found no space is not tried for each: the records of the tries would
-    /// take what is left.
+    /// Whether a checkpoint is to be tried for a change. One that found no space is not tried for
+    /// each: the records of the tries would take what is left.
     fn may_checkpoint(&self) -> bool {
         let (refused, used) = (self.refused.load(Ordering::Relaxed), self.store.journal_bytes());
         refused == NEVER || used < refused || used - refused >= AGAIN
     }
 
-    /// Commits; with a root if there is space for one. The caller holds `one`, and may hold the gate, which it keeps then.
+    /// Commits; with a root if there is space for one. The caller holds `one`, and may hold the
+    /// gate, which it keeps then.
     fn run(&self, root: bool, kept: Option<&Alone<'_>>) -> Result<()> {
         if root {
             let done = self.attempt(true, kept);
@@ -366,7 +393,8 @@ impl GroupCommit {
 
     fn attempt(&self, root: bool, kept: Option<&Alone<'_>>) -> Result<()> {
         if root {
-            // Done before the gate is taken, unless the caller has it: transactions may begin meanwhile.
+            // Done before the gate is taken, unless the caller has it: transactions may begin
+            // meanwhile.
             self.store.finish_checkpoint().map_err(|e| self.services.commit_failed(e))?;
         }
         let mut alone = kept.is_none().then(|| self.gate.write());
@@ -378,7 +406,8 @@ impl GroupCommit {
         self.space.forget_space();
         let result = self.collect(root, &mut || drop(alone.take()));
         drop(alone);
-        // By the store's numbers: it makes no commit where there is nothing to say, and first the one before, if the host refused that.
+        // By the store's numbers: it makes no commit where there is nothing to say, and first the
+        // one before, if the host refused that.
         self.made.fetch_add(self.store.last_commit().number - before, Ordering::Relaxed);
         match result {
             Ok(()) => {
@@ -409,8 +438,8 @@ impl GroupCommit {
     }
 }
 
-/// After the last handle of a file was released: reclaims it, in a transaction of its own. A failure that ends all
-/// writing is one of the next commit as well.
+/// After the last handle of a file was released: reclaims it, in a transaction of its own. A
+/// failure that ends all writing is one of the next commit as well.
 pub(crate) fn reclaim_after(commits: &GroupCommit, handles: &OpenHandles, ino: u64) {
     if let Some(_transaction) = commits.begin_forced()
         && let Err(FsError::Storage(e)) = handles.reclaim(ino)

@@ -1,4 +1,5 @@
-//! Changes beside commits, and beside the last one. Hooks and locks that a test holds make each interleaving; none depends on time.
+//! Changes beside commits, and beside the last one. Hooks and locks that a test holds make each
+//! interleaving; none depends on time.
 
 use super::*;
 use crate::{Base, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
@@ -14,7 +15,8 @@ const UUID: [u8; 16] = [5; 16];
 const LARGE: usize = 20 << 20;
 const SPACE: u64 = 30 << 20;
 
-/// An anchor that calls a hook, once, before it advances: the commit is noted then, and not durable.
+/// An anchor that calls a hook, once, before it advances: the commit is noted then, and not
+/// durable.
 #[derive(Default)]
 struct HookedAnchor {
     memory: MemoryAnchor,
@@ -75,8 +77,8 @@ fn make(vault: &Vault, name: &[u8]) -> u64 {
     vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap().ino
 }
 
-/// A writer that has reserved, and does not know yet whether it fits, is in the way of another one. With nothing left to commit, that one
-/// has nothing to do but to wait.
+/// A writer that has reserved, and does not know yet whether it fits, is in the way of another one.
+/// With nothing left to commit, that one has nothing to do but to wait.
 #[test]
 fn a_writer_waits_for_what_another_reserved() {
     let world = World::default();
@@ -100,7 +102,8 @@ fn a_writer_waits_for_what_another_reserved() {
     assert_eq!(commits.count(), made);
 }
 
-/// Two writers in a directory that has space for one of them: one writes everything, and the other one is told the truth, in either order.
+/// Two writers in a directory that has space for one of them: one writes everything, and the other
+/// one is told the truth, in either order.
 #[test]
 fn of_two_writers_in_a_directory_with_space_for_one_one_fits() {
     for round in 0..4 {
@@ -152,7 +155,8 @@ fn a_commit_that_waits_for_a_change_that_fails_commits_nothing() {
     assert_eq!(vault.last_commit().number, before);
 }
 
-/// Between the moment at which the last commit is noted and the end, a change would be acknowledged and in no commit.
+/// Between the moment at which the last commit is noted and the end, a change would be acknowledged
+/// and in no commit.
 #[test]
 fn nothing_begins_beside_the_last_commit() {
     let world = World::default();
@@ -165,7 +169,8 @@ fn nothing_begins_beside_the_last_commit() {
         let writing = other.clone();
         let writer = spawn(move || writing.write(file, 0, &[7; 4096]));
         let reclaim = spawn(move || other.commits().begin_forced().is_some());
-        // A thread that is let in ends before this commit is durable; one that is kept out waits for this thread.
+        // A thread that is let in ends before this commit is durable; one that is kept out waits
+        // for this thread.
         while is_let_in && !(writer.is_finished() && reclaim.is_finished()) {
             yield_now();
         }

@@ -1,7 +1,9 @@
-//! Inodes in memory: one object for each inode in use, a bounded number of those that are not, and the list of changed ones.
+//! Inodes in memory: one object for each inode in use, a bounded number of those that are not, and
+//! the list of changed ones.
 //!
-//! An inode is in memory once or not at all: it leaves only while nobody holds it, and it is loaded under the lock of its shard.
-//! Changes of attributes stay here until a commit, or until there are too many, so a hundred writes to a file cost one record.
+//! An inode is in memory once or not at all: it leaves only while nobody holds it, and it is loaded
+//! under the lock of its shard. Changes of attributes stay here until a commit, or until there are
+//! too many, so a hundred writes to a file cost one record.
 
 use crate::namespace::{Namespace, tables};
 use crate::open_file::OpenFile;
@@ -35,8 +37,8 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// The record. ENOENT if the inode is gone, or is being removed: its blocks are gone then, and so is what tells which write counters
-    /// were used.
+    /// The record. ENOENT if the inode is gone, or is being removed: its blocks are gone then, and
+    /// so is what tells which write counters were used.
     pub(crate) fn alive(&self) -> FsResult<&Record> {
         if self.gone || self.record.is_leaving() {
             Err(FsError::Errno(libc::ENOENT))
@@ -51,12 +53,14 @@ pub(crate) struct Inodes {
     namespace: Arc<Namespace>,
     shards: Vec<Mutex<BoundedCache<u64, Arc<Inode>>>>,
     changed: Mutex<Vec<Arc<Inode>>>,
-    /// Inodes that differ from the namespace, on the list or being written back: admission asks for it at each write.
+    /// Inodes that differ from the namespace, on the list or being written back: admission asks for
+    /// it at each write.
     changed_count: AtomicUsize,
     /// Inodes that may be changed at most.
     changed_most: usize,
     next: AtomicU64,
-    /// What the namespace knows of `next`. Held while the namespace is told: of two threads that write back, the later number stays.
+    /// What the namespace knows of `next`. Held while the namespace is told: of two threads that
+    /// write back, the later number stays.
     next_kept: Mutex<u64>,
 }
 
@@ -112,12 +116,14 @@ impl Inodes {
         self.changed() >= self.changed_most
     }
 
-    /// Writes the records of changed inodes to the namespace. `before` is called with each first, to bring its content's TS
-    /// into the record. After an error the rest is on the list again.
+    /// Writes the records of changed inodes to the namespace. `before` is called with each first,
+    /// to bring its content's TS into the record. After an error the rest is on the list again.
     ///
-    /// Other threads may change inodes and write back meanwhile. One inode is locked at a time, so each record is one state of its inode:
-    /// every change touches the inode under the lock under which it was made, and one that comes later puts it on the list again. Only
-    /// a caller that no transaction runs beside, a commit, has one state of all inodes in the namespace when this returns.
+    /// Other threads may change inodes and write back meanwhile. One inode is locked at a time, so
+    /// each record is one state of its inode: every change touches the inode under the lock under
+    /// which it was made, and one that comes later puts it on the list again. Only a caller that no
+    /// transaction runs beside, a commit, has one state of all inodes in the namespace when this
+    /// returns.
     pub(crate) fn write_back(&self, mut before: impl FnMut(&Inode, &mut Body) -> Result<()>) -> Result<()> {
         let mut changed = std::mem::take(&mut *self.changed.lock());
         while let Some(inode) = changed.pop() {
@@ -187,7 +193,8 @@ impl Body {
     }
 }
 
-/// Puts an inode in the cache. If the cache is full, one that nobody holds goes; changed ones are held by the list.
+/// Puts an inode in the cache. If the cache is full, one that nobody holds goes; changed ones are
+/// held by the list.
 fn insert(shard: &mut BoundedCache<u64, Arc<Inode>>, inode: &Arc<Inode>) {
     if shard.is_full() {
         shard.evict(|_, held| Arc::strong_count(held) == 1);

@@ -1,4 +1,5 @@
-//! The length of files, and ranges that become holes: truncating both ways, `fallocate`, and looking for data and holes.
+//! The length of files, and ranges that become holes: truncating both ways, `fallocate`, and
+//! looking for data and holes.
 
 use crate::contents::{Contents, Work, holes, update};
 use crate::fs_error::errno;
@@ -36,7 +37,8 @@ pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body,
     })
 }
 
-/// As `fallocate` where it does not keep space for later: that would be the backing file system's, which others may fill.
+/// As `fallocate` where it does not keep space for later: that would be the backing file system's,
+/// which others may fill.
 pub(crate) fn allocate(contents: &Contents, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
     let Some(end) = offset.checked_add(len).filter(|_| len > 0) else { return errno(libc::EINVAL) };
     if end > contents.longest() {
@@ -82,7 +84,8 @@ fn zero(contents: &Contents, inode: &Inode, work: &mut Work<'_>, offset: u64, en
     if offset >= end {
         return Ok(());
     }
-    // The rest of the last block after the end of the file is zeros already: the block may go whole.
+    // The rest of the last block after the end of the file is zeros already: the block may go
+    // whole.
     let whole_end = if end == work.record.size { end.div_ceil(LONG) } else { end / LONG };
     let first = offset.div_ceil(LONG);
     if first > whole_end {

@@ -14,7 +14,8 @@ pub(crate) struct OpenFile {
     pub(crate) budgeted_blocks: u64,
 }
 
-/// The untrusted storage of one file: its blocks in an object of the store, its pages in the namespace.
+/// The untrusted storage of one file: its blocks in an object of the store, its pages in the
+/// namespace.
 pub(crate) struct FileSpace<'a> {
     store: &'a Store,
     namespace: &'a Namespace,

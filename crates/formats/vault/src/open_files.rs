@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 /// What an open file takes beside cached pages of its untrusted storage, about.
 const FILE_BYTES: u64 = 8 << 10;
-/// Bytes of untrusted storage for a block in the densest scheme, about: counters, a tag, and its share of the tree.
+/// Bytes of untrusted storage for a block in the densest scheme, about: counters, a tag, and its
+/// share of the tree.
 const BLOCK_PAGES: u64 = 32;
 /// Files that are open at most, however small.
 const MOST: usize = 4096;

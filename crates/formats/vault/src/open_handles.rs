@@ -49,7 +49,8 @@ impl OpenHandles {
         false
     }
 
-    /// After the last opening ended: what has no name goes, and what changed is brought into the inode.
+    /// After the last opening ended: what has no name goes, and what changed is brought into the
+    /// inode.
     pub(crate) fn reclaim(&self, ino: u64) -> FsResult<()> {
         let inode = match self.inodes.get(ino) {
             Ok(inode) => inode,

@@ -39,7 +39,8 @@ impl Default for VaultOptions {
 pub struct OpenOptions {
     /// Refuse every change.
     pub read_only: bool,
-    /// Accept what is there although the anchor knows of another state: a backup that was restored on purpose.
+    /// Accept what is there although the anchor knows of another state: a backup that was restored
+    /// on purpose.
     pub accept: Option<Consent>,
     /// Memory of all caches.
     pub budget: Budget,
@@ -100,7 +101,8 @@ pub struct CheckReport {
     pub single: u64,
     /// Whether one of the two superblocks does not verify, and no crash explains it.
     pub lacks_superblock: bool,
-    /// What does not verify, in the order in which it was found: at most [`CheckReport::NAMED`] of them.
+    /// What does not verify, in the order in which it was found: at most [`CheckReport::NAMED`] of
+    /// them.
     pub bad: Vec<BadFile>,
 }
 

@@ -1,8 +1,10 @@
-//! What the namespace keeps of an inode: attributes, where its content rests, and the trusted storage of its integrity.
+//! What the namespace keeps of an inode: attributes, where its content rests, and the trusted
+//! storage of its integrity.
 //!
-//! Layout, little-endian: version u8, kind u8, mode u16, nlink u32, uid u32, gid u32, rdev u32, size u64, data blocks u64, parent
-//! u64, object u64, four times (atime, mtime, ctime, crtime: i64 and u32 each), choice u8, flags u8, length of TS u16, TS; the target
-//! of a symbolic link takes the rest.
+//! Layout, little-endian: version u8, kind u8, mode u16, nlink u32, uid u32, gid u32, rdev u32,
+//! size u64, data blocks u64, parent u64, object u64, four times (atime, mtime, ctime, crtime: i64
+//! and u32 each), choice u8, flags u8, length of TS u16, TS; the target of a symbolic link takes
+//! the rest.
 
 use crate::{Attr, BLOCK, FileKind, FsError, FsResult, Time};
 use lacuna_contracts::{Error, Kind, Result};
@@ -104,7 +106,8 @@ impl Record {
         }
     }
 
-    /// Clears set-user-ID, and set-group-ID where the group may execute: what Linux does when content or owner change.
+    /// Clears set-user-ID, and set-group-ID where the group may execute: what Linux does when
+    /// content or owner change.
     pub(crate) fn clear_set_ids(&mut self) -> bool {
         let before = self.mode;
         self.mode &= !0o4000;

@@ -1,7 +1,8 @@
-//! Looking at a damaged vault: everything that verifies, past what does not, and the names of what is known to be missing.
+//! Looking at a damaged vault: everything that verifies, past what does not, and the names of what
+//! is known to be missing.
 //!
-//! Nothing is written, neither to the directory nor to the anchor. A state that does not descend from what the anchor remembers is shown as
-//! well, with the refusal that any other opening gives.
+//! Nothing is written, neither to the directory nor to the anchor. A state that does not descend
+//! from what the anchor remembers is shown as well, with the refusal that any other opening gives.
 
 use crate::directories;
 use crate::entries::Bucket;
@@ -63,11 +64,12 @@ impl Leniency for WhatVerifies {
 }
 
 impl Rescue {
-    /// Opens a vault in the newest state that can be reached, whatever the anchor remembers. Superblocks and pages of the names have three
-    /// copies here, so that two blocks, whichever they are, keep nothing else from coming out.
+    /// Opens a vault in the newest state that can be reached, whatever the anchor remembers.
+    /// Superblocks and pages of the names have three copies here, so that two blocks, whichever
+    /// they are, keep nothing else from coming out.
     ///
-    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if the three superblocks, or all copies of what the database of names hangs on, do not
-    /// verify.
+    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if the three superblocks, or all copies of what
+    /// the database of names hangs on, do not verify.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Rescue> {
         let found = Rescue::look(base.clone(), master, uuid, options, false);
         if found.as_ref().is_ok_and(|found| found.refusal.is_none()) {
@@ -111,19 +113,21 @@ impl Rescue {
         self.refusal.as_ref()
     }
 
-    /// Whether the names are shown by the root before that of a checkpoint which was not finished, with all changes since: what that
-    /// checkpoint was to bring to its place does not verify.
+    /// Whether the names are shown by the root before that of a checkpoint which was not finished,
+    /// with all changes since: what that checkpoint was to bring to its place does not verify.
     pub fn is_by_root_before(&self) -> bool {
         self.is_by_root_before
     }
 
-    /// Whether the state that is shown lies past a damaged record of the journal: it is the one that the anchor remembers, and blocks of
-    /// files that this record alone lists do not verify, unless they are in their places already.
+    /// Whether the state that is shown lies past a damaged record of the journal: it is the one
+    /// that the anchor remembers, and blocks of files that this record alone lists do not verify,
+    /// unless they are in their places already.
     pub fn is_past_gap(&self) -> bool {
         self.is_past_gap
     }
 
-    /// By which detours the state is shown, in words, if any other opening shows another one or less of it, or none.
+    /// By which detours the state is shown, in words, if any other opening shows another one or
+    /// less of it, or none.
     pub fn used(&self) -> Option<String> {
         let found = self.vault.found();
         let mut used = Vec::new();
@@ -149,7 +153,8 @@ impl Rescue {
         (!used.is_empty()).then(|| used.join("; "))
     }
 
-    /// Calls `each` with the name, node and kind of every entry of a directory that verifies. Whether all do.
+    /// Calls `each` with the name, node and kind of every entry of a directory that verifies.
+    /// Whether all do.
     pub fn entries(&self, directory: u64, each: &mut dyn FnMut(&[u8], u64, FileKind)) -> bool {
         directories::scan_past_damage(&self.vault.contents().namespace, directory, &mut |entry| {
             each(&entry.name, entry.ino, entry.kind);
@@ -161,8 +166,8 @@ impl Rescue {
         self.vault.contents().inodes.made() + 1
     }
 
-    /// Plain paths of what commits changed that are durable and cannot be reached, as far as the journal still says it; and the
-    /// numbers of these commits.
+    /// Plain paths of what commits changed that are durable and cannot be reached, as far as the
+    /// journal still says it; and the numbers of these commits.
     pub fn changed_later(&self) -> Result<(Vec<u64>, BTreeSet<String>)> {
         let contents = self.vault.contents();
         let (mut numbers, mut named, mut changed) = (Vec::new(), BTreeMap::new(), BTreeSet::new());

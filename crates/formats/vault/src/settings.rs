@@ -26,7 +26,8 @@ impl Settings {
         Settings { choice, next_inode: ROOT }
     }
 
-    /// Those of a vault. Errors: [`Kind::Corrupt`] if they cannot be read, or another version wrote them.
+    /// Those of a vault. Errors: [`Kind::Corrupt`] if they cannot be read, or another version wrote
+    /// them.
     pub(crate) fn read(namespace: &Namespace) -> Result<Settings> {
         let bad = |found: &str, expected: String| {
             Error::new(Kind::Corrupt, "cannot open the vault")

@@ -1,26 +1,32 @@
-//! Admission: whether the backing directory has space for one more change: for what it writes, for the record of the commit that makes it
-//! durable, and for the places that the journal's pages go to.
+//! Admission: whether the backing directory has space for one more change: for what it writes, for
+//! the record of the commit that makes it durable, and for the places that the journal's pages go
+//! to.
 //!
-//! Invariant: a change that adds something is let in only if everything so far, and all that the transactions under way may add, can be
-//! committed, and then brought to its place. So a full file system refuses what is new, and never what was acknowledged; what removes
-//! something is let in, and finds the space that is left free here.
+//! Invariant: a change that adds something is let in only if everything so far, and all that the
+//! transactions under way may add, can be committed, and then brought to its place. So a full file
+//! system refuses what is new, and never what was acknowledged; what removes something is let in,
+//! and finds the space that is left free here.
 //!
-//! A [`Reservation`] counts what its transaction may take from before the check until the transaction ends. What the transaction puts
-//! meanwhile is counted twice, and never not at all: the sums of the reservations are read before the figures that follow from the
-//! changes, and a transaction renews these figures before it gives its reservation back. So these figures are too high for a change that
-//! begins beside others: of two that begin at once each may count the other, and what a write overwrites, or fails to write, it does not
-//! take. None is refused for that: a change that does not fit beside others is measured once more when it is the only one
-//! (`group_commit.rs`). The journal file that was prepared is the one that is written to: a commit with a root goes to the other file, and
-//! none does while a reservation lives.
+//! A [`Reservation`] counts what its transaction may take from before the check until the
+//! transaction ends. What the transaction puts meanwhile is counted twice, and never not at all:
+//! the sums of the reservations are read before the figures that follow from the changes, and a
+//! transaction renews these figures before it gives its reservation back. So these figures are too
+//! high for a change that begins beside others: of two that begin at once each may count the other,
+//! and what a write overwrites, or fails to write, it does not take. None is refused for that: a
+//! change that does not fit beside others is measured once more when it is the only one
+//! (`group_commit.rs`). The journal file that was prepared is the one that is written to: a commit
+//! with a root goes to the other file, and none does while a reservation lives.
 //!
-//! The pages of content that a write takes from the journal count as space of the file system. Where other programs take that space first,
-//! the write is refused, or the next one; each taking of pages leaves a step of the journal behind it (`Store::journal_step`), which
-//! holds the record of a usual commit. A larger record waits until there is space. Two kinds of changes reserve without a check: the
-//! reclaim after a last handle, and a removal whose record finds no space even after a commit. Times of access reserve nothing: they are
-//! noted only while the last write found space and few inodes are changed, and may take that step.
+//! The pages of content that a write takes from the journal count as space of the file system.
+//! Where other programs take that space first, the write is refused, or the next one; each taking
+//! of pages leaves a step of the journal behind it (`Store::journal_step`), which holds the record
+//! of a usual commit. A larger record waits until there is space. Two kinds of changes reserve
+//! without a check: the reclaim after a last handle, and a removal whose record finds no space even
+//! after a commit. Times of access reserve nothing: they are noted only while the last write found
+//! space and few inodes are changed, and may take that step.
 //!
-//! No lock is held here. The figures of the namespace and of the inodes are atomic copies, which their owners renew under their own locks,
-//! and the store is asked once for the journal's part.
+//! No lock is held here. The figures of the namespace and of the inodes are atomic copies, which
+//! their owners renew under their own locks, and the store is asked once for the journal's part.
 
 use crate::BLOCK;
 use crate::inodes::Inodes;
@@ -37,12 +43,13 @@ const RECORD: u64 = 512;
 const CHANGE: u64 = 16 << 10;
 /// Bytes of puts for content, at most: blocks go elsewhere.
 const PUTS: u64 = 64 << 10;
-/// What the tags of content that was written since the last commit take in it: a quarter of the content at most, and not more than this.
+/// What the tags of content that was written since the last commit take in it: a quarter of the
+/// content at most, and not more than this.
 const TAGS: u64 = 4 << 20;
 /// Bytes that a change which adds nothing leaves for those that remove something.
 const SPARE: u64 = 64 << 10;
-/// Bytes above what must stay free, below which the file system is asked at each change. Beyond, changes take a part of it before it is
-/// asked again.
+/// Bytes above what must stay free, below which the file system is asked at each change. Beyond,
+/// changes take a part of it before it is asked again.
 const MUCH: u64 = 256 << 20;
 /// That part.
 const PART: u64 = 8;
@@ -151,12 +158,14 @@ impl SpaceBudget {
         self.short.load(Ordering::Relaxed)
     }
 
-    /// Bytes that one transaction writes at most, whole blocks: all of them may go to the journal, which holds about twice as much.
+    /// Bytes that one transaction writes at most, whole blocks: all of them may go to the journal,
+    /// which holds about twice as much.
     pub(crate) fn most_of_write(&self) -> usize {
         (self.store.journal_most() / 2).max(1).next_multiple_of(BLOCK as u64) as usize
     }
 
-    /// Counts what a change may take from now on. Whether there is room for it, [`Reservation::fits`] says.
+    /// Counts what a change may take from now on. Whether there is room for it,
+    /// [`Reservation::fits`] says.
     pub(crate) fn reserve(&self, change: Reserve) -> Reservation<'_> {
         let (puts, content) = change.most();
         self.reserved_puts.fetch_add(puts, Ordering::AcqRel);
@@ -183,19 +192,22 @@ impl SpaceBudget {
         Ok(is)
     }
 
-    /// Whether the journal has, or finds, space for the record of everything so far, of all reservations and of `more` bytes of puts, with
-    /// `spare` bytes behind it, and may take `beside` more bytes.
+    /// Whether the journal has, or finds, space for the record of everything so far, of all
+    /// reservations and of `more` bytes of puts, with `spare` bytes behind it, and may take
+    /// `beside` more bytes.
     fn has_room_for_record(&self, more: u64, spare: u64, beside: u64) -> Result<bool> {
         self.is_space(self.store.prepare_record(self.puts() + more, spare, beside))
     }
 
-    /// What the system calls the want of room that was met last: ENOSPC, or EDQUOT where there is a quota.
+    /// What the system calls the want of room that was met last: ENOSPC, or EDQUOT where there is a
+    /// quota.
     pub(crate) fn lacking(&self) -> i32 {
         self.lacking.load(Ordering::Relaxed)
     }
 
-    /// Forgets what was known of the file system: other programs may have filled it, so it is asked again before the next change; or they
-    /// may have made space, so it does not count as short until a write finds none.
+    /// Forgets what was known of the file system: other programs may have filled it, so it is asked
+    /// again before the next change; or they may have made space, so it does not count as short
+    /// until a write finds none.
     pub(crate) fn forget_space(&self) {
         self.known.store(0, Ordering::Release);
         self.short.store(false, Ordering::Relaxed);
@@ -212,7 +224,8 @@ impl SpaceBudget {
         })
     }
 
-    /// Whether the file system has so many bytes, which are reserved, beside what must stay free and what else is reserved.
+    /// Whether the file system has so many bytes, which are reserved, beside what must stay free
+    /// and what else is reserved.
     fn is_free(&self, own: u64) -> Result<bool> {
         let taken =
             self.known.fetch_update(Ordering::AcqRel, Ordering::Acquire, |known| known.checked_sub(own));
@@ -234,8 +247,9 @@ impl SpaceBudget {
         Ok(true)
     }
 
-    /// Bytes of the next commit's puts, about, with those that are reserved. What turns into something else is read before that: a
-    /// reservation into changed inodes, a changed inode into pending bytes.
+    /// Bytes of the next commit's puts, about, with those that are reserved. What turns into
+    /// something else is read before that: a reservation into changed inodes, a changed inode into
+    /// pending bytes.
     fn puts(&self) -> u64 {
         let reserved = self.reserved_puts.load(Ordering::Acquire);
         let records = RECORD * self.inodes.changed() as u64;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 /// How lenient an opening is: which parts it lets pass that do not verify.
 pub(crate) trait Leniency {
-    /// The namespace: by the newest root, or by the one before it and all changes since, if a checkpoint was not finished.
+    /// The namespace: by the newest root, or by the one before it and all changes since, if a
+    /// checkpoint was not finished.
     fn namespace(
         &self,
         newest: Result<Namespace>,
@@ -20,7 +21,8 @@ pub(crate) trait Leniency {
     ) -> Result<Namespace>;
     /// Its settings.
     fn settings(&self, namespace: &Namespace) -> Result<Settings>;
-    /// What of the store it passes over. Unless that is nothing, the third files of the namespace count as well.
+    /// What of the store it passes over. Unless that is nothing, the third files of the namespace
+    /// count as well.
     fn past(&self) -> PastDamage {
         PastDamage::Nothing
     }
@@ -46,7 +48,8 @@ impl Leniency for Strict {
 /// What opening found.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// The vault was never opened on this machine before: nobody could tell whether this is its newest state.
+    /// The vault was never opened on this machine before: nobody could tell whether this is its
+    /// newest state.
     pub first_opening: bool,
     /// The state does not descend from what the anchor remembered, and was accepted.
     pub accepted: bool,
@@ -71,7 +74,8 @@ pub struct Base {
     pub clock: Arc<dyn WallClock>,
 }
 
-/// The namespace of a state that is anchored does not verify: files of another state lie beside the superblock.
+/// The namespace of a state that is anchored does not verify: files of another state lie beside the
+/// superblock.
 pub(crate) fn incomplete(e: Error, backing: &str) -> Error {
     if e.kind() != Kind::Corrupt {
         return e;

@@ -1,4 +1,5 @@
-//! The files that have something to be done a piece at a time, in the order in which they were noted.
+//! The files that have something to be done a piece at a time, in the order in which they were
+//! noted.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashSet, VecDeque};

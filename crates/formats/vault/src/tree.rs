@@ -1,7 +1,8 @@
-//! The tree of directories: what names stand for, and the operations that make, link and remove them.
+//! The tree of directories: what names stand for, and the operations that make, link and remove
+//! them.
 //!
-//! Changes of the tree exclude each other, so what one of them found stays true until it is done. Looking up does not wait
-//! for them. At most one inode is locked at a time.
+//! Changes of the tree exclude each other, so what one of them found stays true until it is done.
+//! Looking up does not wait for them. At most one inode is locked at a time.
 
 use crate::directories::{Directories, check_name};
 use crate::fs_error::errno;

@@ -77,8 +77,8 @@ impl Vault {
 
     /// Opens a vault in its newest state.
     ///
-    /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers, [`Kind::Corrupt`] if what
-    /// holds everything together does not verify.
+    /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers,
+    /// [`Kind::Corrupt`] if what holds everything together does not verify.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Vault> {
         Vault::open_with(base, master, uuid, options, &Strict)
     }
@@ -153,15 +153,17 @@ impl Vault {
         Ok(vault)
     }
 
-    /// Where the two files of an object of the namespace may differ, each page that only one of them has as the state wants it is written to
-    /// both, before another root is: a checkpoint of a later state may have come as far as to one of them, or that of this state no further.
+    /// Where the two files of an object of the namespace may differ, each page that only one of
+    /// them has as the state wants it is written to both, before another root is: a checkpoint of a
+    /// later state may have come as far as to one of them, or that of this state no further.
     fn mend_copies(&self) -> Result<()> {
         let (_, single) = self.contents.namespace.verify(&mut |_, _| ())?;
         if single == 0 {
             return Ok(());
         }
         match self.repair() {
-            // For want of space they stay single; a vault that is full must open, or nothing can be removed from it.
+            // For want of space they stay single; a vault that is full must open, or nothing can be
+            // removed from it.
             Err(e) if !e.kind().is_refusal() => Err(e),
             _ => Ok(()),
         }
@@ -213,12 +215,14 @@ impl Vault {
         Ok(())
     }
 
-    /// Converts a file to the scheme that suits it, if that is another: what a thread does by itself where commits have a period.
+    /// Converts a file to the scheme that suits it, if that is another: what a thread does by
+    /// itself where commits have a period.
     pub fn convert(&self, ino: u64) -> FsResult<()> {
         background_tasks::all_of(&self.commits, &self.contents, ino, &|| false)
     }
 
-    /// Removes what had no name when the vault was last used, or begins to. How many nodes that are.
+    /// Removes what had no name when the vault was last used, or begins to. How many nodes that
+    /// are.
     fn remove_orphans(&self) -> Result<u64> {
         let Some(_transaction) = self.commits.begin_forced() else { return Ok(0) };
         self.handles.remove_orphans()
@@ -244,7 +248,8 @@ impl Vault {
         self.contents.store.last_commit()
     }
 
-    /// Whether it was never opened on this machine before, so that its freshness could not be judged.
+    /// Whether it was never opened on this machine before, so that its freshness could not be
+    /// judged.
     pub fn first_opening(&self) -> bool {
         self.found.first_opening
     }
@@ -272,14 +277,16 @@ impl Vault {
 
     /// Changes attributes.
     pub fn set_attr(&self, ino: u64, changes: &Changes) -> FsResult<Attr> {
-        // To cut a file is to remove something; to make it longer adds no more than a hole, and is let in as easily.
+        // To cut a file is to remove something; to make it longer adds no more than a hole, and is
+        // let in as easily.
         let sets_size = changes.size.is_some();
         let reserve = if sets_size { Reserve::Removal } else { Reserve::Metadata };
         let _transaction = self.commits.begin(reserve)?;
         attributes::set(&self.contents, ino, changes)
     }
 
-    /// Clears set-user-ID and, where the group may execute, set-group-ID, as a write by an ordinary user does.
+    /// Clears set-user-ID and, where the group may execute, set-group-ID, as a write by an ordinary
+    /// user does.
     pub fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
         let _transaction = self.commits.begin(Reserve::Metadata)?;
         attributes::clear_set_ids(&self.contents, ino)
@@ -336,8 +343,8 @@ impl Vault {
         rename::rename(&self.tree, EntryName { parent, name }, to, mode)
     }
 
-    /// Entries after a cookie (0: from the start), "." and ".." among them, until `each` returns false: the entry that it
-    /// refused is given again next time.
+    /// Entries after a cookie (0: from the start), "." and ".." among them, until `each` returns
+    /// false: the entry that it refused is given again next time.
     pub fn read_dir(&self, ino: u64, after: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> FsResult<()> {
         self.tree.read_dir(ino, after, each)
     }
@@ -359,13 +366,15 @@ impl Vault {
         self.contents.read(ino, offset, buf)
     }
 
-    /// Writes. What is longer than half of what the journal may hold becomes several changes, and a commit may come between them.
+    /// Writes. What is longer than half of what the journal may hold becomes several changes, and a
+    /// commit may come between them.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
         self.write_parts(ino, offset, data, true)
     }
 
-    /// Writes for a caller that keeps the file's times itself, and gives them later ([`Vault::set_attr`]): a kernel that holds written
-    /// pages back, and knows when they were written.
+    /// Writes for a caller that keeps the file's times itself, and gives them later
+    /// ([`Vault::set_attr`]): a kernel that holds written pages back, and knows when they were
+    /// written.
     pub fn write_undated(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
         self.write_parts(ino, offset, data, false)
     }
@@ -462,7 +471,8 @@ impl Vault {
         check::check(&self.contents, progress).map(|report| CheckReport { lacks_superblock, ..report })
     }
 
-    /// Writes the pages of the namespace anew that only one of their backing files holds, and so both superblocks. How many pages.
+    /// Writes the pages of the namespace anew that only one of their backing files holds, and so
+    /// both superblocks. How many pages.
     ///
     /// Errors: EROFS as [`Kind::ReadOnly`], and those of a commit.
     pub fn repair(&self) -> Result<u64> {

@@ -1,5 +1,5 @@
-//! Files are converted to the scheme that is asked for, or that suits them, while they are in use and after they were; large ones
-//! are removed a piece at a time.
+//! Files are converted to the scheme that is asked for, or that suits them, while they are in use
+//! and after they were; large ones are removed a piece at a time.
 
 mod world;
 
@@ -171,7 +171,8 @@ fn what_is_being_removed_cannot_be_opened_or_written() {
     let mut world = World::new(6);
     world.journal = lacuna_vault::store::JournalSize::default();
     drop(world.create(Choice::Auto));
-    // Commits come seldom, so that nothing is removed meanwhile but by chance: either way it is not there.
+    // Commits come seldom, so that nothing is removed meanwhile but by chance: either way it is not
+    // there.
     let vault = world.open_with(|options| options.commit_period = Some(Duration::from_secs(600))).unwrap();
     let ino = make_large(&vault);
     vault.unlink(ROOT, b"large").unwrap();

@@ -1,4 +1,5 @@
-//! `docs/format/vault.md` and the code agree: vaults are written by one and read by the other, closed and after a crash.
+//! `docs/format/vault.md` and the code agree: vaults are written by one and read by the other,
+//! closed and after a crash.
 
 #[path = "../../../parts/integrity/tests/by_page/mod.rs"]
 #[allow(dead_code)]

@@ -1,8 +1,9 @@
-//! Every version of the format as it is for ever: a vault with its anchor, kept as a file, that must open and show what it did
-//! when it was made.
+//! Every version of the format as it is for ever: a vault with its anchor, kept as a file, that
+//! must open and show what it did when it was made.
 //!
-//! The file holds the anchor and the files of the directory, each as: length of its name (u16, little-endian), name, length (u64),
-//! number of its pages that are not zeros (u32), and these, each behind its number (u32).
+//! The file holds the anchor and the files of the directory, each as: length of its name (u16,
+//! little-endian), name, length (u64), number of its pages that are not zeros (u32), and these,
+//! each behind its number (u32).
 
 mod world;
 

@@ -1,5 +1,5 @@
-//! What a change reserves before it begins is there for the commit that makes it durable, no change is refused for space that is there, and
-//! a refused commit is none.
+//! What a change reserves before it begins is there for the commit that makes it durable, no change
+//! is refused for space that is there, and a refused commit is none.
 
 mod world;
 
@@ -16,7 +16,8 @@ fn counter(vault: &Vault, name: &str) -> u64 {
     status.items.iter().find(|item| item.name == name).unwrap().value
 }
 
-/// A vault with so much in its journal that a checkpoint is due before the next change, and a file of it.
+/// A vault with so much in its journal that a checkpoint is due before the next change, and a file
+/// of it.
 fn with_a_due_checkpoint() -> (World, Vault, u64) {
     let mut world = World::new(5);
     let vault = world.create(Choice::Auto);
@@ -31,7 +32,8 @@ fn with_a_due_checkpoint() -> (World, Vault, u64) {
     (world, vault, file)
 }
 
-/// The checkpoint that is due before the change goes on in the other file of the journal: the change has its space there.
+/// The checkpoint that is due before the change goes on in the other file of the journal: the
+/// change has its space there.
 #[test]
 fn a_change_after_a_due_checkpoint_is_committed_although_others_fill_the_directory() {
     let (mut world, vault, file) = with_a_due_checkpoint();
@@ -57,7 +59,8 @@ fn a_refused_checkpoint_is_not_counted_as_a_commit() {
     assert_eq!(now, [made + 1, checkpoints]);
 }
 
-/// Where nothing changed, and a checkpoint finds no space, there is no commit, however often room is looked for.
+/// Where nothing changed, and a checkpoint finds no space, there is no commit, however often room
+/// is looked for.
 #[test]
 fn a_search_for_room_that_commits_nothing_is_not_counted() {
     let (world, vault, file) = with_a_due_checkpoint();
@@ -88,8 +91,8 @@ fn a_write_that_is_longer_than_the_journal_is_written() {
     assert!(world::dump::content(&vault, file, 3000 + data.len() as u64)[3000..] == data);
 }
 
-/// The journal file that is not written to has space, and the host takes no more bytes: it gets the file's space back before it is asked
-/// again, although the commit is refused as well.
+/// The journal file that is not written to has space, and the host takes no more bytes: it gets the
+/// file's space back before it is asked again, although the commit is refused as well.
 #[test]
 fn a_refused_commit_leaves_the_journal_no_space_that_it_does_not_need() {
     let mut world = World::new(8);

@@ -1,5 +1,6 @@
-//! Power cuts after every operation of the folder, in workloads of files, names and syncs: what is there after the cut is the
-//! whole vault as it was after the last sync, or after some operation since, and nothing ever looks like tampering.
+//! Power cuts after every operation of the folder, in workloads of files, names and syncs: what is
+//! there after the cut is the whole vault as it was after the last sync, or after some operation
+//! since, and nothing ever looks like tampering.
 //!
 //! `LACUNA_CUTS` sets how many cuts there are (200 without it), `LACUNA_SEED` the first seed.
 
@@ -35,8 +36,9 @@ fn work(states: &mut States, vault: &Vault, rng: &mut Rng, folder: &CrashFolder)
     false
 }
 
-/// A workload with a cut after `cut` operations of the folder, then another cut in the opening or in what follows, then an
-/// orderly end. Gives what stands for the run, and whether the first cut came.
+/// A workload with a cut after `cut` operations of the folder, then another cut in the opening or
+/// in what follows, then an orderly end. Gives what stands for the run, and whether the first cut
+/// came.
 fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
     let context = format!("seed {seed}, cut after {cut} operations, {}", choice.name());
     let mut world = World::new(seed);

@@ -1,9 +1,10 @@
-//! Bad blocks: whatever one block of a closed vault's backing files holds, everything is shown but what lies in it; and an older or altered
-//! copy of a page is never taken for the newest. Two blocks may be both copies of what an opening needs: then a rescue shows everything, by
-//! the third.
+//! Bad blocks: whatever one block of a closed vault's backing files holds, everything is shown but
+//! what lies in it; and an older or altered copy of a page is never taken for the newest. Two
+//! blocks may be both copies of what an opening needs: then a rescue shows everything, by the
+//! third.
 //!
-//! `LACUNA_PAIRS` says how many pairs of blocks are destroyed (60 without it), or `all`; with it, each single block is destroyed in both
-//! ways, of vaults that were used more or less often.
+//! `LACUNA_PAIRS` says how many pairs of blocks are destroyed (60 without it), or `all`; with it,
+//! each single block is destroyed in both ways, of vaults that were used more or less often.
 
 mod world;
 
@@ -23,7 +24,8 @@ struct Closed {
     world: World,
     image: FolderImage,
     truth: Truth,
-    /// The first backing files of the namespace, the second, and the third, which a rescue alone reads.
+    /// The first backing files of the namespace, the second, and the third, which a rescue alone
+    /// reads.
     firsts: BTreeSet<String>,
     seconds: BTreeSet<String>,
     thirds: BTreeSet<String>,
@@ -103,7 +105,8 @@ fn show_file(vault: &Vault, path: &str, ino: u64, content: &[u8], shown: &mut Sh
     }
 }
 
-/// The truth of a vault: files of a few blocks in directories, among them some whose content lies in no block.
+/// The truth of a vault: files of a few blocks in directories, among them some whose content lies
+/// in no block.
 fn fill(vault: &Vault, truth: &mut Truth, round: u64) {
     let mut rng = Rng::new(round);
     for directory in ["letters", "pictures"] {
@@ -151,8 +154,8 @@ fn closed(rounds: u64) -> Closed {
     for name in of_namespace {
         alike.entry(image.files[&name].to_vec()).or_default().push(name);
     }
-    // Of three files that hold the same, nothing misses the third. One of the others is the first, and which is told by what is left without
-    // the other.
+    // Of three files that hold the same, nothing misses the third. One of the others is the first,
+    // and which is told by what is left without the other.
     let (mut firsts, mut seconds, mut thirds) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for three in alike.into_values() {
         assert_eq!(three.len(), 3, "files of each object of the namespace");
@@ -306,7 +309,8 @@ fn two_bad_blocks_cost_what_lies_in_them() {
     assert!(twins > 10, "{twins}");
 }
 
-/// One bit of each page of the namespace: everything is shown; of both copies of it: everything, or an error, and nothing else.
+/// One bit of each page of the namespace: everything is shown; of both copies of it: everything, or
+/// an error, and nothing else.
 #[test]
 fn one_bit_of_each_page_of_the_namespace_is_never_silent() {
     let mut closed = closed(2);
@@ -344,7 +348,8 @@ fn one_bit_of_each_page_of_the_namespace_is_never_silent() {
     assert!(refused + errors > 5);
 }
 
-/// A copy of an earlier day is no copy: whether it is put beside a page that does not verify, or in the place of both.
+/// A copy of an earlier day is no copy: whether it is put beside a page that does not verify, or in
+/// the place of both.
 #[test]
 fn an_older_copy_is_never_taken_for_the_newest() {
     let mut closed = closed(2);

@@ -1,10 +1,13 @@
-//! Each error of the system at each call of the folder, in a workload between an opening and an orderly end. A call that is refused, and one
-//! that opens or reads and fails, fails one request, and everything else goes on as if nothing had been. After another error of the medium,
-//! or of a sync, the vault takes no more changes. What was synced is there when it is opened again, also if the power goes when the request
-//! has failed, or at the end. What the caller is told is the number of the error. Advances of the anchor count as syncs of the folder; that
-//! one is refused before its sync is a test of its own.
+//! Each error of the system at each call of the folder, in a workload between an opening and an
+//! orderly end. A call that is refused, and one that opens or reads and fails, fails one request,
+//! and everything else goes on as if nothing had been. After another error of the medium, or of a
+//! sync, the vault takes no more changes. What was synced is there when it is opened again, also if
+//! the power goes when the request has failed, or at the end. What the caller is told is the number
+//! of the error. Advances of the anchor count as syncs of the folder; that one is refused before
+//! its sync is a test of its own.
 //!
-//! A seventh of all pairs of a call and an error is tried, of calls that are all alike a part of that; with `LACUNA_SWEEP` all.
+//! A seventh of all pairs of a call and an error is tried, of calls that are all alike a part of
+//! that; with `LACUNA_SWEEP` all.
 
 mod world;
 
@@ -24,8 +27,8 @@ use world::{UUID, World};
 /// Operations before the errors, and among them.
 const BEFORE: u64 = 60;
 const STEPS: u64 = 70;
-/// Calls of an opening that look for files of objects that no commit refers to: one each, one after the other, and all alike. One in so many
-/// of them is tried, unless all are asked for.
+/// Calls of an opening that look for files of objects that no commit refers to: one each, one after
+/// the other, and all alike. One in so many of them is tried, unless all are asked for.
 const PROBES: u64 = 1024;
 const PROBES_SHARE: u64 = 32;
 /// One in this many pairs of a call and an error is tried, unless all are asked for.
@@ -101,13 +104,15 @@ enum End {
     Stopped,
 }
 
-/// Whether the vault may take no more changes after this call: not for one that was refused, and not for one that opens or reads.
+/// Whether the vault may take no more changes after this call: not for one that was refused, and
+/// not for one that opens or reads.
 fn may_stop(hit: Option<FolderOp>, errno: i32) -> bool {
     let reads = |hit: FolderOp| matches!(hit, FolderOp::Open | FolderOp::Read);
     hit.is_some_and(|hit| hit.syncs() || !(reads(hit) || refuses(errno)))
 }
 
-/// Plays the script with an error at call `nth`. Gives what became of it, its calls, and the one that failed.
+/// Plays the script with an error at call `nth`. Gives what became of it, its calls, and the one
+/// that failed.
 fn run(start: &Start, nth: u64, errno: i32) -> (End, u64, Option<FolderOp>) {
     let mut world = start.world();
     let mut states = States::new(start.model.clone());
@@ -173,8 +178,8 @@ fn close(vault: &Vault, world: &World, errno: i32, failed: &mut Vec<i32>) -> End
     if may_stop(hit, errno) { End::Stopped } else { End::Failed }
 }
 
-/// What callers were told of the call that failed, which concerns one of them unless the vault has stopped: first its number, or, where
-/// the vault stopped while nobody waited, that it did.
+/// What callers were told of the call that failed, which concerns one of them unless the vault has
+/// stopped: first its number, or, where the vault stopped while nobody waited, that it did.
 fn assert_told(failed: &[i32], end: End, hit: Option<FolderOp>, errno: i32, context: &str) {
     let stopped = end == End::Stopped;
     if !may_stop(hit, errno) {
@@ -238,8 +243,8 @@ impl Anchor for FaultyAnchor {
     }
 }
 
-/// Works with an anchor whose advance `nth` fails. With `crashes` nothing comes after the request that failed, not even a close. The next
-/// opening finds one of the states.
+/// Works with an anchor whose advance `nth` fails. With `crashes` nothing comes after the request
+/// that failed, not even a close. The next opening finds one of the states.
 fn work_with_faulty_anchor(start: &Start, nth: u64, errno: i32, crashes: bool) {
     let context = format!("advance {nth}: {}", std::io::Error::from_raw_os_error(errno));
     let mut world = start.world();

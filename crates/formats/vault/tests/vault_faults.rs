@@ -1,5 +1,5 @@
-//! A backing directory that fails, or goes away: writing ends after a failure, and what was synced is there when it is opened again.
-//! Full ones are in `vault_full`.
+//! A backing directory that fails, or goes away: writing ends after a failure, and what was synced
+//! is there when it is opened again. Full ones are in `vault_full`.
 
 mod world;
 

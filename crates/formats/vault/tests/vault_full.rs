@@ -1,4 +1,5 @@
-//! A backing directory that fills up: nothing acknowledged is lost, what is there is removed, and the vault goes on when there is room.
+//! A backing directory that fills up: nothing acknowledged is lost, what is there is removed, and
+//! the vault goes on when there is room.
 
 mod world;
 
@@ -90,7 +91,8 @@ fn fill(world: &World, vault: &Vault, round: u64, others: &mut dyn FnMut(&World,
     unreachable!()
 }
 
-/// Small files that were never synced fill the last space; all of it can be committed, and so can it be removed, over and over.
+/// Small files that were never synced fill the last space; all of it can be committed, and so can
+/// it be removed, over and over.
 #[test]
 fn small_files_that_fill_a_directory_are_committed_and_removed() {
     let small = World::new(0).journal;
@@ -137,7 +139,8 @@ fn small_files_that_fill_a_directory_are_committed_and_removed() {
     }
 }
 
-/// After a checkpoint was refused for want of space, and there is space again, checkpoints go on: the journal does not fill up.
+/// After a checkpoint was refused for want of space, and there is space again, checkpoints go on:
+/// the journal does not fill up.
 #[test]
 fn a_refused_checkpoint_is_tried_again_once_there_is_space() {
     let mut world = World::new(9);
@@ -166,7 +169,8 @@ fn lose_superblock(world: &World, slot: u64) {
     file.write_at(0, &vec![0x55; file.len().unwrap() as usize]).unwrap();
 }
 
-/// After a full directory made the vault give a journal file's space back, one superblock is still as good as the other.
+/// After a full directory made the vault give a journal file's space back, one superblock is still
+/// as good as the other.
 #[test]
 fn either_superblock_is_lost_after_the_journal_gave_space_back() {
     let mut given_back = 0;
@@ -321,7 +325,8 @@ fn no_space_in_a_hole_of_a_file_alters_no_block() {
     assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
 }
 
-/// Reads change times of access, and nothing else happens for long: the journal still holds the checkpoint that brings them home.
+/// Reads change times of access, and nothing else happens for long: the journal still holds the
+/// checkpoint that brings them home.
 #[test]
 fn times_of_access_do_not_outgrow_the_journal() {
     let mut world = World::new(11);
@@ -350,8 +355,9 @@ fn times_of_access_do_not_outgrow_the_journal() {
     assert_eq!(world.open().unwrap().attr(files[5999]).unwrap().size, 10);
 }
 
-/// A quota that nobody tells of: what does not fit is refused, deleting works, and what was synced stays; so it is where pieces come out of
-/// order, as from a kernel that writes back, and the quota ends in the hole that one of them fills.
+/// A quota that nobody tells of: what does not fit is refused, deleting works, and what was synced
+/// stays; so it is where pieces come out of order, as from a kernel that writes back, and the quota
+/// ends in the hole that one of them fills.
 #[test]
 fn a_quota_fails_what_does_not_fit_and_lets_files_be_removed() {
     for (seed, swaps) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {

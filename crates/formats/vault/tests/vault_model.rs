@@ -1,5 +1,5 @@
-//! Random operations on a vault and on a plain model of a file system: they agree on every result, error and byte, whatever is
-//! opened and closed between.
+//! Random operations on a vault and on a plain model of a file system: they agree on every result,
+//! error and byte, whatever is opened and closed between.
 
 mod world;
 

@@ -1,7 +1,9 @@
-//! The FUSE device and the mount: by the system call where the kernel lets us, otherwise by `fusermount3`.
+//! The FUSE device and the mount: by the system call where the kernel lets us, otherwise by
+//! `fusermount3`.
 //!
-//! `fuser` can mount as well, but then lets only one user's requests through, and the kernel sends the times of files under
-//! the name of root when it writes its cache back. Here the kernel alone decides who may enter.
+//! `fuser` can mount as well, but then lets only one user's requests through, and the kernel sends
+//! the times of files under the name of root when it writes its cache back. Here the kernel alone
+//! decides who may enter.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_mount::FUSE_SOURCE;
@@ -51,7 +53,8 @@ pub(crate) fn device_opens() -> bool {
 
 /// Mounts at the directory `mountpoint` and gives the device that serves it.
 ///
-/// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed; [`Kind::NotFound`] without FUSE.
+/// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed;
+/// [`Kind::NotFound`] without FUSE.
 pub(crate) fn mount(mountpoint: &Path, access: Access) -> Result<OwnedFd> {
     let what = format!("cannot mount FUSE at {}", mountpoint.display());
     let failed = |e: &io::Error| Error::io(&what, e);
@@ -152,7 +155,8 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(devices.last())
 }
 
-/// Whether users other than root may let others in. Where that cannot be read, the tool decides, which can.
+/// Whether users other than root may let others in. Where that cannot be read, the tool decides,
+/// which can.
 fn others_allowed() -> bool {
     match fs::read_to_string(TOOL_SETTINGS) {
         Ok(text) => text.lines().any(|line| line.trim() == ALLOW),

@@ -1,5 +1,5 @@
-//! The server of a mount: it has a place among the running ones, waits until a client, a signal or an unmount ends it, takes the
-//! mount down, and answers the clients that wait for that.
+//! The server of a mount: it has a place among the running ones, waits until a client, a signal or
+//! an unmount ends it, takes the mount down, and answers the clients that wait for that.
 
 use crate::reports::Reports;
 use lacuna_contracts::{Error, Kind, Naming, Result};
@@ -25,7 +25,8 @@ pub trait Served {
         false
     }
 
-    /// Whether it is used although nothing is asked of its file system, as far as its `server` knows.
+    /// Whether it is used although nothing is asked of its file system, as far as its `server`
+    /// knows.
     fn is_used(&self, server: &Server) -> bool;
 
     /// Unmounts everything. What is busy stays, and so does everything below it.
@@ -58,8 +59,9 @@ pub(crate) struct Terms {
 }
 
 impl Claim {
-    /// Claims the place of what is to be mounted so, and clears away what a dead server left there. `run_base` is the directory of
-    /// the run directories, if not the one of this user. Errors: [`Kind::Busy`] while another server has the place.
+    /// Claims the place of what is to be mounted so, and clears away what a dead server left there.
+    /// `run_base` is the directory of the run directories, if not the one of this user. Errors:
+    /// [`Kind::Busy`] while another server has the place.
     pub(crate) fn new(
         mount: MountRecord,
         identity: Identity,
@@ -127,13 +129,15 @@ impl Claim {
 pub struct Stopper(Reports);
 
 impl Stopper {
-    /// Asks it to unmount and end. If the file system is busy the server says so in its log and goes on.
+    /// Asks it to unmount and end. If the file system is busy the server says so in its log and
+    /// goes on.
     pub fn request(&self) {
         self.0.wake(Event::Stop);
     }
 }
 
-/// Something that is mounted and served. [`MountServer::wait`] keeps it so; dropping it instead takes down what no process uses.
+/// Something that is mounted and served. [`MountServer::wait`] keeps it so; dropping it instead
+/// takes down what no process uses.
 pub struct MountServer<S> {
     // In the order in which they must go.
     server: Server,
@@ -158,8 +162,9 @@ impl<S: Served> MountServer<S> {
         Stopper(self.reports.clone())
     }
 
-    /// Serves until someone closes it: [`Stopper::request`], [`lacuna_daemon::close`], or a plain `umount`. Returns when
-    /// everything is unmounted and what was mounted is closed, with its failure if it had one.
+    /// Serves until someone closes it: [`Stopper::request`], [`lacuna_daemon::close`], or a plain
+    /// `umount`. Returns when everything is unmounted and what was mounted is closed, with its
+    /// failure if it had one.
     pub fn wait(mut self) -> Result<()> {
         // The sender in `self` keeps the channel alive.
         while let Some(event) = self.wake_ups.next(&self.events, &self.reports.watch) {
@@ -202,8 +207,8 @@ impl<S: Served> MountServer<S> {
         self.finish(None).and(down)
     }
 
-    /// Whether it is used in a way that asks nothing of the file system, or is mounted where an unmount here would not reach it, and
-    /// would leave the directory below open to be written.
+    /// Whether it is used in a way that asks nothing of the file system, or is mounted where an
+    /// unmount here would not reach it, and would leave the directory below open to be written.
     fn is_used_unseen(&self) -> bool {
         self.served.is_used(&self.server) || is_mounted_elsewhere(&self.mountpoint)
     }
@@ -215,18 +220,21 @@ impl<S: Served> MountServer<S> {
 
     /// Why it is not closed.
     ///
-    /// Deniability contract: if only some refusals were private, those would tell of a hidden level.
+    /// Deniability contract: if only some refusals were private, those would tell of a hidden
+    /// level.
     fn refusal(&self, e: Error) -> Error {
         if self.private { e.private() } else { e }
     }
 
-    /// Says why it is not closed. A signal may be followed by a kill: what programs wrote until now is made durable.
+    /// Says why it is not closed. A signal may be followed by a kill: what programs wrote until now
+    /// is made durable.
     fn serve_on(&self, why: Error) {
         (self.reports.log)(&why.context("still serving"));
         self.served.flush();
     }
 
-    /// Closes what was mounted, lets the run directory go, and answers the clients that wait for that.
+    /// Closes what was mounted, lets the run directory go, and answers the clients that wait for
+    /// that.
     fn finish(self, waiting: Option<ClosingClient>) -> Result<()> {
         let MountServer { server, mut served, instance, events, reports, .. } = self;
         // The jobs of clients use what is mounted: they end before it is closed.

@@ -20,10 +20,11 @@ pub(crate) struct FuseMount {
 }
 
 impl FuseMount {
-    /// Mounts `filesystem` at the directory `mountpoint` and serves it. `begun` gets the notifier of the kernel before the first request
-    /// is served.
+    /// Mounts `filesystem` at the directory `mountpoint` and serves it. `begun` gets the notifier
+    /// of the kernel before the first request is served.
     ///
-    /// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed; [`Kind::NotFound`] without FUSE.
+    /// Errors: [`Kind::Permission`] where mounting, or letting others in, is not allowed;
+    /// [`Kind::NotFound`] without FUSE.
     pub(crate) fn start(
         filesystem: impl Filesystem,
         mountpoint: &Path,
@@ -35,8 +36,9 @@ impl FuseMount {
         // From here on there is something to unmount, whatever fails.
         let mount = FuseMount { mountpoint: mountpoint.to_owned(), watch, mounted: true };
         let config = config();
-        // The flusher flag belongs to a thread, and to the threads that it starts. The serving threads need it even
-        // where the program has not set it for all that it does: the kernel writes its cache back through them.
+        // The flusher flag belongs to a thread, and to the threads that it starts. The serving
+        // threads need it even where the program has not set it for all that it does: the kernel
+        // writes its cache back through them.
         let starter = std::thread::Builder::new().name("lacuna-fuse".to_owned()).spawn(move || {
             become_io_flusher();
             // The kernel alone decides who may enter.
@@ -48,7 +50,8 @@ impl FuseMount {
             Error::io(format!("cannot serve the FUSE mount at {}", mountpoint.display()), e)
         };
         match starter.map_err(|e| failed(&e))?.join() {
-            // The session does not own the mount, so that its end unmounts nothing; its threads end with the mount.
+            // The session does not own the mount, so that its end unmounts nothing; its threads end
+            // with the mount.
             Ok(session) => drop::<BackgroundSession>(session.map_err(|e| failed(&e))?),
             Err(_) => {
                 return Err(Error::new(Kind::Other, "the thread that mounts FUSE ended unexpectedly"));

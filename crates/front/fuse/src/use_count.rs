@@ -1,9 +1,11 @@
-//! The count of requests that use what is mounted. A server with a time limit without use ends when it stands still for so long.
+//! The count of requests that use what is mounted. A server with a time limit without use ends when
+//! it stands still for so long.
 
 use lacuna_mount::Watch;
 use std::sync::Arc;
 
-/// What requests are answered from. There is no way to it but these two, so that each request says whether it is use.
+/// What requests are answered from. There is no way to it but these two, so that each request says
+/// whether it is use.
 pub(crate) struct UseCounted<T> {
     served: T,
     watch: Arc<Watch>,
@@ -21,8 +23,8 @@ impl<T> UseCounted<T> {
         &self.served
     }
 
-    /// For all else, such as what the kernel does by itself, and what monitors ask of every file system again and again: that would
-    /// keep each open for ever.
+    /// For all else, such as what the kernel does by itself, and what monitors ask of every file
+    /// system again and again: that would keep each open for ever.
     pub(crate) fn without_use(&self) -> &T {
         &self.served
     }

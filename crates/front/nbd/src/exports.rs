@@ -3,7 +3,8 @@
 use lacuna_contracts::ByteDisk;
 use std::collections::BTreeMap;
 
-/// Names of exports and the disks behind them. Names are at most 4096 bytes, as the protocol has it.
+/// Names of exports and the disks behind them. Names are at most 4096 bytes, as the protocol has
+/// it.
 #[derive(Clone, Default)]
 pub struct Exports(BTreeMap<String, Export>);
 
@@ -33,7 +34,8 @@ impl Exports {
         exports
     }
 
-    /// Adds `disk` under `name`, in place of an earlier one of that name. It shares the memory of level 0.
+    /// Adds `disk` under `name`, in place of an earlier one of that name. It shares the memory of
+    /// level 0.
     pub fn with(mut self, name: impl Into<String>, disk: ByteDisk) -> Self {
         self.0.insert(name.into(), Export { disk, level: 0 });
         self

@@ -14,7 +14,8 @@ pub(crate) fn in_range(disk: &ByteDisk, offset: u64, length: u64) -> bool {
 }
 
 /// Descriptors that begin exactly at `offset`, with equal neighbours merged, and never go past
-/// `offset + length`. A reply that would grow too long ends early; the client asks again from there.
+/// `offset + length`. A reply that would grow too long ends early; the client asks again from
+/// there.
 pub(crate) fn describe(disk: &ByteDisk, offset: u64, length: u64, only_one: bool) -> Result<Vec<u8>> {
     if !in_range(disk, offset, length) {
         return Err(Error::new(Kind::Usage, "request outside the disk"));
@@ -26,7 +27,8 @@ pub(crate) fn describe(disk: &ByteDisk, offset: u64, length: u64, only_one: bool
         let found = match disk.extents(at, window_end - at) {
             Ok(found) => found,
             Err(error) if runs.runs.is_empty() => return Err(error),
-            // What is known already is a good answer; asked about the rest, the disk may fail again.
+            // What is known already is a good answer; asked about the rest, the disk may fail
+            // again.
             Err(_) => break,
         };
         let mut run_end = at / BLOCK * BLOCK;

@@ -20,8 +20,8 @@ pub(crate) struct Input {
     patience: Patience,
 }
 
-/// How long a reader looks for the next request before it sleeps: waking a sleeper costs more than most requests,
-/// and a client that asks one thing at a time pays that for each.
+/// How long a reader looks for the next request before it sleeps: waking a sleeper costs more than
+/// most requests, and a client that asks one thing at a time pays that for each.
 #[derive(Default)]
 struct Patience {
     /// Looks in a row that found nothing.
@@ -34,7 +34,8 @@ struct Patience {
 const LOOK: Duration = Duration::from_micros(50);
 
 impl Patience {
-    /// Bytes that come within the look, or `None`: sleep then. Looks that keep finding nothing become rare.
+    /// Bytes that come within the look, or `None`: sleep then. Looks that keep finding nothing
+    /// become rare.
     fn watch<T: Transport>(&mut self, transport: &T, buf: &mut [u8]) -> io::Result<Option<usize>> {
         if !T::CAN_LOOK {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! Where clients come from: a unix socket, a TCP address, or a socket that the service manager has opened.
+//! Where clients come from: a unix socket, a TCP address, or a socket that the service manager has
+//! opened.
 
 use crate::stream::Socket;
 use crate::sys;
@@ -23,14 +24,15 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// A unix socket at this path, for its owner alone. A socket that a dead server has left there is replaced.
+    /// A unix socket at this path, for its owner alone. A socket that a dead server has left there
+    /// is replaced.
     Unix(PathBuf),
     /// A TCP address ([`Listen::tcp`]).
     Tcp {
         /// What the user gave.
         name: String,
-        /// What it stood for: the first of them that can be had is taken. A name is resolved once, so that what was checked is what
-        /// is bound.
+        /// What it stood for: the first of them that can be had is taken. A name is resolved once,
+        /// so that what was checked is what is bound.
         addresses: Vec<SocketAddr>,
     },
     /// The sockets passed by the service manager (`LISTEN_PID`, `LISTEN_FDS`).
@@ -38,7 +40,8 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// A TCP address such as `127.0.0.1:10809`, or the name of a host in its place. Port 0 takes any free one.
+    /// A TCP address such as `127.0.0.1:10809`, or the name of a host in its place. Port 0 takes
+    /// any free one.
     ///
     /// Errors: [`Kind::Usage`] for what stands for no address.
     pub fn tcp(name: &str) -> Result<Listen> {
@@ -92,7 +95,8 @@ pub(crate) fn open(listen: &[Listen]) -> Result<Vec<Listener>> {
     Ok(opened)
 }
 
-/// The network addresses of the sockets that the service manager has passed, which stay for [`Listen::Activated`] to take.
+/// The network addresses of the sockets that the service manager has passed, which stay for
+/// [`Listen::Activated`] to take.
 pub fn passed_addresses() -> Vec<SocketAddr> {
     let address = |socket: BorrowedFd| SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok();
     sys::look_at_inherited(passed(), address).into_iter().flatten().collect()
@@ -124,7 +128,8 @@ fn open_unix(path: &Path) -> Result<Listener> {
             .expected("at most 107 bytes")
             .remedy("choose a shorter path for the socket")
     })?;
-    // Held while the old socket is judged and replaced, so that two servers starting at once cannot both win.
+    // Held while the old socket is judged and replaced, so that two servers starting at once cannot
+    // both win.
     let _directory = lock_directory(path);
     let socket = match bind_unix(&address) {
         Err(Errno::ADDRINUSE) => {
@@ -138,8 +143,8 @@ fn open_unix(path: &Path) -> Result<Listener> {
     Ok(Listener::Unix { listener: UnixListener::from(socket), _file: file })
 }
 
-/// `None` if it cannot be had soon: any user who may read the directory can hold its lock for ever, and must not keep
-/// a server from starting.
+/// `None` if it cannot be had soon: any user who may read the directory can hold its lock for ever,
+/// and must not keep a server from starting.
 fn lock_directory(path: &Path) -> Option<File> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(parent).ok()?;
@@ -159,7 +164,8 @@ fn unix_socket(extra: SocketFlags) -> rustix::io::Result<OwnedFd> {
 
 fn bind_unix(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     let socket = unix_socket(SocketFlags::empty())?;
-    // The file takes its mode from the socket, so that there is no moment at which others may connect.
+    // The file takes its mode from the socket, so that there is no moment at which others may
+    // connect.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, address)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -287,7 +293,8 @@ mod tests {
         assert_eq!(percent_encoded(Path::new("/run/a b&c.sock")), "/run/a%20b%26c.sock");
     }
 
-    /// The name is not resolved again: by now it could stand for an address that nobody has checked.
+    /// The name is not resolved again: by now it could stand for an address that nobody has
+    /// checked.
     #[test]
     fn the_addresses_that_were_stored_are_bound() {
         let addresses: Vec<SocketAddr> = vec!["127.0.0.2:0".parse().unwrap()];

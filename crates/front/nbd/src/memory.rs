@@ -1,7 +1,9 @@
-//! How much memory requests may take: of one connection, of all that use a level, and of the whole server.
+//! How much memory requests may take: of one connection, of all that use a level, and of the whole
+//! server.
 //!
-//! Deniability contract: each level has memory of its own, by its number, whether or not it is open. Requests of one that
-//! take long, as hidden writes do that wait for cover, never make those of another wait or fail.
+//! Deniability contract: each level has memory of its own, by its number, whether or not it is
+//! open. Requests of one that take long, as hidden writes do that wait for cover, never make those
+//! of another wait or fail.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -16,19 +18,20 @@ const KEPT_BY_PUBLIC: usize = 16 << 20;
 const KEPT_BY_HIDDEN: usize = 8 << 20;
 /// Levels that a disk may have.
 const LEVELS: usize = 8;
-/// What level 0 has for large requests, in shares of each further level. Of what a server has by default a share is the
-/// longest request.
+/// What level 0 has for large requests, in shares of each further level. Of what a server has by
+/// default a share is the longest request.
 const PUBLIC_SHARES: usize = 3;
-/// How long a request of level 0 waits for memory that the requests of other connections hold. Longer than good clients
-/// make each other wait, and short enough for the client to hear of it before it gives up.
+/// How long a request of level 0 waits for memory that the requests of other connections hold.
+/// Longer than good clients make each other wait, and short enough for the client to hear of it
+/// before it gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a server has for requests.
 pub(crate) struct ServerMemory([Arc<LevelMemory>; LEVELS]);
 
 impl ServerMemory {
-    /// `large` bytes for the requests of level 0 for which none is kept, and for each further level a part of as
-    /// much.
+    /// `large` bytes for the requests of level 0 for which none is kept, and for each further level
+    /// a part of as much.
     pub(crate) fn new(large: usize) -> Self {
         ServerMemory(std::array::from_fn(|level| match level {
             0 => Arc::new(LevelMemory::new(large, Some(PATIENCE), KEPT_BY_PUBLIC)),
@@ -45,8 +48,8 @@ impl ServerMemory {
 /// What the requests of all connections to a level share.
 pub(crate) struct LevelMemory {
     large: Pool,
-    /// How long a request waits for memory that the requests of other connections hold; none for a hidden level, whose requests
-    /// take as long as cover does, and end by themselves.
+    /// How long a request waits for memory that the requests of other connections hold; none for a
+    /// hidden level, whose requests take as long as cover does, and end by themselves.
     patience: Option<Duration>,
     keepable: usize,
     kept: AtomicUsize,
@@ -73,7 +76,8 @@ impl LevelMemory {
     }
 }
 
-/// The right to keep memory between requests, so that those of the usual large sizes cost no allocation.
+/// The right to keep memory between requests, so that those of the usual large sizes cost no
+/// allocation.
 pub(crate) struct Kept {
     from: Arc<LevelMemory>,
     bytes: usize,

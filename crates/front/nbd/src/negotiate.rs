@@ -54,8 +54,8 @@ pub struct Greeting {
     no_zeroes: bool,
 }
 
-/// Runs a whole negotiation. Errors: `InvalidData` when the client breaks the protocol beyond repair, and
-/// whatever the stream reports.
+/// Runs a whole negotiation. Errors: `InvalidData` when the client breaks the protocol beyond
+/// repair, and whatever the stream reports.
 pub fn handshake<S: Read + Write>(stream: &mut S, exports: &Exports, tls: TlsState) -> io::Result<Outcome> {
     let greeting = greet(stream)?;
     negotiate(stream, exports, tls, greeting)
@@ -273,7 +273,8 @@ fn parse_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
     (kinds.len() == usize::from(u16::from_be_bytes(*count)) * 2).then_some((name, kinds))
 }
 
-/// Name and queries of a LIST or SET of contexts: `u32 length, name, u32 count, count * (u32 length, query)`.
+/// Name and queries of a LIST or SET of contexts: `u32 length, name, u32 count, count * (u32
+/// length, query)`.
 fn parse_meta_context(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let (name, rest) = split_counted(data)?;
     let (count, mut rest) = rest.split_first_chunk::<4>()?;

@@ -36,8 +36,8 @@ pub(crate) fn memory_needed(request: &Request) -> usize {
     }
 }
 
-/// Carries `request` out, whose payload or room for data is `memory`. Only what takes very long and can be left
-/// half done looks at `stopping`.
+/// Carries `request` out, whose payload or room for data is `memory`. Only what takes very long and
+/// can be left half done looks at `stopping`.
 pub(crate) fn perform(
     session: &Session,
     report: Option<&Reporter>,
@@ -111,7 +111,8 @@ fn attempt(session: &Session, stopping: &AtomicBool, request: &Request, memory: 
     Ok(Reply { head: Head::simple(request.cookie, 0), body: Body::Empty })
 }
 
-/// Zeros that take their place on the medium, for a client that wants no hole. `false`: given up half way.
+/// Zeros that take their place on the medium, for a client that wants no hole. `false`: given up
+/// half way.
 fn write_real_zeroes(
     disk: &ByteDisk,
     stopping: &AtomicBool,

@@ -26,8 +26,9 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Serves a client that sends `bytes` and then leaves, in this thread, to completion: negotiation, then
-/// transmission of `disk` as exports `""` and `"0"`. Returns how many bytes the client would have got.
+/// Serves a client that sends `bytes` and then leaves, in this thread, to completion: negotiation,
+/// then transmission of `disk` as exports `""` and `"0"`. Returns how many bytes the client would
+/// have got.
 ///
 /// Reads and real zeros cost what the requests ask for, so fuzz targets do best with a small disk.
 pub fn serve(bytes: &[u8], disk: ByteDisk) -> u64 {

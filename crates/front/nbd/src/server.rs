@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 pub struct ServerSettings {
     /// Whether clients may or must encrypt.
     pub tls: TlsMode,
-    /// Directory with `server-cert.pem` and `server-key.pem`. A `ca-cert.pem` beside them makes every client
-    /// show a certificate that it has signed. Needed unless `tls` is off.
+    /// Directory with `server-cert.pem` and `server-key.pem`. A `ca-cert.pem` beside them makes
+    /// every client show a certificate that it has signed. Needed unless `tls` is off.
     pub certificates: Option<PathBuf>,
     /// Threads of a connection while the disk is fast.
     pub workers: usize,
@@ -36,8 +36,9 @@ pub struct ServerSettings {
     pub max_workers: usize,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
-    /// Memory for requests of more than 256 KiB, of all connections to level 0 together; each further level has a third
-    /// of as much. A request that finds none in a few seconds fails with ENOMEM.
+    /// Memory for requests of more than 256 KiB, of all connections to level 0 together; each
+    /// further level has a third of as much. A request that finds none in a few seconds fails with
+    /// ENOMEM.
     pub large_memory: usize,
     /// How long a client may be silent before it has chosen an export.
     pub handshake_timeout: Duration,
@@ -45,10 +46,12 @@ pub struct ServerSettings {
     pub drain_timeout: Duration,
     /// Stop when no client was connected for so long.
     pub idle_timeout: Option<Duration>,
-    /// Whether the disk is used by others than clients, which keeps the server from stopping for want of clients.
+    /// Whether the disk is used by others than clients, which keeps the server from stopping for
+    /// want of clients.
     pub in_use: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
-    /// Is called once when the server stops, after the last request was read and before the server waits for those in progress: it sees
-    /// to it that none of them waits for anything but the medium, such as a request of another client that is not read any more.
+    /// Is called once when the server stops, after the last request was read and before the server
+    /// waits for those in progress: it sees to it that none of them waits for anything but the
+    /// medium, such as a request of another client that is not read any more.
     pub before_drain: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Hears of failures of the disk, and of clients that the system could not let in.
     pub report: Option<Reporter>,
@@ -113,7 +116,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Loads the certificates and begins to listen; clients that connect wait until [`Server::run`].
+    /// Loads the certificates and begins to listen; clients that connect wait until
+    /// [`Server::run`].
     pub fn bind(listen: &[Listen], exports: Exports, settings: ServerSettings) -> Result<Self> {
         let tls = match (settings.tls, &settings.certificates) {
             (TlsMode::Off, _) => None,
@@ -132,16 +136,16 @@ impl Server {
         Ok(Server { listeners, exports, settings, tls, memory })
     }
 
-    /// The URIs of the default export, for clients, one for each place: `nbd+unix:///?socket=…`, `nbd://…`, or `nbds` in
-    /// place of `nbd` where TLS is required.
+    /// The URIs of the default export, for clients, one for each place: `nbd+unix:///?socket=…`,
+    /// `nbd://…`, or `nbds` in place of `nbd` where TLS is required.
     pub fn uris(&self) -> Vec<String> {
         let tls = self.settings.tls == TlsMode::Require;
         self.listeners.iter().map(|listener| listener.uri(tls)).collect()
     }
 
-    /// Serves until `stop` is used. Then no more requests are read, those already read are carried out and
-    /// answered ([`ServerSettings::before_drain`]), all connections are closed and the socket file is removed. The disks are
-    /// left open and are the caller's to flush and close.
+    /// Serves until `stop` is used. Then no more requests are read, those already read are carried
+    /// out and answered ([`ServerSettings::before_drain`]), all connections are closed and the
+    /// socket file is removed. The disks are left open and are the caller's to flush and close.
     pub fn run(self, stop: &StopHandle) -> Result<()> {
         let clients = Clients::default();
         thread::scope(|scope| {
@@ -203,7 +207,8 @@ impl Server {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(e) if is_final(&e) => return Err(Error::io("cannot accept clients", &e)),
-                    // Too many files, no memory, a network in trouble: it passes, or stays until we stop.
+                    // Too many files, no memory, a network in trouble: it passes, or stays until we
+                    // stop.
                     Err(e) => {
                         if !std::mem::replace(&mut told, true) {
                             self.report(&Error::io("cannot accept a client, and tries on", &e));

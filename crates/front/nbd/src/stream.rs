@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The transmission phase's view of a connection. One thread at a time calls `recv`, one at a time sends;
-/// the two must not wait for each other.
+/// The transmission phase's view of a connection. One thread at a time calls `recv`, one at a time
+/// sends; the two must not wait for each other.
 pub(crate) trait Transport: Send + Sync {
     /// Waits for bytes; 0 is the end.
     fn recv(&self, buf: &mut [u8]) -> io::Result<usize>;
@@ -128,8 +128,8 @@ impl Transport for Socket {
     }
 }
 
-/// A socket during negotiation: a client that is silent for `silence`, or has not finished by `deadline`, is
-/// given up, so that nobody pins a connection by doing nothing.
+/// A socket during negotiation: a client that is silent for `silence`, or has not finished by
+/// `deadline`, is given up, so that nobody pins a connection by doing nothing.
 pub(crate) struct Timed<'a> {
     socket: &'a Socket,
     silence: Duration,

@@ -1,5 +1,5 @@
-//! What needs `unsafe`: page-aligned memory, descriptors inherited from a service manager, and how often a thread
-//! has slept.
+//! What needs `unsafe`: page-aligned memory, descriptors inherited from a service manager, and how
+//! often a thread has slept.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -55,7 +55,8 @@ impl Drop for PageBuffer {
     fn drop(&mut self) {
         lacuna_contracts::wipe(self);
         if let Some(layout) = Self::layout(self.len) {
-            // SAFETY: `start` came from `alloc_zeroed` with this very layout: `len` is already rounded.
+            // SAFETY: `start` came from `alloc_zeroed` with this very layout: `len` is already
+            // rounded.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
     }
@@ -82,8 +83,8 @@ pub(crate) fn look_at_inherited<R>(count: RawFd, look: impl Fn(BorrowedFd) -> R)
             unsafe { libc::fcntl(*fd, libc::F_GETFD) >= 0 }
         })
         .map(|fd| {
-            // SAFETY: the descriptor is open, was passed to this process, and nothing closes it: `inherited` has not
-            // taken it.
+            // SAFETY: the descriptor is open, was passed to this process, and nothing closes it:
+            // `inherited` has not taken it.
             look(unsafe { BorrowedFd::borrow_raw(fd) })
         })
         .collect()
@@ -91,8 +92,8 @@ pub(crate) fn look_at_inherited<R>(count: RawFd, look: impl Fn(BorrowedFd) -> R)
 
 static INHERITED_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Takes `count` descriptors from 3 on, which the service manager has passed to this process. Once only:
-/// a second call gets none.
+/// Takes `count` descriptors from 3 on, which the service manager has passed to this process. Once
+/// only: a second call gets none.
 pub(crate) fn inherited(count: RawFd) -> Vec<OwnedFd> {
     if INHERITED_TAKEN.swap(true, Ordering::SeqCst) {
         return Vec::new();
@@ -103,7 +104,8 @@ pub(crate) fn inherited(count: RawFd) -> Vec<OwnedFd> {
             unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) == 0 }
         })
         .map(|fd| {
-            // SAFETY: the descriptor is open, was meant for us by LISTEN_PID, and is taken only once.
+            // SAFETY: the descriptor is open, was meant for us by LISTEN_PID, and is taken only
+            // once.
             unsafe { OwnedFd::from_raw_fd(fd) }
         })
         .collect()

@@ -37,8 +37,8 @@ impl Certificates {
     }
 }
 
-/// Reads `server-cert.pem` and `server-key.pem` from `directory`. If `ca-cert.pem` is there too, every client
-/// must show a certificate that it has signed.
+/// Reads `server-cert.pem` and `server-key.pem` from `directory`. If `ca-cert.pem` is there too,
+/// every client must show a certificate that it has signed.
 pub(crate) fn load(directory: &Path) -> Result<Certificates> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = certificates(&directory.join(SERVER_CERTIFICATE))?;
@@ -48,8 +48,8 @@ pub(crate) fn load(directory: &Path) -> Result<Certificates> {
         .with_safe_default_protocol_versions()
         .map_err(|e| refused(directory, &e))?;
     let authority = directory.join(CLIENT_AUTHORITY);
-    // Only a file that is not there means that clients need no certificate: one that is there and cannot be read
-    // must not open the door.
+    // Only a file that is not there means that clients need no certificate: one that is there and
+    // cannot be read must not open the door.
     let found = std::fs::symlink_metadata(&authority);
     let builder = if found.is_ok() || found.is_err_and(|e| e.kind() != ErrorKind::NotFound) {
         let mut roots = rustls::RootCertStore::empty();
@@ -106,10 +106,11 @@ fn refused(path: &Path, error: &dyn std::error::Error) -> Error {
 
 /// The transport under TLS.
 ///
-/// The state of the TLS connection is locked while records are sealed or opened, never while the socket is
-/// waited for, so that a reader and a sender cannot stop each other. Records that the reading side gives rise to
-/// (a key update) leave with the next reply. Their order on the wire is the order in which they were made,
-/// because only the sender takes them, and the caller lets one sender in at a time.
+/// The state of the TLS connection is locked while records are sealed or opened, never while the
+/// socket is waited for, so that a reader and a sender cannot stop each other. Records that the
+/// reading side gives rise to (a key update) leave with the next reply. Their order on the wire is
+/// the order in which they were made, because only the sender takes them, and the caller lets one
+/// sender in at a time.
 pub(crate) struct TlsStream<'a> {
     socket: &'a Socket,
     state: Mutex<ServerConnection>,

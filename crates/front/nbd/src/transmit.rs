@@ -1,18 +1,19 @@
 //! The transmission engine: a few threads per connection that take turns reading the socket.
 //!
-//! The thread that has the turn reads requests and then carries them out itself, so that no request changes hands
-//! between threads. What it does with the turn meanwhile depends on how fast the disk has been of late:
+//! The thread that has the turn reads requests and then carries them out itself, so that no request
+//! changes hands between threads. What it does with the turn meanwhile depends on how fast the disk
+//! has been of late:
 //!
-//! - Fast disk (the caches answer): it takes a few small requests that have arrived together and answers them with
-//!   one send. It keeps the turn unless more requests wait, because waking another thread would cost more than
-//!   the operation.
-//! - Slow disk, flushes, large requests: it passes the turn on before the operation, and another thread is started
-//!   if none is waiting for it.
+//! - Fast disk (the caches answer): it takes a few small requests that have arrived together and
+//!   answers them with one send. It keeps the turn unless more requests wait, because waking
+//!   another thread would cost more than the operation.
+//! - Slow disk, flushes, large requests: it passes the turn on before the operation, and another
+//!   thread is started if none is waiting for it.
 //!
 //! A thread that would have to wait for the client to take its replies passes the turn on first.
 //!
-//! Memory of requests holds plaintext. A thread that waits for a request has none: it lies in pools, which are emptied when the
-//! connection is idle.
+//! Memory of requests holds plaintext. A thread that waits for a request has none: it lies in
+//! pools, which are emptied when the connection is idle.
 
 use crate::input::Input;
 use crate::memory::{Kept, LevelMemory, MOST_KEPT, Pool, Share};
@@ -37,7 +38,8 @@ const BATCH: usize = 4;
 const SMALL: usize = 256 << 10;
 /// The longest request that joins a batch.
 const BATCHED_REQUEST: usize = 64 << 10;
-/// What a connection keeps between large requests, in buffers: a client that does nothing must leave some to others.
+/// What a connection keeps between large requests, in buffers: a client that does nothing must
+/// leave some to others.
 const MOST_SPARE: usize = 4;
 /// Memory that those requests of one connection share for which none is kept.
 const LARGE_BUDGET: usize = 2 * MAX_REQUEST as usize;
@@ -65,12 +67,13 @@ pub(crate) struct Connection<'a, T> {
     /// Threads waiting for the turn.
     waiting: AtomicUsize,
     threads: AtomicUsize,
-    /// Running mean of the time that operations take which wait for a device, in nanoseconds; others count as 0.
+    /// Running mean of the time that operations take which wait for a device, in nanoseconds;
+    /// others count as 0.
     pace: AtomicU32,
     large: Pool,
     level: &'a Arc<LevelMemory>,
-    /// Memory that large requests have used, for the next ones: to have it zeroed and mapped anew costs as much as to copy
-    /// what they move.
+    /// Memory that large requests have used, for the next ones: to have it zeroed and mapped anew
+    /// costs as much as to copy what they move.
     spare: IdlePool<Buffer>,
     /// The same for the others.
     small: IdlePool<PageBuffer>,
@@ -96,8 +99,8 @@ struct Hands<'a, 's> {
     small: Option<PageBuffer>,
     /// While a large request is being served.
     large: Option<Buffer>,
-    /// Where the right to keep it does not suffice: parts of what the connection and the level have for such requests. They go
-    /// back after the memory.
+    /// Where the right to keep it does not suffice: parts of what the connection and the level have
+    /// for such requests. They go back after the memory.
     shared: Option<(Share<'s>, Share<'a>)>,
     jobs: Vec<Job>,
     batches: u32,
@@ -121,8 +124,8 @@ impl Hands<'_, '_> {
     }
 }
 
-/// Measures operations that wait for a device. Time alone would not do: on a busy machine a thread that is
-/// merely out of turn seems slow, and more threads would make it slower.
+/// Measures operations that wait for a device. Time alone would not do: on a busy machine a thread
+/// that is merely out of turn seems slow, and more threads would make it slower.
 struct Watch {
     began: Instant,
     slept: i64,
@@ -167,8 +170,8 @@ impl<'a, T: Transport> Connection<'a, T> {
         }
     }
 
-    /// Serves until the client leaves, the stream fails, or the server stops; every request that was read whole
-    /// has then been carried out.
+    /// Serves until the client leaves, the stream fails, or the server stops; every request that
+    /// was read whole has then been carried out.
     pub(crate) fn run(&self) {
         self.spare.watch();
         self.small.watch();
@@ -192,7 +195,8 @@ impl<'a, T: Transport> Connection<'a, T> {
         loop {
             let Some(mut turn) = kept.take().or_else(|| self.wait_for_turn()) else { return Ok(()) };
             if !self.read_jobs(&mut turn, &mut hands).unwrap_or(false) {
-                // The client has left, or cannot be understood any more: others finish what they have.
+                // The client has left, or cannot be understood any more: others finish what they
+                // have.
                 turn.ended = true;
                 return Ok(());
             }
@@ -219,8 +223,8 @@ impl<'a, T: Transport> Connection<'a, T> {
         (!turn.ended).then_some(turn)
     }
 
-    /// Lets another thread read. If none is waiting for that, starts one; while something `slow` is being done,
-    /// there may be more of them.
+    /// Lets another thread read. If none is waiting for that, starts one; while something `slow` is
+    /// being done, there may be more of them.
     fn pass_on<'scope>(
         &'scope self,
         turn: MutexGuard<'scope, Input>,
@@ -284,8 +288,9 @@ impl<'a, T: Transport> Connection<'a, T> {
         Ok(true)
     }
 
-    /// Makes `hands` hold `needed` bytes. What may not be kept is shared with other requests: those of the same connection are
-    /// waited for as long as they take, those of others only for a while.
+    /// Makes `hands` hold `needed` bytes. What may not be kept is shared with other requests: those
+    /// of the same connection are waited for as long as they take, those of others only for a
+    /// while.
     fn room<'s>(&'s self, hands: &mut Hands<'a, 's>, needed: usize) -> Result<(), Errno> {
         if needed <= SMALL {
             hands.small = self.small.take(|_| true).or_else(|| PageBuffer::try_new(SMALL));
@@ -363,7 +368,8 @@ impl<'a, T: Transport> Connection<'a, T> {
         replies
     }
 
-    /// Sends the replies. If the client is slow to take them, the turn goes to another thread meanwhile.
+    /// Sends the replies. If the client is slow to take them, the turn goes to another thread
+    /// meanwhile.
     fn answer<'scope>(
         &'scope self,
         hands: &Hands,
@@ -381,8 +387,8 @@ impl<'a, T: Transport> Connection<'a, T> {
             });
         }
         let mut left = &mut slices[..2 * replies.len()];
-        // Neither the socket nor another sender is waited for while nobody reads: the client may be one that
-        // sends all its requests before it takes a reply.
+        // Neither the socket nor another sender is waited for while nobody reads: the client may be
+        // one that sends all its requests before it takes a reply.
         let in_order = match self.output.try_lock() {
             Some(in_order) => {
                 self.transport.send_now(&mut left)?;

@@ -65,7 +65,8 @@ fn a_buffer_that_is_too_large_to_keep_goes_at_once() {
             let mut hands = Hands::default();
             connection.room(&mut hands, len).unwrap();
             assert!(hands.shared.is_some(), "{len} bytes that nobody accounts for");
-            // Of what all share another request has as much again when this one has given its part back.
+            // Of what all share another request has as much again when this one has given its part
+            // back.
             connection.keep(&mut hands);
             assert!(spare(connection) == 0 && hands.shared.is_none());
         }

@@ -1,4 +1,5 @@
-//! The protocol's numbers, and the parsing and building of its fixed-size messages. Pure functions over bytes.
+//! The protocol's numbers, and the parsing and building of its fixed-size messages. Pure functions
+//! over bytes.
 
 use lacuna_contracts::{Error, Kind};
 
@@ -135,8 +136,8 @@ impl Errno {
     pub(crate) const SHUTTING_DOWN: Errno = Errno(libc::ESHUTDOWN as u32);
     pub(crate) const NO_SPACE: Errno = Errno(libc::ENOSPC as u32);
 
-    /// The number nearest to `error` among the few that the protocol knows. Each kind has its line, so that the compiler asks where a
-    /// new one belongs.
+    /// The number nearest to `error` among the few that the protocol knows. Each kind has its line,
+    /// so that the compiler asks where a new one belongs.
     pub fn of(error: &Error) -> Self {
         match error.kind() {
             Kind::Usage => Errno::INVALID,
@@ -186,7 +187,8 @@ impl Request {
         })
     }
 
-    /// Refuses what the negotiated protocol does not allow. The range is not looked at: the disk checks it.
+    /// Refuses what the negotiated protocol does not allow. The range is not looked at: the disk
+    /// checks it.
     pub(crate) fn check(&self, structured: bool, allocation: bool) -> Result<(), Errno> {
         let own_flags = match self.command {
             Command::Read if structured => CMD_FLAG_DF,
@@ -257,7 +259,8 @@ impl Head {
         head
     }
 
-    /// The only chunk of a READ; `len` bytes follow. A chunk of data is never empty, so no data is no chunk.
+    /// The only chunk of a READ; `len` bytes follow. A chunk of data is never empty, so no data is
+    /// no chunk.
     pub(crate) fn data(cookie: u64, offset: u64, len: u32) -> Self {
         if len == 0 {
             return Self::chunk(cookie, CHUNK_NONE, 0);

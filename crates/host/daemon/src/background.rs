@@ -1,4 +1,5 @@
-//! Going to the background: the parent stays until the child says that it is ready, or why it failed.
+//! Going to the background: the parent stays until the child says that it is ready, or why it
+//! failed.
 
 use crate::protocol::{Afterwards, Answer};
 use crate::system_call;
@@ -27,15 +28,18 @@ pub struct Started {
     pid: u32,
 }
 
-/// The child's way of telling its parent how the start went. Dropped without a word, it means failure.
+/// The child's way of telling its parent how the start went. Dropped without a word, it means
+/// failure.
 pub struct ReadyPipe {
     pipe: PipeWriter,
     naming: Naming,
 }
 
-/// Forks; `naming` gives names to the settings in advice that the child tells its parent. Call it while the process has one thread, after everything that needs the terminal.
+/// Forks; `naming` gives names to the settings in advice that the child tells its parent. Call it
+/// while the process has one thread, after everything that needs the terminal.
 ///
-/// The child keeps its standard streams, its working directory, its session and what it was started with open until
+/// The child keeps its standard streams, its working directory, its session and what it was started
+/// with open until
 /// [`ReadyPipe::ready`]: where it mounts something
 /// for an automount of systemd, the kernel lets it pass by its process group.
 pub fn daemonize(naming: Naming) -> Result<Side> {
@@ -50,8 +54,8 @@ pub fn daemonize(naming: Naming) -> Result<Side> {
 }
 
 impl Started {
-    /// Waits until the child is ready, and gives its process number; or gives the child's error, with its
-    /// kind. `heard` gets what the child tells meanwhile.
+    /// Waits until the child is ready, and gives its process number; or gives the child's error,
+    /// with its kind. `heard` gets what the child tells meanwhile.
     pub fn wait(self, mut heard: impl FnMut(&str)) -> Result<u32> {
         let mut pipe = BufReader::new(self.pipe);
         loop {

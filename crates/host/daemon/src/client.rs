@@ -1,4 +1,5 @@
-//! The side of a client: it connects to the control socket of a server that may not answer, asks, and hears the outcome.
+//! The side of a client: it connects to the control socket of a server that may not answer, asks,
+//! and hears the outcome.
 
 use crate::protocol::{ALIVE, Afterwards, Answer, Job, Op, read_line};
 use lacuna_contracts::{Action, Advice, Error, Kind, Result};
@@ -20,8 +21,8 @@ const HEARD_WITHIN: Duration = Duration::from_secs(5);
 /// How long it waits for a sign of life while the server is at work, which gives one every second.
 const ALIVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Connects. Errors: [`ErrorKind::TimedOut`] if as many clients wait as may: each client of a server that was stopped stays among
-/// them, and a connection that blocks would wait for ever.
+/// Connects. Errors: [`ErrorKind::TimedOut`] if as many clients wait as may: each client of a
+/// server that was stopped stays among them, and a connection that blocks would wait for ever.
 fn to_server(path: &Path) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -74,8 +75,8 @@ fn is_over_time(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Asks the server at the socket `path`, and waits for the outcome, however long the work takes, for as long as the server says that it
-/// is at work.
+/// Asks the server at the socket `path`, and waits for the outcome, however long the work takes,
+/// for as long as the server says that it is at work.
 ///
 /// Errors: the server cannot be reached.
 pub(crate) fn call(path: &Path, op: &Op) -> io::Result<Reply> {
@@ -155,8 +156,8 @@ impl Conversation {
         }
     }
 
-    /// Waits for the next message. Errors: what the server says went wrong; [`Kind::TimedOut`] if it says nothing, not even that
-    /// it is at work.
+    /// Waits for the next message. Errors: what the server says went wrong; [`Kind::TimedOut`] if
+    /// it says nothing, not even that it is at work.
     pub fn hear(&mut self) -> Result<Heard> {
         loop {
             let line = self.line()?;

@@ -1,5 +1,5 @@
-//! The counters of a disk, for people who ask while the disk may be stuck: it can hold its locks while it waits for its
-//! medium, above all when it is being closed, and that is when people ask.
+//! The counters of a disk, for people who ask while the disk may be stuck: it can hold its locks
+//! while it waits for its medium, above all when it is being closed, and that is when people ask.
 
 use crate::status::StatusSource;
 use lacuna_contracts::StatusItem;
@@ -28,7 +28,8 @@ impl Counters {
         Counters { levels, late: Mutex::default() }
     }
 
-    /// What the disk says, or said when it was last asked in vain; nothing if it does not answer now.
+    /// What the disk says, or said when it was last asked in vain; nothing if it does not answer
+    /// now.
     pub fn now(&self) -> Vec<StatusItem> {
         let mut late = self.late.lock();
         let Some(answer) = late.take().or_else(|| self.ask()) else { return Vec::new() };

@@ -20,7 +20,8 @@ pub(crate) fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {
     let failed = |e: &io::Error| Error::io("cannot tell whether a server lives", e);
     match lock.try_lock_shared() {
         Ok(()) => {
-            // One that ended meanwhile has removed its directory, and another may have made one in its place.
+            // One that ended meanwhile has removed its directory, and another may have made one in
+            // its place.
             let removed = lock.metadata().map_err(|e| failed(&e))?.nlink() == 0;
             Ok((!removed).then_some(false))
         }
@@ -29,9 +30,9 @@ pub(crate) fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {
     }
 }
 
-/// Clears away what a dead server left in its run directory: the mounted file system, its loop device and the
-/// FUSE mount. The caller holds the lock. `mountpoint` is where to look if the record is gone; without it,
-/// nothing outside the run directory and the record is touched.
+/// Clears away what a dead server left in its run directory: the mounted file system, its loop
+/// device and the FUSE mount. The caller holds the lock. `mountpoint` is where to look if the
+/// record is gone; without it, nothing outside the run directory and the record is touched.
 pub(crate) fn clear(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
     let record = paths.record()?;
     let mount = record.as_ref().and_then(Record::mount);
@@ -90,8 +91,8 @@ pub(crate) fn left_in(paths: &RunPaths, top: &Entry) -> Result<bool> {
     Ok(mount.is_some_and(|mount| mount.fuse_at_mountpoint() && mount.mountpoint == top.mountpoint))
 }
 
-/// Whether a mount is the file system of the disk of this run directory: served from its file, or from a loop device that
-/// rests on it.
+/// Whether a mount is the file system of the disk of this run directory: served from its file, or
+/// from a loop device that rests on it.
 pub(crate) fn shows_disk(paths: &RunPaths, top: &Entry) -> Result<bool> {
     let backing = paths.fuse().join(DISK_NAME);
     Ok(top.is_served_from(&backing) || rests_on(top, &loop_device::resting_on(&backing)?)?)
@@ -107,8 +108,9 @@ fn rests_on(top: &Entry, devices: &[PathBuf]) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns when the server of a run directory, which is this process, is not dying any more, or has been for [`RELEASE_LIMIT`]. A
-/// server that is dying was killed a moment ago: it still holds its lock and its mount, and answers nothing.
+/// Returns when the server of a run directory, which is this process, is not dying any more, or has
+/// been for [`RELEASE_LIMIT`]. A server that is dying was killed a moment ago: it still holds its
+/// lock and its mount, and answers nothing.
 ///
 /// Errors: what keeps the process or the lock from being seen.
 pub(crate) fn wait_while_dying(paths: &RunPaths, pid: u32) -> Result<()> {
@@ -119,7 +121,8 @@ pub(crate) fn wait_while_dying(paths: &RunPaths, pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Whether a process is ending, or was sent a signal that ends it whatever it does. One that is gone is not.
+/// Whether a process is ending, or was sent a signal that ends it whatever it does. One that is
+/// gone is not.
 fn is_dying(pid: u32) -> Result<bool> {
     proc::is_dying(pid).map_err(|e| Error::io(format!("cannot look at the process {pid}"), &e))
 }

@@ -15,7 +15,8 @@ pub struct DiskQuery<'q> {
     pub in_pool: Option<PoolQuery>,
 }
 
-/// Which of the disks of one name in pools are meant: their location says neither the namespace nor the cluster.
+/// Which of the disks of one name in pools are meant: their location says neither the namespace nor
+/// the cluster.
 #[derive(Clone, Debug)]
 pub struct PoolQuery {
     /// The disk, with the default for what was not named.
@@ -32,8 +33,8 @@ impl PoolQuery {
         PoolQuery { disk, is_namespace_named: true, is_conf_named: true }
     }
 
-    /// Those that are meant of the disks that are open: all that have what was named; the disk with the defaults alone if it is one of
-    /// them and anything was named.
+    /// Those that are meant of the disks that are open: all that have what was named; the disk with
+    /// the defaults alone if it is one of them and anything was named.
     pub(crate) fn chosen(&self, mut open: BTreeSet<InPool>) -> BTreeSet<InPool> {
         if (self.is_namespace_named || self.is_conf_named) && open.contains(&self.disk) {
             return BTreeSet::from([self.disk.clone()]);

@@ -24,13 +24,16 @@ const BEAT: Duration = Duration::from_secs(1);
 
 /// The connection to one client, which several threads may use at once.
 ///
-/// Invariant: a client that does not read, or reads slowly, delays the threads of its line for one limit in all. Then the exchange is
-/// ended: nothing more is sent, and a thread that waits for the client is woken.
+/// Invariant: a client that does not read, or reads slowly, delays the threads of its line for one
+/// limit in all. Then the exchange is ended: nothing more is sent, and a thread that waits for the
+/// client is woken.
 pub(crate) struct Line {
     stream: UnixStream,
-    /// How long the client may take to read one message, however many pieces it is read in. Locked while bytes are sent.
+    /// How long the client may take to read one message, however many pieces it is read in. Locked
+    /// while bytes are sent.
     sending: Mutex<Duration>,
-    /// Since when the system takes no more bytes for the client, if it does not: the client has not read those that were sent before.
+    /// Since when the system takes no more bytes for the client, if it does not: the client has not
+    /// read those that were sent before.
     unread_since: Mutex<Option<Instant>>,
     ended: AtomicBool,
 }
@@ -47,8 +50,8 @@ impl Line {
         *self.sending.lock() = limit;
     }
 
-    /// Sends bytes. A client that does not read them in time has left, as far as this side knows, and so has one for which an earlier
-    /// message was not sent: it gets none after it.
+    /// Sends bytes. A client that does not read them in time has left, as far as this side knows,
+    /// and so has one for which an earlier message was not sent: it gets none after it.
     pub(crate) fn send(&self, bytes: &[u8]) {
         let limit = self.sending.lock();
         if !self.has_ended() && self.write_within(*limit, bytes).is_err() {
@@ -56,7 +59,8 @@ impl Line {
         }
     }
 
-    /// Sends the sign of life, and waits for no client: one that has not read what was sent before finds enough signs of life there.
+    /// Sends the sign of life, and waits for no client: one that has not read what was sent before
+    /// finds enough signs of life there.
     fn beat(&self) {
         let Some(_sending) = self.sending.try_lock() else { return };
         if self.has_ended() {
@@ -68,7 +72,8 @@ impl Line {
         }
     }
 
-    /// Errors: [`ErrorKind::TimedOut`] if the client did not make room for all bytes within `limit`, and whatever the system says.
+    /// Errors: [`ErrorKind::TimedOut`] if the client did not make room for all bytes within
+    /// `limit`, and whatever the system says.
     fn write_within(&self, limit: Duration, mut bytes: &[u8]) -> io::Result<()> {
         let until = Instant::now() + limit;
         while !bytes.is_empty() {
@@ -82,7 +87,8 @@ impl Line {
         Ok(())
     }
 
-    /// Hands as many bytes to the system as it takes at once. Gives how many. Errors: [`Errno::AGAIN`] if it takes none.
+    /// Hands as many bytes to the system as it takes at once. Gives how many. Errors:
+    /// [`Errno::AGAIN`] if it takes none.
     fn write_what_fits(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
         let sent = rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         match sent {
@@ -95,7 +101,8 @@ impl Line {
         sent
     }
 
-    /// Waits until the system takes more bytes for the client, or the exchange is ended. Errors: [`ErrorKind::TimedOut`].
+    /// Waits until the system takes more bytes for the client, or the exchange is ended. Errors:
+    /// [`ErrorKind::TimedOut`].
     fn wait_for_room(&self, until: Instant) -> io::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -109,7 +116,8 @@ impl Line {
         }
     }
 
-    /// For how long the client has not read what was sent, so that nothing more can be sent; none if it reads, as far as is known.
+    /// For how long the client has not read what was sent, so that nothing more can be sent; none
+    /// if it reads, as far as is known.
     pub(crate) fn unread_for(&self) -> Option<Duration> {
         let since = *self.unread_since.lock();
         since.map(|since| since.elapsed())
@@ -144,7 +152,8 @@ pub(crate) struct Beats {
 }
 
 impl Beats {
-    /// Begins. Where no thread can be started, a client may lose patience with slow work, and no more.
+    /// Begins. Where no thread can be started, a client may lose patience with slow work, and no
+    /// more.
     pub(crate) fn start(line: &Arc<Line>) -> Beats {
         let (done, working) = channel::<()>();
         let line = Arc::clone(line);
@@ -192,8 +201,9 @@ impl Exchange {
         self.go_on()
     }
 
-    /// The next message of the client; none when it has left, or when the server ends the work, which wakes this. Errors:
-    /// [`Kind::TimedOut`] after `limit`, [`Kind::Usage`] for a line that is no message.
+    /// The next message of the client; none when it has left, or when the server ends the work,
+    /// which wakes this. Errors: [`Kind::TimedOut`] after `limit`, [`Kind::Usage`] for a line that
+    /// is no message.
     pub fn hear(&mut self, limit: Duration) -> Result<Option<Value>> {
         self.go_on()?;
         let failed = |e: &io::Error| Error::io("cannot read what the client says", e);

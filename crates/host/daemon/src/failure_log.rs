@@ -6,8 +6,9 @@ use lacuna_mount::ServerLog;
 /// Failed requests that are logged one by one.
 const LOGGED: u64 = 32;
 
-/// Logs a request that failed after `before` others. After the first 32 one sentence stands for all others: the reader of the log, such
-/// as that of standard error, may have stopped, and the server would come to wait for it.
+/// Logs a request that failed after `before` others. After the first 32 one sentence stands for all
+/// others: the reader of the log, such as that of standard error, may have stopped, and the server
+/// would come to wait for it.
 pub fn log_failure(e: &Error, before: u64, log: &ServerLog) {
     if before < LOGGED {
         log(e);

@@ -10,7 +10,8 @@ use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// The file or device itself, whatever its path is. In JSON it is `file:DEVICE:INODE`, `device:NUMBER`, or empty.
+/// The file or device itself, whatever its path is. In JSON it is `file:DEVICE:INODE`,
+/// `device:NUMBER`, or empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileIdentity {
     /// A file or a directory, by the number of its file system and its own there.
@@ -103,7 +104,8 @@ pub struct FileNow {
     pub removed: bool,
 }
 
-/// A file that is followed whatever becomes of its path. By default it holds none, as of a disk in a pool.
+/// A file that is followed whatever becomes of its path. By default it holds none, as of a disk in
+/// a pool.
 #[derive(Debug, Default)]
 pub struct HeldFile {
     identity: FileIdentity,
@@ -122,7 +124,8 @@ impl HeldFile {
         Ok(HeldFile { identity: about.as_ref().map_or(FileIdentity::Unknown, FileIdentity::of), file })
     }
 
-    /// A directory, as of a vault. Its content is verified by keys, whatever directory has its name by now.
+    /// A directory, as of a vault. Its content is verified by keys, whatever directory has its name
+    /// by now.
     ///
     /// Errors: as of [`HeldFile::of`].
     pub fn of_directory(dir: &Path) -> Result<HeldFile> {

@@ -1,7 +1,8 @@
-//! An instance: a running server with its disk or vault, and the run directory by which others find it.
+//! An instance: a running server with its disk or vault, and the run directory by which others find
+//! it.
 //!
-//! Invariant: an instance holds the lock of its run directory for its whole life. A process that gets the lock knows the server to be gone,
-//! whatever process numbers say.
+//! Invariant: an instance holds the lock of its run directory for its whole life. A process that
+//! gets the lock knows the server to be gone, whatever process numbers say.
 
 use crate::dead;
 use crate::record::Record;
@@ -22,10 +23,11 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// The instance of a disk or vault that is to be mounted at `mountpoint`, a canonical path, in a directory of run directories. What a dead server
-    /// left there is cleared away.
+    /// The instance of a disk or vault that is to be mounted at `mountpoint`, a canonical path, in
+    /// a directory of run directories. What a dead server left there is cleared away.
     ///
-    /// Errors: [`Kind::Busy`] while another server has the mount point, and what keeps the mount of a dead one from being cleared away.
+    /// Errors: [`Kind::Busy`] while another server has the mount point, and what keeps the mount of
+    /// a dead one from being cleared away.
     pub fn of_mount(base: &Path, mountpoint: &Path) -> Result<Self> {
         let instance =
             Self::take(base, RunPaths::of_mount(base, mountpoint), &mountpoint.display().to_string())?;
@@ -33,9 +35,11 @@ impl Instance {
         Ok(instance)
     }
 
-    /// The instance of a server without a mount point. Several may have one location, if all of them read.
+    /// The instance of a server without a mount point. Several may have one location, if all of
+    /// them read.
     ///
-    /// Errors: [`Kind::Busy`] if 64 have it, and [`Kind::Permission`] if others can change the directory of run directories.
+    /// Errors: [`Kind::Busy`] if 64 have it, and [`Kind::Permission`] if others can change the
+    /// directory of run directories.
     pub fn of_server(base: &Path, location: &str) -> Result<Self> {
         for number in 0..MOST_OF_LOCATION {
             let instance = match Self::take(base, RunPaths::of_server(base, location, number), location) {
@@ -84,7 +88,8 @@ impl Drop for Instance {
             // There is nowhere to tell of a failure: see `Instance::end`.
             let _ = self.paths.remove();
         }
-        // A child that was started at this moment may still share the open file, and the lock with it.
+        // A child that was started at this moment may still share the open file, and the lock with
+        // it.
         let _ = self.lock.unlock();
     }
 }

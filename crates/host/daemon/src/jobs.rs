@@ -1,9 +1,11 @@
-//! Jobs: longer work for clients on the disk of a server. Each has a thread, and all end before the disk is closed.
+//! Jobs: longer work for clients on the disk of a server. Each has a thread, and all end before the
+//! disk is closed.
 //!
-//! A client may read slowly: its user may page through what it prints, or think about a passphrase. As long as there is room for other
-//! jobs, a client may take ten minutes to read a message; one that takes longer has left, as far as the server knows, and its job ends.
-//! Where all jobs that may be are there, the client that has not read for longest, for 5 seconds at least, gives its place to the next
-//! client that comes. So a client that reads nothing delays its own job alone.
+//! A client may read slowly: its user may page through what it prints, or think about a passphrase.
+//! As long as there is room for other jobs, a client may take ten minutes to read a message; one
+//! that takes longer has left, as far as the server knows, and its job ends. Where all jobs that
+//! may be are there, the client that has not read for longest, for 5 seconds at least, gives its
+//! place to the next client that comes. So a client that reads nothing delays its own job alone.
 
 use crate::exchange::{Exchange, Line};
 use crate::protocol::{Job, Op};
@@ -19,7 +21,8 @@ use std::time::Duration;
 
 /// The most jobs at a time.
 const MOST: usize = 8;
-/// The most jobs beside them whose clients have left. Each keeps its thread until a step ends that cannot be cut short.
+/// The most jobs beside them whose clients have left. Each keeps its thread until a step ends that
+/// cannot be cut short.
 const MOST_ENDING: usize = 8;
 
 /// How long a job waits for a client that does not read.
@@ -39,11 +42,13 @@ impl Default for ReadLimits {
 
 /// Does the jobs of a server.
 pub trait JobHandler: Send + Sync {
-    /// Does what a client asks for, in a thread of its own, and gives the outcome that the client gets.
+    /// Does what a client asks for, in a thread of its own, and gives the outcome that the client
+    /// gets.
     ///
-    /// The disk is closed only when all jobs have ended. Work of many steps calls [`Exchange::go_on`] between two of them and ends with
-    /// the error that it gets there; [`Exchange::hear`] is woken by the end. A step that cannot be cut short, such as a flush, delays the
-    /// closing for as long as it takes.
+    /// The disk is closed only when all jobs have ended. Work of many steps calls
+    /// [`Exchange::go_on`] between two of them and ends with the error that it gets there;
+    /// [`Exchange::hear`] is woken by the end. A step that cannot be cut short, such as a flush,
+    /// delays the closing for as long as it takes.
     ///
     /// Errors: any failure of the work.
     fn run(&self, job: &Job, exchange: &mut Exchange) -> Result<Value>;
@@ -69,8 +74,8 @@ struct Active {
 }
 
 impl Jobs {
-    /// Jobs that `handler` does; a server without one refuses all. `follow` tells the front end that the disk may have
-    /// another length; `naming` gives names to the settings in advice.
+    /// Jobs that `handler` does; a server without one refuses all. `follow` tells the front end
+    /// that the disk may have another length; `naming` gives names to the settings in advice.
     pub fn new(handler: Option<Arc<dyn JobHandler>>, follow: Follow, naming: Naming) -> Self {
         Jobs::with_limits(handler, follow, naming, ReadLimits::default())
     }
@@ -123,8 +128,8 @@ impl Jobs {
     }
 }
 
-/// Makes room for one more job. Where all jobs that may be are there, the client that has not read for longest is let go, if that is as
-/// long as `gives_way_after`.
+/// Makes room for one more job. Where all jobs that may be are there, the client that has not read
+/// for longest is let go, if that is as long as `gives_way_after`.
 ///
 /// Errors: [`Kind::Busy`] if there is no room.
 fn make_room(active: &[Active], gives_way_after: Duration) -> Result<()> {

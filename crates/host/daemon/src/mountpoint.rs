@@ -6,11 +6,11 @@ use lacuna_mount::mount_table;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The canonical path of `given`, if it is a directory on which nothing is mounted. `run_base` is the directory of
-/// the run directories, if not all that this user may have.
+/// The canonical path of `given`, if it is a directory on which nothing is mounted. `run_base` is
+/// the directory of the run directories, if not all that this user may have.
 ///
-/// Errors: [`Kind::NotFound`], [`Kind::Usage`] if it is no directory, [`Kind::Busy`] if something is mounted there,
-/// which a server that died may have left.
+/// Errors: [`Kind::NotFound`], [`Kind::Usage`] if it is no directory, [`Kind::Busy`] if something
+/// is mounted there, which a server that died may have left.
 pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf> {
     let word = shell_word(given);
     let what = format!("cannot mount at {}", given.display());

@@ -1,5 +1,5 @@
-//! Disks and vaults that servers of another run directory have open, told by what mount tables show. They are another user's, and the
-//! commands of this user leave them alone.
+//! Disks and vaults that servers of another run directory have open, told by what mount tables
+//! show. They are another user's, and the commands of this user leave them alone.
 
 use crate::run_dir::is_disk_file;
 use lacuna_mount::loop_device::backing_file;

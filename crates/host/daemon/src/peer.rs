@@ -1,4 +1,5 @@
-//! A peer: an instance of this user as another process sees it, which asks it for its account, gives it work, and closes it.
+//! A peer: an instance of this user as another process sees it, which asks it for its account,
+//! gives it work, and closes it.
 
 use crate::client::{Conversation, Reply, call, silence};
 use crate::dead;
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long to wait before a lock is tried again.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
-/// How long a server that has closed its disk or vault, or has dropped its clients, may take to be gone.
+/// How long a server that has closed its disk or vault, or has dropped its clients, may take to be
+/// gone.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// How a close went.
@@ -48,7 +50,8 @@ impl Peer {
 
     /// The account of the server; of one that died, its record.
     ///
-    /// Errors: [`Kind::NotFound`] if it has just ended or does not listen yet, [`Kind::TimedOut`] if it does not answer.
+    /// Errors: [`Kind::NotFound`] if it has just ended or does not listen yet, [`Kind::TimedOut`]
+    /// if it does not answer.
     pub fn status(&self) -> Result<ServerStatus> {
         if !self.alive {
             return Ok(ServerStatus::of_dead(self.record.clone()));
@@ -62,7 +65,8 @@ impl Peer {
         serde_json::from_value(answer).map_err(|e| self.nonsense(&e.to_string()))
     }
 
-    /// Whether the server of a mount that was found alive has died since and left the mount. Errors: what keeps that from being seen.
+    /// Whether the server of a mount that was found alive has died since and left the mount.
+    /// Errors: what keeps that from being seen.
     fn has_died(&self) -> Result<bool> {
         if self.mount().is_none() {
             return Ok(false);
@@ -73,7 +77,8 @@ impl Peer {
 
     /// Asks for something, and waits for the outcome, however long it takes.
     ///
-    /// Errors: the refusal of the server, such as [`Kind::Usage`] for an operation that it does not do; as of [`Peer::status`].
+    /// Errors: the refusal of the server, such as [`Kind::Usage`] for an operation that it does not
+    /// do; as of [`Peer::status`].
     pub fn ask(&self, op: &Op) -> Result<Value> {
         let failed = |e: io::Error| match e.kind() {
             // It ended at this moment, or does not listen yet.
@@ -95,15 +100,18 @@ impl Peer {
         }
     }
 
-    /// Begins with longer work. Errors: [`Kind::TimedOut`] if the server does not answer, and its refusal.
+    /// Begins with longer work. Errors: [`Kind::TimedOut`] if the server does not answer, and its
+    /// refusal.
     pub fn begin(&self, job: &Job) -> Result<Conversation> {
         Conversation::begin(&self.paths.control(), job, self.server())
     }
 
-    /// Ends the server, and waits until it has closed its disk or vault and is gone; clears away the mount of a dead one.
+    /// Ends the server, and waits until it has closed its disk or vault and is gone; clears away
+    /// the mount of a dead one.
     ///
-    /// Errors: [`Kind::Busy`] (naming who) if it is in use, [`Kind::NoCover`] if it waited for cover in vain and stays open,
-    /// [`Kind::TimedOut`] if it does not answer or stays though it has closed it, and whatever failure the server had at its end.
+    /// Errors: [`Kind::Busy`] (naming who) if it is in use, [`Kind::NoCover`] if it waited for
+    /// cover in vain and stays open, [`Kind::TimedOut`] if it does not answer or stays though it
+    /// has closed it, and whatever failure the server had at its end.
     pub fn close(&self) -> Result<Closed> {
         let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
         let shown = mountpoint.map_or_else(|| self.record.location.clone(), |at| at.display().to_string());
@@ -141,8 +149,8 @@ fn let_go_on(record: Option<&Record>, e: Error) -> Error {
     e.remedy(format!("if the process was stopped, {go_on}; then try again"))
 }
 
-/// Asks the server of a run directory to end, and waits until it is gone; `shown` names its disk in errors, and `mountpoint` is its mount
-/// point, if it has one. None if it is gone already.
+/// Asks the server of a run directory to end, and waits until it is gone; `shown` names its disk in
+/// errors, and `mountpoint` is its mount point, if it has one. None if it is gone already.
 pub(crate) fn close(paths: &RunPaths, shown: &str, mountpoint: Option<&Path>) -> Result<Option<Closed>> {
     close_within(paths, shown, mountpoint, GONE_WITHIN)
 }
@@ -189,8 +197,8 @@ fn close_within(
                 .expected("a sign of life every second");
             Err(let_go_on(record.as_ref(), silent))
         }
-        // It has stopped listening, as it does when its mount is gone: a user unmounted by hand. One that is still
-        // starting may have found the socket of another that died.
+        // It has stopped listening, as it does when its mount is gone: a user unmounted by hand.
+        // One that is still starting may have found the socket of another that died.
         Err(e)
             if (has_stopped_listening(&e) || is_removed(&lock)) && is_gone_within(&lock, RELEASE_LIMIT)? =>
         {
@@ -203,7 +211,8 @@ fn close_within(
     closed.map(Some)
 }
 
-/// Clears away the mount of a server whose lock is ours now: it ended by itself at this moment, or crashed at any time before.
+/// Clears away the mount of a server whose lock is ours now: it ended by itself at this moment, or
+/// crashed at any time before.
 fn clear_away(lock: &File, paths: &RunPaths, mountpoint: Option<&Path>) -> Result<Closed> {
     let about = lock.metadata().map_err(|e| Error::io("cannot look at the lock of the server", &e))?;
     let result = if about.nlink() == 0 {
@@ -226,7 +235,8 @@ fn is_removed(lock: &File) -> bool {
     lock.metadata().is_ok_and(|about| about.nlink() == 0)
 }
 
-/// Whether the server that holds the lock goes within `limit`. The lock is then ours. Errors: whatever the system says.
+/// Whether the server that holds the lock goes within `limit`. The lock is then ours. Errors:
+/// whatever the system says.
 fn is_gone_within(lock: &File, limit: Duration) -> Result<bool> {
     let start = Instant::now();
     loop {
@@ -241,7 +251,8 @@ fn is_gone_within(lock: &File, limit: Duration) -> Result<bool> {
     }
 }
 
-/// Waits for the server's lock, which it holds as long as it lives. Errors: [`Kind::TimedOut`] if it lives on.
+/// Waits for the server's lock, which it holds as long as it lives. Errors: [`Kind::TimedOut`] if
+/// it lives on.
 fn wait_gone(lock: &File, limit: Duration) -> Result<()> {
     if is_gone_within(lock, limit)? {
         return Ok(());
@@ -312,7 +323,8 @@ mod tests {
         let listener = UnixListener::bind(instance.control()).unwrap();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // What is left unread resets the connection, as the end of a listener does to the clients that wait there.
+            // What is left unread resets the connection, as the end of a listener does to the
+            // clients that wait there.
             stream.read_exact(&mut [0]).unwrap();
             drop((stream, listener));
             instance.end().unwrap();

@@ -1,12 +1,14 @@
 //! The words between servers and their clients on the control socket: lines of JSON.
 //!
-//! A client begins with one line, `{"v":1,"op":"status"}` or another [`Op`]. The server answers with an empty line at least every second
-//! for as long as it works, so that a client can tell slow work from a server that was stopped; with a line `{"message":…}` for each
-//! message of a job; and with one last line, `{"ok":…}` or `{"error":…}`. A client of a [`Job`] says nothing more before it has read the
-//! first empty line; then it may send messages of its own, each a line of JSON.
+//! A client begins with one line, `{"v":1,"op":"status"}` or another [`Op`]. The server answers
+//! with an empty line at least every second for as long as it works, so that a client can tell slow
+//! work from a server that was stopped; with a line `{"message":…}` for each message of a job; and
+//! with one last line, `{"ok":…}` or `{"error":…}`. A client of a [`Job`] says nothing more before
+//! it has read the first empty line; then it may send messages of its own, each a line of JSON.
 //!
-//! Nothing from the other side is longer than [`LINE_LIMIT`], the first line of a client no longer than [`REQUEST_LIMIT`], and nothing
-//! of it makes this side panic. A server answers a request that it does not understand with an error, and goes on.
+//! Nothing from the other side is longer than [`LINE_LIMIT`], the first line of a client no longer
+//! than [`REQUEST_LIMIT`], and nothing of it makes this side panic. A server answers a request that
+//! it does not understand with an error, and goes on.
 
 use crate::file::FileIdentity;
 use lacuna_contracts::{Error, Kind, Naming, Result};
@@ -101,7 +103,8 @@ impl Op {
             .map_err(|e| Error::new(Kind::Other, "cannot ask a server").found(e.to_string()))
     }
 
-    /// The request in a line. Errors: [`Kind::Usage`] for a line that is none, another version, and an operation that is not known here.
+    /// The request in a line. Errors: [`Kind::Usage`] for a line that is none, another version, and
+    /// an operation that is not known here.
     pub(crate) fn parse(line: &[u8]) -> Result<Op> {
         let shown = || format!("the request {:?}", String::from_utf8_lossy(line));
         let request: Value = serde_json::from_slice(line)
@@ -131,7 +134,8 @@ fn not_done(found: String) -> Error {
 
 /// The first line of a client, without its end. What comes with it is left out.
 ///
-/// Errors: [`Kind::TimedOut`] if it is not there within 2 seconds, [`Kind::Usage`] if it is too long or has no end.
+/// Errors: [`Kind::TimedOut`] if it is not there within 2 seconds, [`Kind::Usage`] if it is too
+/// long or has no end.
 pub(crate) fn first_line(mut stream: &UnixStream) -> Result<Vec<u8>> {
     let nothing = |kind, found: String| Error::new(kind, "the server was asked for nothing").found(found);
     let until = Instant::now() + REQUEST_WITHIN;
@@ -161,8 +165,8 @@ pub(crate) fn first_line(mut stream: &UnixStream) -> Result<Vec<u8>> {
     Err(nothing(Kind::Usage, format!("a line of more than {REQUEST_LIMIT} bytes")))
 }
 
-/// A line with its end; empty when the other side has left. Errors: [`ErrorKind::InvalidData`] for one that is too long or
-/// was cut short.
+/// A line with its end; empty when the other side has left. Errors: [`ErrorKind::InvalidData`] for
+/// one that is too long or was cut short.
 pub(crate) fn read_line(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     reader.take(LINE_LIMIT).read_until(b'\n', &mut line)?;
@@ -222,7 +226,8 @@ impl Refusal {
 }
 
 impl Answer {
-    /// The outcome of a request; `server` says what becomes of the server if it failed, and `naming` gives names to the settings in advice.
+    /// The outcome of a request; `server` says what becomes of the server if it failed, and
+    /// `naming` gives names to the settings in advice.
     pub(crate) fn of(outcome: Result<Value>, server: Afterwards, naming: Naming) -> Answer {
         let failed = |e: Error| Answer::Error { refusal: Refusal::of(&e, naming), server };
         outcome.map_or_else(failed, Answer::Ok)

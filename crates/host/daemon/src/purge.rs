@@ -9,12 +9,14 @@ use lacuna_contracts::{Action, Advice, Error, Kind, Result};
 use lacuna_mount::mount_table;
 use std::path::Path;
 
-/// Purges the disk that a server has open, and gives counters of the work. Blocks that a mounted file system has freed are discarded first, unless the
-/// mount is raw: nothing that was deleted on it before is recoverable then. Clients of other servers flush and discard by themselves.
-/// `uuid`: the disk that is meant; without it, whatever is open there.
+/// Purges the disk that a server has open, and gives counters of the work. Blocks that a mounted
+/// file system has freed are discarded first, unless the mount is raw: nothing that was deleted on
+/// it before is recoverable then. Clients of other servers flush and discard by themselves. `uuid`:
+/// the disk that is meant; without it, whatever is open there.
 ///
-/// Errors: [`Kind::PurgeIncomplete`] if something can still be recovered, [`Kind::Usage`] from a format that cannot forget,
-/// [`Kind::NotFound`] if nothing is open there, [`Kind::TimedOut`] if the server does not answer.
+/// Errors: [`Kind::PurgeIncomplete`] if something can still be recovered, [`Kind::Usage`] from a
+/// format that cannot forget, [`Kind::NotFound`] if nothing is open there, [`Kind::TimedOut`] if
+/// the server does not answer.
 pub fn purge(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
     if let Some(mount) = peer.mount() {
         check_forgets(peer)?;
@@ -52,7 +54,8 @@ fn ask(peer: &Peer, uuid: Option<&str>) -> Result<Vec<Counter>> {
     Ok(purged.items)
 }
 
-/// Refuses a disk that cannot forget, and a server that does not answer, before anything is done to its file system.
+/// Refuses a disk that cannot forget, and a server that does not answer, before anything is done to
+/// its file system.
 fn check_forgets(peer: &Peer) -> Result<()> {
     let items = peer.status()?.items;
     if items.iter().any(|item| item.name == "recoverable") {

@@ -155,7 +155,8 @@ impl MountRecord {
         }
     }
 
-    /// The method by which the file system is mounted ([`MountMethod::name`]); none before it is mounted, in raw mode and of a vault.
+    /// The method by which the file system is mounted ([`MountMethod::name`]); none before it is
+    /// mounted, in raw mode and of a vault.
     pub fn method(&self) -> Option<&str> {
         match &self.kind {
             MountKind::FileSystem { by } => by.as_ref().map(MountedBy::method),

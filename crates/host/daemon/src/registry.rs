@@ -27,14 +27,15 @@ impl Registry {
         Ok(Registry { bases })
     }
 
-    /// All instances whose servers live, then those that left something mounted when they died. Errors: any failure to see one of
-    /// them.
+    /// All instances whose servers live, then those that left something mounted when they died.
+    /// Errors: any failure to see one of them.
     pub fn all(&self) -> Result<Vec<Peer>> {
         let (peers, errors) = self.seen();
         errors.into_iter().next().map_or(Ok(peers), Err)
     }
 
-    /// The same, and the errors that keep others from being seen: for a caller that works with the rest.
+    /// The same, and the errors that keep others from being seen: for a caller that works with the
+    /// rest.
     pub fn seen(&self) -> (Vec<Peer>, Vec<Error>) {
         let (mut peers, mut errors) = (Vec::new(), Vec::new());
         for base in &self.bases {
@@ -50,7 +51,8 @@ impl Registry {
                 Err(e) => errors.push(e),
             }
         }
-        // Where a living server has mounted since, a dead one has left nothing: whoever cleared it away would tear away the other's mount.
+        // Where a living server has mounted since, a dead one has left nothing: whoever cleared it
+        // away would tear away the other's mount.
         let living = peers.iter().filter(|peer| peer.alive).filter_map(Peer::mount);
         let taken: Vec<PathBuf> = living.map(|mount| mount.mountpoint.clone()).collect();
         let is_taken = |peer: &Peer| peer.mount().is_some_and(|mount| taken.contains(&mount.mountpoint));
@@ -59,8 +61,9 @@ impl Registry {
         (peers, errors)
     }
 
-    /// The instances of the disk or vault at a location, where `file` is now: by the file, whatever its name was when it was opened, and by
-    /// the name where the file is unknown. A dead server is known by the name alone.
+    /// The instances of the disk or vault at a location, where `file` is now: by the file, whatever
+    /// its name was when it was opened, and by the name where the file is unknown. A dead server is
+    /// known by the name alone.
     ///
     /// Errors: those of [`Registry::all`].
     pub fn by_location(&self, location: &str, file: FileIdentity) -> Result<Vec<Peer>> {
@@ -75,7 +78,8 @@ impl Registry {
         Ok(peers)
     }
 
-    /// The instances of one disk or vault, or of those of its name in pools that are meant; as of [`Registry::by_location`].
+    /// The instances of one disk or vault, or of those of its name in pools that are meant; as of
+    /// [`Registry::by_location`].
     ///
     /// Errors: those of [`Registry::all`].
     pub fn by_disk(&self, wanted: &DiskQuery<'_>) -> Result<Vec<Peer>> {
@@ -89,8 +93,9 @@ impl Registry {
         Ok(peers)
     }
 
-    /// The instances that are mounted at this canonical path, that of a living server before what dead ones left. Nothing looks at the path
-    /// itself: every look at the mount of a dead server fails.
+    /// The instances that are mounted at this canonical path, that of a living server before what
+    /// dead ones left. Nothing looks at the path itself: every look at the mount of a dead server
+    /// fails.
     ///
     /// Errors: where there are none, what keeps others from being seen.
     pub fn mounted_at(&self, mountpoint: &Path) -> Result<Vec<Peer>> {
@@ -104,7 +109,8 @@ impl Registry {
 
     /// The instance at a mount point as a person writes it; its server may have died.
     ///
-    /// Errors: [`Kind::NotFound`] if nothing of lacuna is open there, or if its server is still starting.
+    /// Errors: [`Kind::NotFound`] if nothing of lacuna is open there, or if its server is still
+    /// starting.
     pub fn by_mountpoint(&self, given: &Path) -> Result<Peer> {
         let (paths, mountpoint) = self.find(given, "cannot ask the server of")?;
         let starting = || {
@@ -114,8 +120,9 @@ impl Registry {
         look(paths)?.ok_or_else(starting)
     }
 
-    /// The run directory for a mount point as a person writes it; `what` is what fails where there is none. The mount point itself is
-    /// looked at last: if its server died, every look at it fails.
+    /// The run directory for a mount point as a person writes it; `what` is what fails where there
+    /// is none. The mount point itself is looked at last: if its server died, every look at it
+    /// fails.
     fn find(&self, given: &Path, what: &str) -> Result<(RunPaths, PathBuf)> {
         let failed = |e: &io::Error| Error::io(format!("cannot find the mount point {}", given.display()), e);
         let absolute = std::path::absolute(given).map_err(|e| failed(&e))?;
@@ -143,12 +150,14 @@ impl Registry {
         Err(not_open(given, what))
     }
 
-    /// The run directory for this canonical mount point. In one base there may be what a server left that died, and in another the
-    /// one that came after it: that comes first. One whose name is the same by chance is another mount point's.
+    /// The run directory for this canonical mount point. In one base there may be what a server
+    /// left that died, and in another the one that came after it: that comes first. One whose name
+    /// is the same by chance is another mount point's.
     fn of_mountpoint(&self, mountpoint: &Path) -> Result<Option<RunPaths>> {
         let mut found = None;
         for paths in self.bases.iter().map(|base| RunPaths::of_mount(base, mountpoint)) {
-            // A server that is still starting has no record, and one whose record is broken can be closed all the same.
+            // A server that is still starting has no record, and one whose record is broken can be
+            // closed all the same.
             if matches!(paths.record(), Ok(Some(record)) if !record.is_mounted_at(mountpoint)) {
                 continue;
             }
@@ -169,7 +178,8 @@ impl Registry {
         }
     }
 
-    /// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
+    /// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left
+    /// there that died.
     fn is_of_dead(&self, mountpoint: &Path, top: &Entry) -> Result<bool> {
         // FUSE mounts of ours look the same whoever serves them.
         if top.is_our_fuse()
@@ -187,29 +197,33 @@ impl Registry {
     }
 }
 
-/// The instance of a run directory, if it has a record. The run directory of a dead server without a mount point is removed.
+/// The instance of a run directory, if it has a record. The run directory of a dead server without
+/// a mount point is removed.
 fn look(paths: RunPaths) -> Result<Option<Peer>> {
     let Some(alive) = is_alive(&paths)? else { return Ok(None) };
     let Some(record) = paths.record()? else { return Ok(None) };
     if !alive && record.mount().is_none() {
-        // A directory that stays is looked at again the next time, and is in no way of another server.
+        // A directory that stays is looked at again the next time, and is in no way of another
+        // server.
         let _ = dead::remove_served(&paths);
         return Ok(None);
     }
     Ok(Some(Peer { record, alive, paths }))
 }
 
-/// Closes the disk or vault that is open at `mountpoint`: unmounts, and waits until the server has flushed and gone.
+/// Closes the disk or vault that is open at `mountpoint`: unmounts, and waits until the server has
+/// flushed and gone.
 ///
-/// `run_base` is the directory of the run directories, if not all that this user may have. Errors: [`Kind::NotFound`]
-/// if lacuna has nothing open there, and those of [`Peer::close`].
+/// `run_base` is the directory of the run directories, if not all that this user may have. Errors:
+/// [`Kind::NotFound`] if lacuna has nothing open there, and those of [`Peer::close`].
 pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
     let what = "cannot close";
     let (paths, at) = Registry::open(run_base)?.find(mountpoint, what)?;
     peer::close(&paths, &at.display().to_string(), Some(&at))?.ok_or_else(|| not_open(&at, what))
 }
 
-/// Returns when no server of `mountpoint` is dying any more, or has been for [`RELEASE_LIMIT`](lacuna_mount::RELEASE_LIMIT).
+/// Returns when no server of `mountpoint` is dying any more, or has been for
+/// [`RELEASE_LIMIT`](lacuna_mount::RELEASE_LIMIT).
 ///
 /// Errors: what keeps it from being seen.
 pub fn await_dying(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
@@ -218,8 +232,8 @@ pub fn await_dying(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     dead::wait_while_dying(&paths, record.pid)
 }
 
-/// Whether the mount at the path that a person gives was left there by a server that died. The path is not looked at: every
-/// look would fail.
+/// Whether the mount at the path that a person gives was left there by a server that died. The path
+/// is not looked at: every look would fail.
 pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> Result<bool> {
     let Some((_, mountpoint)) = Registry::open(run_base)?.find_if_open(given)? else { return Ok(false) };
     match mount_table::at(&mountpoint)? {
@@ -228,12 +242,14 @@ pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> Result<b
     }
 }
 
-/// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
+/// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there
+/// that died.
 pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> Result<bool> {
     Registry::open(run_base)?.is_of_dead(mountpoint, top)
 }
 
-/// None if there is nothing at a path, or if a server died on the way there: nothing is open below what it left.
+/// None if there is nothing at a path, or if a server died on the way there: nothing is open below
+/// what it left.
 fn if_there(path: io::Result<PathBuf>) -> io::Result<Option<PathBuf>> {
     match path {
         Ok(path) => Ok(Some(path)),

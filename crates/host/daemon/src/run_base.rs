@@ -11,22 +11,25 @@ use std::path::{Path, PathBuf};
 /// What others may do with a base: nothing may be written by them.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// How many names a shared directory has for the base of one user, so that another user who takes some of them keeps nobody out.
+/// How many names a shared directory has for the base of one user, so that another user who takes
+/// some of them keeps nobody out.
 const NAMES: u32 = 8;
 
-/// The directory in which new run directories are made: `/run/lacuna` for root; otherwise below `XDG_RUNTIME_DIR` or
-/// `/run/user/UID`, if that is a directory of this user that others cannot write to; otherwise `/dev/shm/lacuna-UID`, or
-/// `/tmp/lacuna-UID` where there is no `/dev/shm`. Where another user has taken that name, `lacuna-UID-2` to `-8` follow.
+/// The directory in which new run directories are made: `/run/lacuna` for root; otherwise below
+/// `XDG_RUNTIME_DIR` or `/run/user/UID`, if that is a directory of this user that others cannot
+/// write to; otherwise `/dev/shm/lacuna-UID`, or `/tmp/lacuna-UID` where there is no `/dev/shm`.
+/// Where another user has taken that name, `lacuna-UID-2` to `-8` follow.
 ///
-/// Errors: [`Kind::Permission`] if it is this user's and others can change what is in it, or if others have taken all names; that
-/// it cannot be looked at.
+/// Errors: [`Kind::Permission`] if it is this user's and others can change what is in it, or if
+/// others have taken all names; that it cannot be looked at.
 pub fn default_run_base() -> Result<PathBuf> {
     first_of(&Candidates::now()?.new)
 }
 
-/// Every directory in which run directories of this user may be, the one for new ones first. A server that was started where
-/// there was no `XDG_RUNTIME_DIR`, as by cron, has its run directory in another than those that a login starts. Directories that
-/// others can change are left out, for records in them could lead commands astray.
+/// Every directory in which run directories of this user may be, the one for new ones first. A
+/// server that was started where there was no `XDG_RUNTIME_DIR`, as by cron, has its run directory
+/// in another than those that a login starts. Directories that others can change are left out, for
+/// records in them could lead commands astray.
 ///
 /// Errors: those of [`default_run_base`].
 pub(crate) fn run_bases() -> Result<Vec<PathBuf>> {
@@ -41,8 +44,9 @@ pub(crate) fn run_bases() -> Result<Vec<PathBuf>> {
     Ok(bases)
 }
 
-/// The first that no other user has taken: nothing of this user can be in theirs. One of this user's that others can change is
-/// refused, because passing over it would pass over the servers that are in it.
+/// The first that no other user has taken: nothing of this user can be in theirs. One of this
+/// user's that others can change is refused, because passing over it would pass over the servers
+/// that are in it.
 fn first_of(candidates: &[PathBuf]) -> Result<PathBuf> {
     for base in candidates {
         match Standing::of(base)? {
@@ -66,7 +70,8 @@ struct Candidates {
 
 impl Candidates {
     fn now() -> Result<Candidates> {
-        // The root of a user namespace cannot write to the system's own directory, unless the namespace is that of a container.
+        // The root of a user namespace cannot write to the system's own directory, unless the
+        // namespace is that of a container.
         if geteuid().is_root() && access("/run", Access::WRITE_OK).is_ok() {
             return Ok(Candidates { new: vec![PathBuf::from("/run/lacuna")], former: Vec::new() });
         }
@@ -76,7 +81,8 @@ impl Candidates {
         let own = given.into_iter().chain([usual]).filter(|dir| dir.is_absolute() && is_own(dir));
         let mut new: Vec<PathBuf> = own.map(|dir| dir.join("lacuna")).collect();
         let mut former = names(Path::new("/tmp"), user);
-        // What is written there says how many levels are mounted: it belongs into memory, and not on a disk (deniability contract).
+        // What is written there says how many levels are mounted: it belongs into memory, and not
+        // on a disk (deniability contract).
         if access("/dev/shm", Access::WRITE_OK).is_ok() {
             new.extend(names(Path::new("/dev/shm"), user));
         } else {
@@ -128,8 +134,8 @@ fn is_closed_to_others(meta: &Metadata) -> bool {
     own && meta.permissions().mode() & WRITABLE_BY_OTHERS == 0
 }
 
-/// The number of this user outside of the user namespace that the process may be in: the root of a namespace is somebody else
-/// there.
+/// The number of this user outside of the user namespace that the process may be in: the root of a
+/// namespace is somebody else there.
 fn real_user() -> Result<u32> {
     let inside = geteuid().as_raw();
     let map = lacuna_mount::proc::user_map()
@@ -148,13 +154,15 @@ fn outside(map: &str, inside: u32) -> Option<u32> {
     })
 }
 
-/// Makes a base, or a directory in one, if it is not there. Errors: [`Kind::Permission`] as of [`default_run_base`].
+/// Makes a base, or a directory in one, if it is not there. Errors: [`Kind::Permission`] as of
+/// [`default_run_base`].
 pub(crate) fn prepare_base(base: &Path) -> Result<()> {
     create_dir(base)?;
     check_base(base)
 }
 
-/// Errors: [`Kind::Permission`] if others than this user can change what is in it, or if it is a symbolic link.
+/// Errors: [`Kind::Permission`] if others than this user can change what is in it, or if it is a
+/// symbolic link.
 fn check_base(base: &Path) -> Result<()> {
     let failed = |e| Error::io(format!("cannot use the run directory {}", base.display()), &e);
     let meta = fs::symlink_metadata(base).map_err(failed)?;

@@ -1,4 +1,5 @@
-//! The run directory of an instance: its lock, its record, its control socket, its FUSE mount point.
+//! The run directory of an instance: its lock, its record, its control socket, its FUSE mount
+//! point.
 
 use crate::record::Record;
 use crate::run_base::{create_dir, prepare_base};
@@ -52,19 +53,22 @@ impl RunPaths {
         RunPaths::named(base, mountpoint.as_os_str().as_bytes())
     }
 
-    /// The paths for a server of this location without a mount point. Several servers may have the location: `number` tells them
-    /// apart. No path has a zero byte in it, so it is the name of no mount point.
+    /// The paths for a server of this location without a mount point. Several servers may have the
+    /// location: `number` tells them apart. No path has a zero byte in it, so it is the name of no
+    /// mount point.
     pub(crate) fn of_server(base: &Path, location: &str, number: u32) -> Self {
         RunPaths::named(base, format!("{location}\0{number}").as_bytes())
     }
 
-    /// Two instances may have one name by chance. The second one is refused as busy as long as the first one lives, and one that is looked
-    /// for by its mount point is known by its record (`registry.rs`).
+    /// Two instances may have one name by chance. The second one is refused as busy as long as the
+    /// first one lives, and one that is looked for by its mount point is known by its record
+    /// (`registry.rs`).
     fn named(base: &Path, name: &[u8]) -> Self {
         RunPaths { dir: base.join(format!("{:0NAME_DIGITS$x}", fnv1a(name))) }
     }
 
-    /// Everything in `base` that may be a run directory; nothing if there is no such base. Errors: a base that cannot be read.
+    /// Everything in `base` that may be a run directory; nothing if there is no such base. Errors:
+    /// a base that cannot be read.
     pub(crate) fn all(base: &Path) -> Result<Vec<Self>> {
         let failed =
             |e: &io::Error| Error::io(format!("cannot look into the run directory {}", base.display()), e);
@@ -84,8 +88,8 @@ impl RunPaths {
         self.dir.join(FUSE)
     }
 
-    /// The record, or `None` if the server had not got so far. Errors: one that cannot be read, and [`Kind::Corrupt`] for what no
-    /// server has written.
+    /// The record, or `None` if the server had not got so far. Errors: one that cannot be read, and
+    /// [`Kind::Corrupt`] for what no server has written.
     pub(crate) fn record(&self) -> Result<Option<Record>> {
         let path = self.dir.join(RECORD);
         let what = || format!("cannot read the record of what is open, {}", path.display());
@@ -143,11 +147,12 @@ impl RunPaths {
         self.remove_files(&[RECORD, NEW_RECORD, CONTROL])
     }
 
-    /// Removes the files by name. Never recursive: a mount below must not be walked into. Errors: a file that stays; by its
-    /// lock others would take the server for one that died.
+    /// Removes the files by name. Never recursive: a mount below must not be walked into. Errors: a
+    /// file that stays; by its lock others would take the server for one that died.
     pub(crate) fn remove(&self) -> Result<()> {
         let removed = self.remove_files(&[RECORD, NEW_RECORD, CONTROL, LOCK]);
-        // They stay where something is still mounted in them. Without the lock they are no run directory.
+        // They stay where something is still mounted in them. Without the lock they are no run
+        // directory.
         for dir in [self.fuse(), self.dir.clone()] {
             let _ = fs::remove_dir(dir);
         }
@@ -167,7 +172,8 @@ impl RunPaths {
     }
 }
 
-/// Makes the directory and takes its lock; `shown` names it in errors. Files of a dead server stay for the caller to clear away.
+/// Makes the directory and takes its lock; `shown` names it in errors. Files of a dead server stay
+/// for the caller to clear away.
 ///
 /// Errors: [`Kind::Busy`] while another server has it.
 pub(crate) fn claim(base: &Path, paths: &RunPaths, shown: &str) -> Result<File> {

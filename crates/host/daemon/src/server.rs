@@ -1,5 +1,5 @@
-//! The control server: how other processes reach a running instance, whatever its front end. Each client sends one request
-//! ([`crate::protocol`]) and gets one outcome.
+//! The control server: how other processes reach a running instance, whatever its front end. Each
+//! client sends one request ([`crate::protocol`]) and gets one outcome.
 
 use crate::counters::Counters;
 use crate::exchange::{Beats, Line};
@@ -23,15 +23,16 @@ use std::time::Duration;
 
 /// How long to leave a system alone that has, for example, no more file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The most files that are looked at for clients at a time. Each look takes two threads: one waits for the file, the other one gives signs
-/// of life.
+/// The most files that are looked at for clients at a time. Each look takes two threads: one waits
+/// for the file, the other one gives signs of life.
 const MOST_STATS: usize = 8;
 /// The most purges at a time, which take as many threads each.
 const MOST_PURGES: usize = 8;
 /// The most clients that wait for the end at a time. Each has a thread for its signs of life.
 const MOST_CLOSING: usize = 32;
 
-/// A client that asked for the end, and waits for it. Every second it is told that the server is at work.
+/// A client that asked for the end, and waits for it. Every second it is told that the server is at
+/// work.
 pub struct ClosingClient {
     line: Arc<Line>,
     beats: Beats,
@@ -97,7 +98,8 @@ impl Server {
     pub fn start(instance: &Instance, service: Service) -> Result<Self> {
         let path = instance.control();
         let failed = |e: io::Error| Error::io(format!("cannot listen on {}", path.display()), &e);
-        // A dead server's socket would be in the way. The instance holds the lock, so no other has it.
+        // A dead server's socket would be in the way. The instance holds the lock, so no other has
+        // it.
         let _ = std::fs::remove_file(&path);
         let listener = Arc::new(UnixListener::bind(&path).map_err(failed)?);
         let ending = Arc::new(AtomicBool::new(false));
@@ -111,13 +113,14 @@ impl Server {
         Ok(Server { listener, ending, thread: Some(thread), jobs, file })
     }
 
-    /// Whether something needs the server that asks nothing of the front end: a job, or a disk that would be gone with it, because
-    /// its file was deleted.
+    /// Whether something needs the server that asks nothing of the front end: a job, or a disk that
+    /// would be gone with it, because its file was deleted.
     pub fn is_needed(&self) -> bool {
         self.jobs.is_at_work() || self.file.is_deleted()
     }
 
-    /// Ends the jobs and refuses more; clients that ask for anything else are answered. Returns when no job uses the disk any more.
+    /// Ends the jobs and refuses more; clients that ask for anything else are answered. Returns
+    /// when no job uses the disk any more.
     pub fn end_work(&self) {
         self.jobs.end();
     }
@@ -173,8 +176,9 @@ impl Desk {
         }
     }
 
-    /// Does what a client asks for; none if another thread answers. What may take long, or may wait for a medium, keeps no other client
-    /// from its answer, and is done for a limited number of clients at a time.
+    /// Does what a client asks for; none if another thread answers. What may take long, or may wait
+    /// for a medium, keeps no other client from its answer, and is done for a limited number of
+    /// clients at a time.
     fn perform(&self, op: Op, line: &Arc<Line>) -> Result<Option<Value>> {
         let service = &self.service;
         match op {
@@ -221,8 +225,8 @@ impl Desk {
         self.service.sources.first().cloned().ok_or_else(|| Op::Purge { uuid: None }.unknown())
     }
 
-    /// Purges for a client that asked. The answer names the disk. What went wrong is kept if the client has left by then, until a purge
-    /// succeeds.
+    /// Purges for a client that asked. The answer names the disk. What went wrong is kept if the
+    /// client has left by then, until a purge succeeds.
     fn purge(&self, line: &Arc<Line>, source: Arc<dyn StatusSource>) -> Result<()> {
         let permit = self.purges.admit()?;
         let (untold, naming, uuid) =
@@ -242,7 +246,8 @@ impl Desk {
         worker::start(line, naming, purge, told).map(drop)
     }
 
-    /// Says how a file is protected. Its inode may be locked, and its backing file may have to be opened.
+    /// Says how a file is protected. Its inode may be locked, and its backing file may have to be
+    /// opened.
     fn stat(&self, line: &Arc<Line>, ino: u64) -> Result<()> {
         let permit = self.stats.admit()?;
         let sources = self.service.sources.clone();

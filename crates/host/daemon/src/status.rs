@@ -1,4 +1,5 @@
-//! The account that a server gives of itself, whatever its front end: its record, and the state that changes while it runs.
+//! The account that a server gives of itself, whatever its front end: its record, and the state
+//! that changes while it runs.
 
 use crate::file::FileState;
 use crate::record::{Front, Record};
@@ -7,7 +8,8 @@ use lacuna_mount::Watch;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What a server serves, as its control socket sees it: something that has counters, and may be able to forget.
+/// What a server serves, as its control socket sees it: something that has counters, and may be
+/// able to forget.
 pub trait StatusSource: Send + Sync + 'static {
     /// The counters now.
     fn status(&self) -> Status;

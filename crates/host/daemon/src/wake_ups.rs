@@ -1,4 +1,5 @@
-//! What wakes a server: events, a time without use after which the disk or vault is to be closed, and the end that was refused before.
+//! What wakes a server: events, a time without use after which the disk or vault is to be closed,
+//! and the end that was refused before.
 
 use crate::server::ClosingClient;
 use lacuna_contracts::{Error, Kind};
@@ -27,8 +28,9 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// How long after an end that was refused it is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Waits for what wakes a server, and wakes it itself when nothing was asked of it for a while. What is asked for and comes from
-/// the kernel's cache is not seen; who has a file open keeps the file system from being unmounted.
+/// Waits for what wakes a server, and wakes it itself when nothing was asked of it for a while.
+/// What is asked for and comes from the kernel's cache is not seen; who has a file open keeps the
+/// file system from being unmounted.
 pub struct WakeUps {
     limit: Option<Duration>,
     ending: bool,
@@ -42,12 +44,14 @@ impl WakeUps {
         WakeUps { limit, ending: false, seen: 0, since: Instant::now() }
     }
 
-    /// Notes that the server was told to end, and could not: from now on it is woken to try again. False if that was known.
+    /// Notes that the server was told to end, and could not: from now on it is woken to try again.
+    /// False if that was known.
     pub fn try_again(&mut self) -> bool {
         !std::mem::replace(&mut self.ending, true)
     }
 
-    /// What happens next, or [`Event::Idle`]; of a server that tries to end, [`Event::Stop`] again. None if nothing can happen any more.
+    /// What happens next, or [`Event::Idle`]; of a server that tries to end, [`Event::Stop`] again.
+    /// None if nothing can happen any more.
     pub fn next(&mut self, events: &Receiver<Event>, watch: &Watch) -> Option<Event> {
         if self.ending {
             return match events.recv_timeout(TRY_AGAIN) {

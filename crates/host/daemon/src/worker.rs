@@ -1,6 +1,6 @@
-//! A worker: a thread that does what one client asked for, lets it know every second that it is at work, and answers it. Other
-//! clients are answered meanwhile. Of each kind of request a server has a limited number of workers, so that no number of clients
-//! takes all threads of the system.
+//! A worker: a thread that does what one client asked for, lets it know every second that it is at
+//! work, and answers it. Other clients are answered meanwhile. Of each kind of request a server has
+//! a limited number of workers, so that no number of clients takes all threads of the system.
 
 use crate::exchange::{Beats, Line};
 use crate::protocol::{ALIVE, Afterwards, Answer};
@@ -26,7 +26,8 @@ impl WorkerLimit {
         WorkerLimit { most, at_work: Arc::default() }
     }
 
-    /// The permission to work for one more client. Errors: [`Kind::Busy`] if the server works for as many as it may.
+    /// The permission to work for one more client. Errors: [`Kind::Busy`] if the server works for
+    /// as many as it may.
     pub(crate) fn admit(&self) -> Result<WorkerPermit> {
         let one_more = |count: usize| (count < self.most).then_some(count + 1);
         match self.at_work.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
@@ -49,9 +50,10 @@ pub(crate) fn too_many(found: String) -> Error {
         .remedy("try again when they are done")
 }
 
-/// Starts a worker that does `work` and answers with its outcome; `naming` gives names to the settings in advice. Then `after` is told
-/// why it failed, if it did, and whether the client could be told. What `work` holds is dropped before the answer; a permit that
-/// `after` holds is given back when nothing of the worker is left but the end of its thread.
+/// Starts a worker that does `work` and answers with its outcome; `naming` gives names to the
+/// settings in advice. Then `after` is told why it failed, if it did, and whether the client could
+/// be told. What `work` holds is dropped before the answer; a permit that `after` holds is given
+/// back when nothing of the worker is left but the end of its thread.
 ///
 /// Errors: no thread can be started. The client has heard nothing then.
 pub(crate) fn start(

@@ -1,9 +1,9 @@
 //! A disk below a mounted file system, whose requests wait for cover as long as it takes.
 //!
-//! A hidden level without cover of its own refuses what no public write covered in time ([`Kind::NoCover`]). A file
-//! system to which that happens becomes read-only and gives up what programs wrote since their last sync. So such
-//! requests are tried again here until cover comes, and the one who closes learns from [`CoverRetry::refused_since`]
-//! that it does not.
+//! A hidden level without cover of its own refuses what no public write covered in time
+//! ([`Kind::NoCover`]). A file system to which that happens becomes read-only and gives up what
+//! programs wrote since their last sync. So such requests are tried again here until cover comes,
+//! and the one who closes learns from [`CoverRetry::refused_since`] that it does not.
 
 use lacuna_contracts::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
 use parking_lot::Mutex;
@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Between a refusal and the next try. The disk itself waits longer, unless it was told not to wait at all.
+/// Between a refusal and the next try. The disk itself waits longer, unless it was told not to wait
+/// at all.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where the cover for hidden levels comes from that have none of their own. Clones tell of the same disk.
+/// Where the cover for hidden levels comes from that have none of their own. Clones tell of the
+/// same disk.
 #[derive(Clone, Default)]
 pub struct CoverSource(Arc<Source>);
 
@@ -93,7 +95,8 @@ impl CoverRetry {
         self.holding.store(holding, Ordering::Release);
     }
 
-    /// The refusal of a try that began at `begun` or later, if there was one: cover was waited for that long in vain.
+    /// The refusal of a try that began at `begun` or later, if there was one: cover was waited for
+    /// that long in vain.
     pub fn refused_since(&self, begun: Instant) -> Option<Error> {
         let refused = self.refused.lock();
         refused.as_ref().filter(|(at, _)| *at >= begun).map(|(_, e)| e.clone())
@@ -109,8 +112,8 @@ impl CoverRetry {
         self.disk.flush()
     }
 
-    /// The disk was closed: it needs no cover any more, and gives none. Threads of a FUSE session that another mount namespace
-    /// keeps may hold it for longer.
+    /// The disk was closed: it needs no cover any more, and gives none. Threads of a FUSE session
+    /// that another mount namespace keeps may hold it for longer.
     pub fn end(&self) {
         if self.ended.swap(true, Ordering::AcqRel) {
             return;

@@ -14,8 +14,9 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// For the file system that is mounted at `mountpoint` from `loop_device`. None if it is of a type that cannot grow, or of which
-    /// that is not known, if it has no loop device because a program serves it, and if something else was mounted over it.
+    /// For the file system that is mounted at `mountpoint` from `loop_device`. None if it is of a
+    /// type that cannot grow, or of which that is not known, if it has no loop device because a
+    /// program serves it, and if something else was mounted over it.
     ///
     /// Errors: a mount table that cannot be read.
     pub fn of(mountpoint: &Path, loop_device: Option<&Path>) -> Result<Option<Growth>> {

@@ -1,16 +1,19 @@
-//! From the file of a disk to a mounted file system, and back: the methods to mount it, what the kernel has mounted, and unmounting.
+//! From the file of a disk to a mounted file system, and back: the methods to mount it, what the
+//! kernel has mounted, and unmounting.
 //!
-//! A front end gives a disk as a file, mounts it with [`Mounted`] by one of the [`MountMethod`]s, and keeps in a [`Watch`] what its threads
-//! see of the session. [`Growth`] makes the file system as large as a disk that has grown. [`CoverRetry`] lies between the file
-//! system and a level that has to do with cover. The modules [`loop_device`], [`mount_table`], [`proc`],
-//! [`tool`] and [`unmount`] also serve the clearing away of what a dead server left.
+//! A front end gives a disk as a file, mounts it with [`Mounted`] by one of the [`MountMethod`]s,
+//! and keeps in a [`Watch`] what its threads see of the session. [`Growth`] makes the file system
+//! as large as a disk that has grown. [`CoverRetry`] lies between the file system and a level that
+//! has to do with cover. The modules [`loop_device`], [`mount_table`], [`proc`], [`tool`] and
+//! [`unmount`] also serve the clearing away of what a dead server left.
 //!
 //! Invariants kept here:
-//! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy stays mounted
-//!   and served, and the error names who uses it.
+//! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy
+//!   stays mounted and served, and the error names who uses it.
 //! - What appears in mount tables does not depend on how many levels a disk has.
-//! - No thread of a server that has `/dev/fuse` open waits for the server's own file system: a program does, which unmounts and syncs,
-//!   or a thread apart, which attaches loop devices. A server that is killed ends.
+//! - No thread of a server that has `/dev/fuse` open waits for the server's own file system: a
+//!   program does, which unmounts and syncs, or a thread apart, which attaches loop devices. A
+//!   server that is killed ends.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 

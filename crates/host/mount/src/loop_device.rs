@@ -1,6 +1,7 @@
 //! A loop device on the FUSE file.
 //!
-//! The kernel asks the server's own file system then: such requests are made by a thread apart (`system_call.rs`).
+//! The kernel asks the server's own file system then: such requests are made by a thread apart
+//! (`system_call.rs`).
 
 use crate::system_call::{self, apart};
 use lacuna_contracts::{Error, Kind, Result};
@@ -25,8 +26,8 @@ pub(crate) struct LoopDevice {
 impl LoopDevice {
     /// Attaches the next free loop device to `backing`. The kernel looks for no partitions on it.
     ///
-    /// Direct I/O is asked for: the FUSE file has no page cache to go through, and only so does the loop
-    /// device keep several requests in flight at once.
+    /// Direct I/O is asked for: the FUSE file has no page cache to go through, and only so does the
+    /// loop device keep several requests in flight at once.
     pub(crate) fn attach(backing: &Path, read_only: bool) -> Result<Self> {
         let attached = apart(|| attach_next(backing, read_only));
         let (node, number) = attached.map_err(|e| failed("cannot attach a loop device", &e))?;
@@ -48,7 +49,8 @@ impl LoopDevice {
         &self.number
     }
 
-    /// Lets the kernel detach the device when its last user (the mount) is gone, however it is unmounted.
+    /// Lets the kernel detach the device when its last user (the mount) is gone, however it is
+    /// unmounted.
     pub(crate) fn detach_when_unused(&mut self) -> Result<()> {
         clear(&self.node).map_err(|e| failed("cannot prepare the loop device for its end", &e))?;
         self.automatic = attribute(&self.node, "loop/autoclear")?.as_deref() == Some("1");
@@ -93,8 +95,9 @@ fn attach_next(backing: &Path, read_only: bool) -> io::Result<(PathBuf, String)>
     }
 }
 
-/// The number of a device that is there. Where the system does not tell it, a device that was attached could neither be detached nor
-/// its mount be told from those of others: so it is asked for before.
+/// The number of a device that is there. Where the system does not tell it, a device that was
+/// attached could neither be detached nor its mount be told from those of others: so it is asked
+/// for before.
 fn known_number(node: &Path) -> io::Result<String> {
     number(node).map_err(io::Error::other)?.ok_or_else(|| {
         let words = format!("no number of {} below /sys/block, where sysfs must be mounted", node.display());
@@ -119,13 +122,15 @@ pub fn detach_from(node: &Path, backing: &Path) -> Result<()> {
     clear(node).map_err(|e| failed("cannot detach the loop device", &e))
 }
 
-/// Lets the loop device `node` know that its file may have another length, unless it rests on another file by now.
+/// Lets the loop device `node` know that its file may have another length, unless it rests on
+/// another file by now.
 pub(crate) fn follow(node: &Path, backing: &Path) -> Result<()> {
     if !rests_on(node, backing)? {
         return Ok(());
     }
     let follow = || -> io::Result<()> {
-        // The kernel asks the file system for the length now, and the loop device takes what the kernel knows.
+        // The kernel asks the file system for the length now, and the loop device takes what the
+        // kernel knows.
         fs::metadata(backing)?;
         Ok(system_call::set_capacity(&File::open(node)?)?)
     };
@@ -175,7 +180,8 @@ fn attribute(node: &Path, name: &str) -> Result<Option<String>> {
     let Some(device) = node.file_name() else { return Ok(None) };
     let path = Path::new("/sys/block").join(device).join(name);
     match fs::read(&path) {
-        // The file of another program's device may have any name, and one that is too long for the kernel to tell.
+        // The file of another program's device may have any name, and one that is too long for the
+        // kernel to tell.
         Ok(text) => Ok(Some(String::from_utf8_lossy(&text).trim().to_owned())),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENAMETOOLONG)) => Ok(None),

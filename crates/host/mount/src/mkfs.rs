@@ -59,8 +59,8 @@ pub(crate) struct Prepared {
     pub made: bool,
 }
 
-/// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes one if it is blank and one is
-/// wanted, and refuses to overwrite what is there.
+/// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes
+/// one if it is blank and one is wanted, and refuses to overwrite what is there.
 pub(crate) fn prepare(
     device: &Path,
     disk: &ByteDisk,
@@ -111,8 +111,8 @@ fn not_blank(wanted: &str, found: String) -> Error {
 
 /// Where the first byte lies that is not zero.
 ///
-/// What was never written is not read. What counts as written may still be zeros, since not every format keeps
-/// account of single blocks.
+/// What was never written is not read. What counts as written may still be zeros, since not every
+/// format keeps account of single blocks.
 fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
     let mut piece = vec![0; PIECE];
     let mut at = 0;
@@ -140,7 +140,8 @@ fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
 pub(crate) enum Content {
     /// A file system, of the type that blkid(8) calls so.
     FileSystem(String),
-    /// Something else, in words: a partition table, a part of a volume group, encrypted data, a swap area.
+    /// Something else, in words: a partition table, a part of a volume group, encrypted data, a
+    /// swap area.
     Other(String),
 }
 
@@ -184,8 +185,8 @@ pub(crate) fn content(device: &Path) -> Result<Option<Content>> {
     }
 }
 
-/// What `blkid -p -o export` has recognized (blkid(8)). Its USAGE tells file systems from what has a type as well and cannot be
-/// mounted: `raid`, `crypto`, and `other` for swap areas and journals.
+/// What `blkid -p -o export` has recognized (blkid(8)). Its USAGE tells file systems from what has
+/// a type as well and cannot be mounted: `raid`, `crypto`, and `other` for swap areas and journals.
 fn recognized(export: &str) -> Content {
     let value = |key: &str| export.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     match (value("TYPE"), value("USAGE"), value("PTTYPE")) {
@@ -196,7 +197,8 @@ fn recognized(export: &str) -> Content {
     }
 }
 
-/// Whole blocks of ours wherever the type lets us say so; the tools' own choice on small disks is 1024 bytes.
+/// Whole blocks of ours wherever the type lets us say so; the tools' own choice on small disks is
+/// 1024 bytes.
 fn make(device: &Path, wanted: &str, owner: Owner) -> Result<()> {
     let owner = format!("root_owner={}:{}", owner.user, owner.group);
     let mut args: Vec<&OsStr> = match wanted {

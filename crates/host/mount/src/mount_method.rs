@@ -1,4 +1,5 @@
-//! The methods to mount the file system on a disk, and which of them this machine and this process have.
+//! The methods to mount the file system on a disk, and which of them this machine and this process
+//! have.
 
 use crate::loop_device::LOOP_CONTROL;
 use crate::{proc, tool};
@@ -51,11 +52,13 @@ impl MountMethod {
         }
     }
 
-    /// Whether the method is to be had that is wanted, or that this process takes unless the file system on the disk decides. Nothing on
-    /// the disk is looked at, so this can be asked before there is a passphrase. `kind` is the type of the file system that will be made, if one will.
+    /// Whether the method is to be had that is wanted, or that this process takes unless the file
+    /// system on the disk decides. Nothing on the disk is looked at, so this can be asked before
+    /// there is a passphrase. `kind` is the type of the file system that will be made, if one will.
     ///
-    /// Errors: [`Kind::Permission`] if `wanted` is the loop device and it cannot be had, [`Kind::NotFound`] if a program is
-    /// missing, [`Kind::Usage`] if the program does not know this type.
+    /// Errors: [`Kind::Permission`] if `wanted` is the loop device and it cannot be had,
+    /// [`Kind::NotFound`] if a program is missing, [`Kind::Usage`] if the program does not know
+    /// this type.
     pub fn check(wanted: Option<MountMethod>, kind: Option<&str>) -> Result<()> {
         match Choice::of(wanted) {
             Choice::Loop if wanted.is_some() => match lacking_for_loop() {
@@ -70,7 +73,8 @@ impl MountMethod {
         }
     }
 
-    /// Whether the loop device is the method: because it is wanted, or because nothing is and it can be had.
+    /// Whether the loop device is the method: because it is wanted, or because nothing is and it
+    /// can be had.
     pub fn is_loop(wanted: Option<MountMethod>) -> bool {
         matches!(Choice::of(wanted), Choice::Loop)
     }
@@ -98,14 +102,16 @@ impl Choice {
 pub(crate) enum ProgramChoice {
     /// This one.
     Wanted(Program),
-    /// The one that the type of the file system decides on, since there is no loop device, for this reason.
+    /// The one that the type of the file system decides on, since there is no loop device, for this
+    /// reason.
     ByType { without_loop: String },
 }
 
 impl ProgramChoice {
     /// The program for a file system of this type, or of any.
     ///
-    /// Errors: [`Kind::NotFound`] if it is missing, [`Kind::Usage`] if the one that is wanted does not know this type.
+    /// Errors: [`Kind::NotFound`] if it is missing, [`Kind::Usage`] if the one that is wanted does
+    /// not know this type.
     pub(crate) fn for_type(&self, kind: Option<&str>) -> Result<Program> {
         let (preferred, other) = match (self, kind) {
             (ProgramChoice::Wanted(Program::Fuse2fs), Some(kind)) if !is_ext(kind) => {
@@ -123,7 +129,8 @@ impl ProgramChoice {
         [preferred, other].into_iter().find(is_installed).ok_or_else(|| self.missing(preferred, kind))
     }
 
-    /// The error where `program`, the preferred one for this type, is missing, and each other that knows the type.
+    /// The error where `program`, the preferred one for this type, is missing, and each other that
+    /// knows the type.
     fn missing(&self, program: Program, kind: Option<&str>) -> Error {
         let alone = kind.filter(|kind| !is_ext(kind));
         let alone = alone.map_or_else(String::new, |kind| format!(", which alone mounts {kind}"));
@@ -147,8 +154,9 @@ pub(crate) fn is_ext(kind: &str) -> bool {
     matches!(kind, "ext2" | "ext3" | "ext4")
 }
 
-/// Why this process may not mount a file system from a loop device; `None` if it can be tried. The root of a user namespace may not:
-/// there are no loop devices for it, and the kernel mounts no file system from a device for it.
+/// Why this process may not mount a file system from a loop device; `None` if it can be tried. The
+/// root of a user namespace may not: there are no loop devices for it, and the kernel mounts no
+/// file system from a device for it.
 fn lacking_for_loop() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("a user other than root".to_owned());
@@ -169,7 +177,8 @@ fn in_user_namespace() -> bool {
     map.is_some_and(|map| !map.is_empty() && map.split_whitespace().ne(["0", "0", "4294967295"]))
 }
 
-/// Whether the process has the capability to mount. Where that cannot be told, what needs it is tried.
+/// Whether the process has the capability to mount. Where that cannot be told, what needs it is
+/// tried.
 fn may_mount() -> bool {
     capabilities(None).map_or(true, |sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
 }

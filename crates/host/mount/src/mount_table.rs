@@ -38,13 +38,14 @@ impl Entry {
         self.fs_type.starts_with("fuse") && Path::new(&self.source) == file
     }
 
-    /// Whether it is where the kernel waits for someone to enter, and asks systemd then to mount something.
+    /// Whether it is where the kernel waits for someone to enter, and asks systemd then to mount
+    /// something.
     pub fn is_automount(&self) -> bool {
         self.fs_type == "autofs"
     }
 
-    /// Whether it was mounted from the block device `node`, which has this number. A file system with a device number of its
-    /// own, as btrfs has, is told by its source.
+    /// Whether it was mounted from the block device `node`, which has this number. A file system
+    /// with a device number of its own, as btrfs has, is told by its source.
     pub fn is_on(&self, node: &Path, number: &str) -> bool {
         self.device == number || (self.device.starts_with("0:") && Path::new(&self.source) == node)
     }
@@ -67,13 +68,14 @@ pub fn at(path: &Path) -> Result<Option<Entry>> {
     Ok(entries()?.into_iter().rfind(|e| e.mountpoint == path))
 }
 
-/// Whether the kernel waits at `path` for someone to enter, to have something mounted there. Whatever mounts there must not
-/// enter itself: it would wait for ever.
+/// Whether the kernel waits at `path` for someone to enter, to have something mounted there.
+/// Whatever mounts there must not enter itself: it would wait for ever.
 pub fn is_automount(path: &Path) -> Result<bool> {
     Ok(at(path)?.is_some_and(|top| top.is_automount()))
 }
 
-/// Whether the kernel has something mounted at `path` when someone enters, whatever is mounted there now.
+/// Whether the kernel has something mounted at `path` when someone enters, whatever is mounted
+/// there now.
 pub fn has_automount(path: &Path) -> Result<bool> {
     Ok(entries()?.iter().any(|e| e.mountpoint == path && e.is_automount()))
 }
@@ -83,8 +85,8 @@ pub fn is_mounted(path: &Path) -> Result<bool> {
     Ok(at(path)?.is_some())
 }
 
-/// Whether what is mounted at `path` is mounted a second time where an unmount there does not reach it: at another place, or in
-/// a container. Only what this user may look at is known.
+/// Whether what is mounted at `path` is mounted a second time where an unmount there does not reach
+/// it: at another place, or in a container. Only what this user may look at is known.
 pub fn is_mounted_elsewhere(path: &Path) -> bool {
     let Ok(Some(top)) = at(path) else { return false };
     let mut seen = vec![proc::mount_namespace("self")];

@@ -1,4 +1,5 @@
-//! The file system on a disk: made if that is wanted, mounted by one of the methods, and taken down again.
+//! The file system on a disk: made if that is wanted, mounted by one of the methods, and taken down
+//! again.
 
 use crate::cover_retry::CoverRetry;
 use crate::loop_device::{self, LoopDevice};
@@ -86,7 +87,8 @@ impl SetUp<'_> {
         }
     }
 
-    /// What is on the disk, looked for in `place`. A disk that could not be read is not a blank disk.
+    /// What is on the disk, looked for in `place`. A disk that could not be read is not a blank
+    /// disk.
     fn content(&self, place: &Path) -> Result<Option<Content>> {
         let found = mkfs::content(place);
         self.from.watch.first_failure().map_or(found, |failure| Err(failure.context(&self.what)))
@@ -105,7 +107,8 @@ impl SetUp<'_> {
         mkfs::prepare(place, self.from.bytes, found, making).map_err(|e| self.words(e.context(&self.what)))
     }
 
-    /// The error of a mount that failed: for what `journalled` tells, with the option that leaves the journal aside.
+    /// The error of a mount that failed: for what `journalled` tells, with the option that leaves
+    /// the journal aside.
     fn not_mounted(&self, e: Error, journalled: Option<&'static str>, options: Option<&str>) -> Error {
         match journalled {
             Some(option)
@@ -141,8 +144,8 @@ impl Mounted {
         }
     }
 
-    /// Lets the loop device follow a disk that has become larger; it can be kept longer than this. A program that serves the
-    /// file system has nothing to be told.
+    /// Lets the loop device follow a disk that has become larger; it can be kept longer than this.
+    /// A program that serves the file system has nothing to be told.
     pub fn follow(&self) -> Follow {
         match &self.below {
             Below::Loop(device) => {
@@ -158,11 +161,12 @@ impl Mounted {
         self.made
     }
 
-    /// Makes a file system on a disk, if that is wanted, and mounts it. `released` is called when a program that serves it has ended.
+    /// Makes a file system on a disk, if that is wanted, and mounts it. `released` is called when a
+    /// program that serves it has ended.
     ///
-    /// Errors: [`Kind::Permission`], [`Kind::NotFound`] if a program is missing, [`Kind::Exists`] where a file system was to be
-    /// made and something is there, and whatever the system's tools say; what the disk itself said, if it failed, as
-    /// [`DiskFile::watch`] knows it.
+    /// Errors: [`Kind::Permission`], [`Kind::NotFound`] if a program is missing, [`Kind::Exists`]
+    /// where a file system was to be made and something is there, and whatever the system's tools
+    /// say; what the disk itself said, if it failed, as [`DiskFile::watch`] knows it.
     pub fn set_up(
         request: &MountRequest<'_>,
         from: DiskFile<'_>,
@@ -193,7 +197,8 @@ impl Mounted {
             device.node().as_os_str(),
             mountpoint.as_os_str(),
         ];
-        // Of others than those of systemd's group the kernel makes those wait who come to where it waits for a mount.
+        // Of others than those of systemd's group the kernel makes those wait who come to where it
+        // waits for a mount.
         let waits = mount_table::is_automount(&mountpoint)?;
         let run = if waits { tool::succeed_in_our_group } else { tool::succeed };
         run(&set_up.what, "mount", &args)
@@ -232,8 +237,9 @@ impl Mounted {
         Ok(Mounted { mountpoint, below: Below::Program(mount), made, log: Arc::clone(request.log) })
     }
 
-    /// Whether nobody has it mounted any more, as far as what serves it tells; `handles` are the open files on the disk. Errors:
-    /// the program that served it failed. What it served is still mounted then, and fails.
+    /// Whether nobody has it mounted any more, as far as what serves it tells; `handles` are the
+    /// open files on the disk. Errors: the program that served it failed. What it served is still
+    /// mounted then, and fails.
     pub fn is_gone(&self, handles: u64) -> Result<bool> {
         match &self.below {
             Below::Loop(_) => Ok(handles == 0),
@@ -256,11 +262,11 @@ impl Mounted {
         }
     }
 
-    /// Begins to write everything that programs wrote to the disk, if the file system is still mounted. What is given back
-    /// is closed when that is done, after the error if it failed.
+    /// Begins to write everything that programs wrote to the disk, if the file system is still
+    /// mounted. What is given back is closed when that is done, after the error if it failed.
     ///
-    /// A program of the system does it, as it unmounts: a thread of the server that waits for the server's own disk would keep
-    /// the server from dying when it is killed.
+    /// A program of the system does it, as it unmounts: a thread of the server that waits for the
+    /// server's own disk would keep the server from dying when it is killed.
     pub fn sync(&self) -> Result<Receiver<Error>> {
         let (done, waiting) = channel();
         if self.is_on_top()? {
@@ -282,14 +288,16 @@ impl Mounted {
         Ok(waiting)
     }
 
-    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]). Calls `detached` when nobody can use it any more
-    /// and the disk still takes what the file system has to write: as soon as that is seen, perhaps from another thread, and at the
-    /// latest before this returns without an error.
+    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]). Calls `detached`
+    /// when nobody can use it any more and the disk still takes what the file system has to write:
+    /// as soon as that is seen, perhaps from another thread, and at the latest before this returns
+    /// without an error.
     ///
-    /// A program that served it has then ended. [`Mounted::is_gone`] tells whether it failed; but of what the disk refused of its
-    /// last writes it may say nothing, so the failures of the disk have to be looked at, too. Until it has ended, the disk must wait
-    /// for cover as before. Errors of a program that has not ended: [`Kind::Busy`], and [`Kind::NoCover`] if its writes wait for
-    /// cover in vain. It goes on then, and `released` is called when it has ended.
+    /// A program that served it has then ended. [`Mounted::is_gone`] tells whether it failed; but
+    /// of what the disk refused of its last writes it may say nothing, so the failures of the disk
+    /// have to be looked at, too. Until it has ended, the disk must wait for cover as before.
+    /// Errors of a program that has not ended: [`Kind::Busy`], and [`Kind::NoCover`] if its writes
+    /// wait for cover in vain. It goes on then, and `released` is called when it has ended.
     pub fn unmount(&mut self, detached: impl FnOnce() + Send) -> Result<()> {
         let device = match &self.below {
             Below::Loop(device) => device,

@@ -1,7 +1,8 @@
 //! What `/proc` tells of processes and of mounts: where servers and what mounts for them read it.
 //!
-//! The texts are read by hand, each only as far as it is needed, and as bytes: names of other users' mounts, files and programs stand in
-//! them, and a line that is strange, or not UTF-8, must hide no other.
+//! The texts are read by hand, each only as far as it is needed, and as bytes: names of other
+//! users' mounts, files and programs stand in them, and a line that is strange, or not UTF-8, must
+//! hide no other.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -43,7 +44,8 @@ pub(crate) fn name_of(process: u32) -> String {
         .map_or_else(|_| "?".to_owned(), |name| String::from_utf8_lossy(&name).trim().to_owned())
 }
 
-/// Whether a process has a file, a directory or a mapping below `mountpoint`, as far as this user may know.
+/// Whether a process has a file, a directory or a mapping below `mountpoint`, as far as this user
+/// may know.
 pub(crate) fn uses(process: u32, mountpoint: &Path) -> bool {
     let within = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
     if ["cwd", "root", "exe"].iter().any(|link| within(path(process, link))) {
@@ -69,8 +71,8 @@ pub(crate) fn swap_areas() -> Vec<PathBuf> {
     areas.map(|area| PathBuf::from(OsStr::from_bytes(area))).collect()
 }
 
-/// The map of this process's users to those outside of its user namespace, as the kernel prints it (user_namespaces(7)); none where the
-/// kernel has no such namespaces.
+/// The map of this process's users to those outside of its user namespace, as the kernel prints it
+/// (user_namespaces(7)); none where the kernel has no such namespaces.
 pub fn user_map() -> io::Result<Option<String>> {
     match fs::read_to_string(path("self", "uid_map")) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -83,7 +85,8 @@ pub fn threads() -> io::Result<usize> {
     Ok(fs::read_dir(path("self", "task"))?.count())
 }
 
-/// The descriptors that this process has open, and the one with which they were listed, which is closed again; none without `/proc`.
+/// The descriptors that this process has open, and the one with which they were listed, which is
+/// closed again; none without `/proc`.
 pub fn descriptors() -> Vec<RawFd> {
     numbers(&path("self", "fd")).collect()
 }
@@ -93,7 +96,8 @@ pub fn ignores(signal: i32) -> bool {
     fs::read_to_string(path("self", "status")).is_ok_and(|status| has_signal(&status, "SigIgn:", signal))
 }
 
-/// Whether a process is ending, or was sent a signal that ends it whatever it does. A process that is gone is not.
+/// Whether a process is ending, or was sent a signal that ends it whatever it does. A process that
+/// is gone is not.
 pub fn is_dying(process: u32) -> io::Result<bool> {
     let read = |name: &str| match fs::read(path(process, name)) {
         // ESRCH: it went while this was read.
@@ -119,7 +123,8 @@ fn has_signal(status: &str, mask: &str, signal: i32) -> bool {
     })
 }
 
-/// Whether the first thread of a process is ending, or has ended (proc_pid_stat(5): state and flags, behind the name).
+/// Whether the first thread of a process is ending, or has ended (proc_pid_stat(5): state and
+/// flags, behind the name).
 fn is_ending(stat: &str) -> bool {
     /// From `linux/sched.h`: the thread is being shut down.
     const PF_EXITING: u64 = 0x4;

@@ -1,5 +1,6 @@
-//! A file system that a program serves from the file of a disk through FUSE: fuse2fs or lklfuse. The program is a child of the
-//! server. What it had not written when it ended is on the disk only after it has ended well.
+//! A file system that a program serves from the file of a disk through FUSE: fuse2fs or lklfuse.
+//! The program is a child of the server. What it had not written when it ended is on the disk only
+//! after it has ended well.
 
 use crate::cover_retry::CoverRetry;
 use crate::mount_method::Program;
@@ -16,7 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether the program has mounted, or its mount is gone.
 const PROGRAM_INTERVAL: Duration = Duration::from_millis(10);
-/// How long a program may ask nothing of its disk, before it has mounted and after its mount is gone, until it is taken for stuck.
+/// How long a program may ask nothing of its disk, before it has mounted and after its mount is
+/// gone, until it is taken for stuck.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What to mount, and how.
@@ -74,7 +76,8 @@ enum Stage {
 /// How a program ended.
 #[derive(Clone)]
 struct Ending {
-    /// Whether it says that all went well. Some say so of what they refuse to begin, and of what they could not write, too.
+    /// Whether it says that all went well. Some say so of what they refuse to begin, and of what
+    /// they could not write, too.
     well: bool,
     /// Its last words.
     words: String,
@@ -123,7 +126,8 @@ impl RunningProgram {
                 Err(words) => Ending { well: false, words },
             };
             if ending.well {
-                // It waits for cover here, as the program's writes did. What goes wrong, closing the disk tells.
+                // It waits for cover here, as the program's writes did. What goes wrong, closing
+                // the disk tells.
                 let _ = flushed.flush();
             }
             told.change(Stage::Ended(ending));
@@ -136,8 +140,8 @@ impl RunningProgram {
         Ok(RunningProgram { name, process, disk, life })
     }
 
-    /// Waits until `done`, or until the program has ended. Errors: [`Kind::TimedOut`] if it asks nothing of its disk for `limit`;
-    /// what `done` says.
+    /// Waits until `done`, or until the program has ended. Errors: [`Kind::TimedOut`] if it asks
+    /// nothing of its disk for `limit`; what `done` says.
     fn wait(&self, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
         let mut last = Instant::now();
         loop {
@@ -168,8 +172,8 @@ impl RunningProgram {
 }
 
 impl ProgramMount {
-    /// Starts the program and waits until it has mounted. Calls `ended` when it has ended and what it wrote is durable, from a
-    /// thread of its own.
+    /// Starts the program and waits until it has mounted. Calls `ended` when it has ended and what
+    /// it wrote is durable, from a thread of its own.
     pub(crate) fn start(request: &ProgramRequest<'_>, ended: impl FnOnce() + Send + 'static) -> Result<Self> {
         let program = request.program;
         let running = RunningProgram::start(program.name(), &words(request), request.disk, ended)?;
@@ -208,7 +212,8 @@ impl ProgramMount {
         Ok(entries.iter().any(|e| e.mountpoint == self.mountpoint && e.is_served_from(&self.file)))
     }
 
-    /// How the program ended; `None` while it runs. Errors: it ended before it had written everything.
+    /// How the program ended; `None` while it runs. Errors: it ended before it had written
+    /// everything.
     pub(crate) fn ended(&self) -> Option<Result<()>> {
         let ending = self.running.life.ending()?;
         Some(if ending.well { Ok(()) } else { Err(self.failed(&ending.words)) })
@@ -224,11 +229,12 @@ impl ProgramMount {
             ))
     }
 
-    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]), and waits until the program has written
-    /// everything. Calls `detached` as soon as nobody can use it any more.
+    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]), and waits until
+    /// the program has written everything. Calls `detached` as soon as nobody can use it any more.
     ///
-    /// Errors with which the program goes on, and tells when it has ended: [`Kind::Busy`] if it does nothing and does not end,
-    /// [`Kind::NoCover`] if what it has to write waits for cover in vain.
+    /// Errors with which the program goes on, and tells when it has ended: [`Kind::Busy`] if it
+    /// does nothing and does not end, [`Kind::NoCover`] if what it has to write waits for cover in
+    /// vain.
     pub(crate) fn unmount(&self, detached: impl FnOnce()) -> Result<()> {
         let begun = Instant::now();
         if self.is_listed()? {
@@ -287,7 +293,8 @@ impl ProgramMount {
         })
     }
 
-    /// Errors: what the program writes was refused for want of cover by a try that began after `begun`, and is tried again.
+    /// Errors: what the program writes was refused for want of cover by a try that began after
+    /// `begun`, and is tried again.
     fn check_cover(&self, begun: Instant) -> Result<()> {
         let disk = &self.running.disk;
         match disk.refused_since(begun).filter(|_| disk.is_patient()) {
@@ -339,12 +346,14 @@ pub(crate) fn check_options(program: Program, options: Option<&str>) -> Result<(
         .remedy("leave it out"))
 }
 
-/// What the kernel obeys on every mount, and no file system knows. mount(8) gives the first three for the option `user`.
+/// What the kernel obeys on every mount, and no file system knows. mount(8) gives the first three
+/// for the option `user`.
 const OF_MOUNTS: [&str; 6] = ["noexec", "nosuid", "nodev", "exec", "suid", "dev"];
 
 /// The arguments of the program.
 fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
-    // `helper=` is for mount(8), which has no part in this. The others say what is so anyway, in words that libfuse does not know.
+    // `helper=` is for mount(8), which has no part in this. The others say what is so anyway, in
+    // words that libfuse does not know.
     let given = request.options.into_iter().flat_map(|list| list.split(','));
     let given = given.filter(|option| !option.is_empty() && !option.starts_with("helper="));
     let given = given.filter(|option| !["relatime", "symfollow"].contains(option));
@@ -369,7 +378,8 @@ fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
     words
 }
 
-/// A process in whose mount namespace the file system that rests on `file` is mounted, as far as this user may look.
+/// A process in whose mount namespace the file system that rests on `file` is mounted, as far as
+/// this user may look.
 fn mounted_elsewhere(file: &Path) -> Option<u32> {
     let is_there = |process: &u32| {
         let entries = mount_table::entries_of(process);

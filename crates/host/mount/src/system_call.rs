@@ -27,7 +27,8 @@ struct LoopRequest {
     value: usize,
 }
 
-// SAFETY: each request of this file from `linux/loop.h` takes a number or nothing, and neither reads nor writes memory of this process.
+// SAFETY: each request of this file from `linux/loop.h` takes a number or nothing, and neither
+// reads nor writes memory of this process.
 unsafe impl Ioctl for LoopRequest {
     type Output = c_int;
     const IS_MUTATING: bool = false;
@@ -46,11 +47,13 @@ unsafe impl Ioctl for LoopRequest {
 }
 
 fn ask(file: &File, code: Opcode, value: usize) -> Result<c_int> {
-    // SAFETY: as `LoopRequest` says; a file of another kind refuses a request that it does not know.
+    // SAFETY: as `LoopRequest` says; a file of another kind refuses a request that it does not
+    // know.
     unsafe { ioctl(file, LoopRequest { code, value }) }
 }
 
-/// The number of a loop device that rests on no file; the kernel makes one if there is none. `control` is `/dev/loop-control`.
+/// The number of a loop device that rests on no file; the kernel makes one if there is none.
+/// `control` is `/dev/loop-control`.
 pub(crate) fn free_loop_device(control: &File) -> Result<c_int> {
     ask(control, LOOP_CTL_GET_FREE, 0)
 }
@@ -66,8 +69,8 @@ pub(crate) fn clear_backing_file(device: &File) -> Result<()> {
     ask(device, LOOP_CLR_FD, 0).map(|_| ())
 }
 
-/// Lets a loop device send its requests past the page cache. Errors: [`INVAL`](rustix::io::Errno::INVAL) if its file has no
-/// such way.
+/// Lets a loop device send its requests past the page cache. Errors:
+/// [`INVAL`](rustix::io::Errno::INVAL) if its file has no such way.
 pub(crate) fn set_direct_io(device: &File) -> Result<()> {
     ask(device, LOOP_SET_DIRECT_IO, 1).map(|_| ())
 }
@@ -77,8 +80,8 @@ pub(crate) fn set_capacity(device: &File) -> Result<()> {
     ask(device, LOOP_SET_CAPACITY, 0).map(|_| ())
 }
 
-/// From `linux/fs.h`: the bytes of a file system to look at, and the shortest run of free ones to discard. The kernel puts the number of
-/// bytes that it discarded into `len`.
+/// From `linux/fs.h`: the bytes of a file system to look at, and the shortest run of free ones to
+/// discard. The kernel puts the number of bytes that it discarded into `len`.
 #[repr(C)]
 struct TrimRange {
     start: u64,
@@ -89,20 +92,22 @@ struct TrimRange {
 /// Has the file system in which `file` is discard all that it does not use.
 pub(crate) fn trim(file: &File) -> Result<()> {
     let mut whole = TrimRange { start: 0, len: u64::MAX, min_len: 0 };
-    // SAFETY: the request reads and writes one structure of this form, for as long as the call takes.
+    // SAFETY: the request reads and writes one structure of this form, for as long as the call
+    // takes.
     unsafe { ioctl(file, Updater::<FITRIM, _>::new(&mut whole)) }
 }
 
-/// Runs `call` on a thread that has none of the process's descriptors but the standard streams, and waits for it. `call` opens what it
-/// needs, and uses no descriptor that it did not open.
+/// Runs `call` on a thread that has none of the process's descriptors but the standard streams, and
+/// waits for it. `call` opens what it needs, and uses no descriptor that it did not open.
 ///
-/// A thread of a server that waits for the server's own FUSE file system must not have `/dev/fuse` open: the kernel gives up its request
-/// only when that is closed, so a server that is killed meanwhile would never end. A kernel before Linux 5.9 lets a thread have no table
-/// of its own; `call` then runs with the common one.
+/// A thread of a server that waits for the server's own FUSE file system must not have `/dev/fuse`
+/// open: the kernel gives up its request only when that is closed, so a server that is killed
+/// meanwhile would never end. A kernel before Linux 5.9 lets a thread have no table of its own;
+/// `call` then runs with the common one.
 pub(crate) fn apart<T: Send>(call: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let run = move || {
-        // SAFETY: the thread that waits shares the table, so this thread gets a copy, and nothing is closed in the common one. `call`
-        // opens for itself what it uses.
+        // SAFETY: the thread that waits shares the table, so this thread gets a copy, and nothing
+        // is closed in the common one. `call` opens for itself what it uses.
         unsafe {
             libc::syscall(libc::SYS_close_range, FIRST_DESCRIPTOR, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
         };

@@ -1,4 +1,5 @@
-//! Running the system's own programs: arguments as a list, never through a shell; their words in our errors.
+//! Running the system's own programs: arguments as a list, never through a shell; their words in
+//! our errors.
 
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
@@ -9,7 +10,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-/// Letters of a program's words that are quoted: the first of one that was run, the last of one that served.
+/// Letters of a program's words that are quoted: the first of one that was run, the last of one
+/// that served.
 const MOST_WORDS: usize = 400;
 
 /// What a program left behind.
@@ -73,15 +75,17 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Finished> {
     Ok(Finished::new(&output))
 }
 
-/// Starts `program` and does not wait for it. Its words should be few: nobody reads them before it has ended.
+/// Starts `program` and does not wait for it. Its words should be few: nobody reads them before it
+/// has ended.
 pub(crate) fn start<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Running> {
     let mut command = command(program, args);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     Ok(Running(Some(command.spawn().map_err(|e| not_started(program, &e))?)))
 }
 
-/// A program that was started; none once it has ended. If it is dropped before, it goes on. The next one that is left so clears it
-/// away when it has ended: no thread waits for it, since a server that goes to the background must have none.
+/// A program that was started; none once it has ended. If it is dropped before, it goes on. The
+/// next one that is left so clears it away when it has ended: no thread waits for it, since a
+/// server that goes to the background must have none.
 pub(crate) struct Running(Option<Child>);
 
 /// Programs that may go on after those who started them need them no more.
@@ -112,8 +116,8 @@ impl Drop for Running {
     }
 }
 
-/// Starts `program`, which stays and serves, and whose words are read while it runs. It works in the root directory, so that it
-/// keeps no other busy.
+/// Starts `program`, which stays and serves, and whose words are read while it runs. It works in
+/// the root directory, so that it keeps no other busy.
 pub(crate) fn start_talking<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Talking> {
     let failed = |e: &io::Error| Error::io(format!("cannot listen to {program}"), e);
     let (words, theirs) = io::pipe().map_err(|e| failed(&e))?;
@@ -135,7 +139,8 @@ impl Talking {
         self.child.id()
     }
 
-    /// Reads its words until it ends, and gives the last [`MOST_WORDS`] letters of them. Errors: it cannot be waited for.
+    /// Reads its words until it ends, and gives the last [`MOST_WORDS`] letters of them. Errors: it
+    /// cannot be waited for.
     pub(crate) fn finish(mut self) -> std::result::Result<Finished, String> {
         let (mut last, mut piece) = (Vec::new(), [0; 4096]);
         loop {
@@ -214,8 +219,9 @@ pub(crate) fn denied(stderr: &str) -> bool {
 /// Where the system keeps its programs.
 const SYSTEM: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where programs of the system are looked for. The path of root may name directories that others can write to: for root the
-/// system's own programs come first, and of the path only what does not depend on the present directory.
+/// Where programs of the system are looked for. The path of root may name directories that others
+/// can write to: for root the system's own programs come first, and of the path only what does not
+/// depend on the present directory.
 pub fn search_path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if rustix::process::geteuid().is_root() { for_root(&path) } else { for_others(&path) }
@@ -234,7 +240,8 @@ fn for_others(path: &OsStr) -> OsString {
 }
 
 fn joined(dirs: impl Iterator<Item = PathBuf>) -> OsString {
-    // Only a directory with a colon in its name could not be joined, and none comes out of a split at colons.
+    // Only a directory with a colon in its name could not be joined, and none comes out of a split
+    // at colons.
     std::env::join_paths(dirs.chain(["/usr/local/sbin".into()])).unwrap_or_else(|_| SYSTEM.into())
 }
 

@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Makes the file system at `mountpoint` discard all that was freed on it. For a process that does not serve it.
+/// Makes the file system at `mountpoint` discard all that was freed on it. For a process that does
+/// not serve it.
 pub fn trim(mountpoint: &Path) -> io::Result<()> {
     let root = File::open(mountpoint)?;
     // Blocks can be discarded once the transaction that freed them is committed.

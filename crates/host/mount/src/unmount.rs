@@ -1,7 +1,8 @@
 //! Unmounting: what is busy stays, and the error names who uses it.
 //!
-//! Programs unmount, here and in `mounted.rs`: a thread of a server must not wait for the server's own file system; umount(8) also
-//! forgets what mount(8) has noted of options; and only fusermount3 may do it for users.
+//! Programs unmount, here and in `mounted.rs`: a thread of a server must not wait for the server's
+//! own file system; umount(8) also forgets what mount(8) has noted of options; and only fusermount3
+//! may do it for users.
 
 use crate::{mount_table, tool, users};
 use lacuna_contracts::{Error, Kind, Result};
@@ -9,13 +10,14 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the kernel may take to let go of the loop device after its last mount is gone. Longer means that
-/// the file system is still mounted elsewhere, in another namespace.
+/// How long the kernel may take to let go of the loop device after its last mount is gone. Longer
+/// means that the file system is still mounted elsewhere, in another namespace.
 pub const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 /// How often the mount table is looked at whether a lazy unmount has taken a mount out of it.
 const TABLE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Unmounts the FUSE file system of lacuna at `mountpoint` if there is one. Errors: [`Kind::Busy`], naming who uses it.
+/// Unmounts the FUSE file system of lacuna at `mountpoint` if there is one. Errors: [`Kind::Busy`],
+/// naming who uses it.
 pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
     if !mounted(mountpoint)? {
         return Ok(());
@@ -27,9 +29,10 @@ pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
     Err(busy_or_failed(mountpoint, &finished))
 }
 
-/// Removes the mount that a server left when it died: nothing behind it can be read or written any more, so
-/// here, and only here, the unmount may be lazy. Returns when the mount is gone from the table: what the kernel had cached of a
-/// million files takes it seconds to forget, which nobody needs to wait for.
+/// Removes the mount that a server left when it died: nothing behind it can be read or written any
+/// more, so here, and only here, the unmount may be lazy. Returns when the mount is gone from the
+/// table: what the kernel had cached of a million files takes it seconds to forget, which nobody
+/// needs to wait for.
 pub fn unmount_dead(mountpoint: &Path) -> Result<()> {
     if !mounted(mountpoint)? {
         return Ok(());
@@ -37,8 +40,8 @@ pub fn unmount_dead(mountpoint: &Path) -> Result<()> {
     unmount_lazily(mountpoint, || mounted(mountpoint))
 }
 
-/// Removes a FUSE mount that is there as long as `mounted` says so, and whose program ended or has lost its disk; as lazily as
-/// [`unmount_dead`].
+/// Removes a FUSE mount that is there as long as `mounted` says so, and whose program ended or has
+/// lost its disk; as lazily as [`unmount_dead`].
 pub fn unmount_lazily(mountpoint: &Path, mounted: impl Fn() -> Result<bool>) -> Result<()> {
     let (program, args) = unmount_words(mountpoint, true);
     let mut running = tool::start(program, &args)?;
@@ -54,8 +57,8 @@ pub fn unmount_lazily(mountpoint: &Path, mounted: impl Fn() -> Result<bool>) -> 
     }
 }
 
-/// The error for an unmount that did not work: [`Kind::Busy`], naming who uses what is at `mountpoint`, or what the program said that
-/// was to unmount it.
+/// The error for an unmount that did not work: [`Kind::Busy`], naming who uses what is at
+/// `mountpoint`, or what the program said that was to unmount it.
 pub fn busy_or_failed(mountpoint: &Path, finished: &tool::Finished) -> Error {
     let what = format!("cannot unmount {}", mountpoint.display());
     let users = users::describe(mountpoint);
@@ -71,7 +74,8 @@ pub fn busy_or_failed(mountpoint: &Path, finished: &tool::Finished) -> Error {
         .remedy("end what uses it, or leave the directory, then close it again")
 }
 
-/// The error for an unmount where another file system lies over what is to be unmounted ([`Kind::Busy`]).
+/// The error for an unmount where another file system lies over what is to be unmounted
+/// ([`Kind::Busy`]).
 pub(crate) fn mounted_over(mountpoint: &Path) -> Error {
     Error::new(Kind::Busy, format!("cannot unmount {}", mountpoint.display()))
         .found("another file system mounted over it")

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The log of a server: it takes what the server has to say while it runs, which is requests that failed, and why it could not end when
-/// asked.
+/// The log of a server: it takes what the server has to say while it runs, which is requests that
+/// failed, and why it could not end when asked.
 pub type ServerLog = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// What the rest of a server needs to know of the kernel's side.
@@ -78,7 +78,8 @@ impl Watch {
         self.lock().failures
     }
 
-    /// The first request that failed, in words; the kernel and the programs above it only pass on a number.
+    /// The first request that failed, in words; the kernel and the programs above it only pass on a
+    /// number.
     pub fn first_failure(&self) -> Option<Error> {
         self.lock().first_failure.clone()
     }
@@ -97,7 +98,8 @@ impl Watch {
         state.failures - 1
     }
 
-    /// Waits until nothing has the file of the disk open, or the session is over. Gives whether that came true in time.
+    /// Waits until nothing has the file of the disk open, or the session is over. Gives whether
+    /// that came true in time.
     pub fn wait_released(&self, limit: Duration) -> bool {
         self.wait(limit, |s| s.disk_handles == 0 || s.ended)
     }

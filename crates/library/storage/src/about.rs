@@ -1,4 +1,5 @@
-//! What a disk says about itself without a passphrase. It takes no lock, so that a disk can be looked at while it is served.
+//! What a disk says about itself without a passphrase. It takes no lock, so that a disk can be
+//! looked at while it is served.
 
 use crate::backing::rados::{data_prefix, snapshot, snapshots};
 use crate::backing::{Backing, Site};

@@ -1,9 +1,10 @@
 //! One writer of a disk on this machine, whatever names, links, loop devices or copies lead to it.
 //!
-//! The lock on a file and the hold on a block device ([`FileMedium`](lacuna_medium::FileMedium)) belong to one name of the
-//! medium. This claim belongs to the UUID in the header: a socket in the abstract namespace, which the kernel gives to one
-//! process at a time and takes back when that process ends, however it ends. Network namespaces, and so most
-//! containers, do not see the claims of each other.
+//! The lock on a file and the hold on a block device ([`FileMedium`](lacuna_medium::FileMedium))
+//! belong to one name of the medium. This claim belongs to the UUID in the header: a socket in the
+//! abstract namespace, which the kernel gives to one process at a time and takes back when that
+//! process ends, however it ends. Network namespaces, and so most containers, do not see the claims
+//! of each other.
 //!
 //! Readers claim nothing: a snapshot of a disk can be read beside the disk.
 
@@ -22,8 +23,8 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 pub(crate) struct Claim(UnixListener);
 
 impl Claim {
-    /// Claims the disk with this UUID. None where the system has no such sockets. Errors: [`Kind::Busy`], with the process that
-    /// has it open, as an error of `what`.
+    /// Claims the disk with this UUID. None where the system has no such sockets. Errors:
+    /// [`Kind::Busy`], with the process that has it open, as an error of `what`.
     pub(crate) fn take(uuid: Uuid, what: &str, observer: &dyn Observer) -> Result<Option<Claim>> {
         let bound = address(uuid).and_then(|address| UnixListener::bind_addr(&address));
         Ok(judge(bound, || taken(uuid, what), observer)?.map(Claim))
@@ -31,7 +32,8 @@ impl Claim {
 
     /// After a fork: from now on others are told of this process.
     pub(crate) fn renew(&self) {
-        // The kernel notes who listens. If it does not, others are told of the process before the fork.
+        // The kernel notes who listens. If it does not, others are told of the process before the
+        // fork.
         let _noted = listen(&self.0, BACKLOG);
     }
 }
@@ -47,7 +49,8 @@ fn address(uuid: Uuid) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name(uuid))
 }
 
-/// The socket, if there is one. A system that refuses such sockets takes the protection away, not the disk.
+/// The socket, if there is one. A system that refuses such sockets takes the protection away, not
+/// the disk.
 fn judge(
     bound: std::io::Result<UnixListener>,
     taken: impl FnOnce() -> Error,
@@ -65,8 +68,8 @@ fn judge(
     }
 }
 
-/// Who has claimed the disk, if that can be learned at once: nobody accepts connections, and when as many as the backlog allows
-/// have asked, the next is not answered.
+/// Who has claimed the disk, if that can be learned at once: nobody accepts connections, and when
+/// as many as the backlog allows have asked, the next is not answered.
 fn holder(uuid: Uuid) -> Option<UCred> {
     let name = SocketAddrUnix::new_abstract_name(name(uuid).as_bytes()).ok()?;
     let socket = socket_with(
@@ -80,7 +83,8 @@ fn holder(uuid: Uuid) -> Option<UCred> {
     socket_peercred(&socket).ok()
 }
 
-/// The number of the process of this machine that has the disk with this UUID open for writing, if that can be learned.
+/// The number of the process of this machine that has the disk with this UUID open for writing, if
+/// that can be learned.
 pub fn process_of(uuid: Uuid) -> Option<u32> {
     holder(uuid).and_then(|holder| u32::try_from(holder.pid.as_raw_nonzero().get()).ok())
 }
@@ -103,8 +107,8 @@ fn taken(uuid: Uuid, what: &str) -> Error {
         )
 }
 
-/// The name of a program, if it can be read. Its arguments stay out: they tell how many levels a disk has, and messages
-/// end up in logs.
+/// The name of a program, if it can be read. Its arguments stay out: they tell how many levels a
+/// disk has, and messages end up in logs.
 fn program(pid: i32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(&name);

@@ -14,7 +14,8 @@ const TARGET: Duration = Duration::from_secs(1);
 pub enum Cost {
     /// As given. A low cost makes passphrases easy to guess.
     Fixed(Argon2Cost),
-    /// Measured, so that one try takes a second on this machine, with at most so many KiB of memory.
+    /// Measured, so that one try takes a second on this machine, with at most so many KiB of
+    /// memory.
     Measured(u32),
 }
 

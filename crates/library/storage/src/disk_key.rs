@@ -1,4 +1,5 @@
-//! Opening a disk with what was unlocked: the second step, in the process that goes on after a fork.
+//! Opening a disk with what was unlocked: the second step, in the process that goes on after a
+//! fork.
 
 use crate::backing::Backing;
 use crate::backing::rados::Reconnect;
@@ -48,8 +49,9 @@ impl Key {
         self.parameters.format().info().id
     }
 
-    /// Whether the disk keeps large blocks of memory for as long as it is open: one with levels, for its stripes and batches,
-    /// and one in RADOS, whose client library copies all that is written.
+    /// Whether the disk keeps large blocks of memory for as long as it is open: one with levels,
+    /// for its stripes and batches, and one in RADOS, whose client library copies all that is
+    /// written.
     pub fn keeps_large_memory(&self) -> bool {
         self.parameters.format().info().large_memory
     }
@@ -66,7 +68,8 @@ impl Key {
 
     /// Opens the disk, and first finishes what a crash interrupted.
     ///
-    /// Errors: [`Kind::Corrupt`], also for another disk than the expected one, before anything is written; and what the medium reports.
+    /// Errors: [`Kind::Corrupt`], also for another disk than the expected one, before anything is
+    /// written; and what the medium reports.
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
         let Key { reach, parameters, claim, masters, id, uuid, on_device, rescue, location } = self;
         id.check(opening.expect).map_err(|e| e.context(&location))?;

@@ -1,9 +1,10 @@
 //! How a disk becomes larger, whether it is open or not.
 //!
-//! The medium grows and is synced before the header says so. A power cut in between leaves the old disk on a
-//! medium that is longer than it need be, which opens as before; there is no moment at which the header
-//! promises blocks that the medium does not have. In RADOS objects come with the first write to them, and the
-//! header is all there is to change. A block device must have grown before.
+//! The medium grows and is synced before the header says so. A power cut in between leaves the old
+//! disk on a medium that is longer than it need be, which opens as before; there is no moment at
+//! which the header promises blocks that the medium does not have. In RADOS objects come with the
+//! first write to them, and the header is all there is to change. A block device must have grown
+//! before.
 
 use crate::format::Params;
 use crate::former_copies;
@@ -12,15 +13,15 @@ use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
 use lacuna_header::{Unlocked, copy_c};
 use lacuna_medium::Medium;
 
-/// How far behind its former end a disk is searched for a copy of its header: a block device can have been longer than the disk.
-/// `erase` finds what lies further.
+/// How far behind its former end a disk is searched for a copy of its header: a block device can
+/// have been longer than the disk. `erase` finds what lies further.
 const SEARCHED: u64 = 4 << 30;
 
-/// The blocks that a disk with these parameters gets with `size` bytes, or with all of the block device that it rests on, which is
-/// `device` bytes long.
+/// The blocks that a disk with these parameters gets with `size` bytes, or with all of the block
+/// device that it rests on, which is `device` bytes long.
 ///
-/// Errors: [`Kind::Usage`] for a size that the disk cannot have, and for none where the disk rests on something else than a block device,
-/// or does not grow with it.
+/// Errors: [`Kind::Usage`] for a size that the disk cannot have, and for none where the disk rests
+/// on something else than a block device, or does not grow with it.
 pub(crate) fn wanted(params: &dyn Params, size: Option<u64>, device: Option<u64>) -> Result<u64> {
     if let Some(size) = size {
         let wanted = blocks(size)?;
@@ -45,8 +46,9 @@ pub(crate) fn only_closed() -> Error {
         .remedy("close it first")
 }
 
-/// Where copies of the header lie in what the disk has besides with these parameters. Until the medium is longer, one of them may be
-/// the last copy. Nothing is changed, so that it may take its time beside an open disk.
+/// Where copies of the header lie in what the disk has besides with these parameters. Until the
+/// medium is longer, one of them may be the last copy. Nothing is changed, so that it may take its
+/// time beside an open disk.
 ///
 /// Errors: [`Kind::Io`] if a part of it cannot be read.
 pub(crate) fn find_former(medium: &dyn Medium, unlocked: &Unlocked, params: &dyn Params) -> Result<Vec<u64>> {
@@ -66,8 +68,9 @@ pub(crate) fn find_former(medium: &dyn Medium, unlocked: &Unlocked, params: &dyn
         .remedy("the log of the system says more; replace the medium, or choose a smaller size"))
 }
 
-/// Makes the medium as long as a disk with these parameters needs, and writes them to the header. No copy of the header stays
-/// where one was found before ([`find_former`]): it would open with passphrases that are removed later.
+/// Makes the medium as long as a disk with these parameters needs, and writes them to the header.
+/// No copy of the header stays where one was found before ([`find_former`]): it would open with
+/// passphrases that are removed later.
 pub(crate) fn grow(
     medium: &dyn Medium,
     unlocked: &mut Unlocked,
@@ -81,7 +84,8 @@ pub(crate) fn grow(
         }
         params.reserve(medium)?;
         medium.sync()?;
-        // Before the header says that the disk has grown: a growth that was cut short is repeated then, with this.
+        // Before the header says that the disk has grown: a growth that was cut short is repeated
+        // then, with this.
         former_copies::forget(medium, former)?;
     }
     lacuna_header::update_params(unlocked, medium, params.encode(), params.end())

@@ -1,7 +1,8 @@
-//! The end of a disk: all copies of its header are overwritten, and with them everything that a passphrase opens.
+//! The end of a disk: all copies of its header are overwritten, and with them everything that a
+//! passphrase opens.
 //!
-//! Nothing of the data is touched. Without the header it is noise to everybody, also to those who know every passphrase; what a
-//! copy of the header elsewhere opens, it still opens.
+//! Nothing of the data is touched. Without the header it is noise to everybody, also to those who
+//! know every passphrase; what a copy of the header elsewhere opens, it still opens.
 
 use crate::backing::{DiskRef, PoolAccess, refuse_snapshot};
 use crate::claim::Claim;
@@ -18,7 +19,8 @@ use lacuna_medium::Medium;
 use std::iter::once;
 use std::ops::Range;
 
-/// The longest medium of which every place is looked at where a copy may lie: beyond, only the first and the last part of this length.
+/// The longest medium of which every place is looked at where a copy may lie: beyond, only the
+/// first and the last part of this length.
 const SEARCHED: u64 = 64 << 30;
 /// What is written at once.
 const STEP: usize = 1 << 16;
@@ -28,8 +30,9 @@ const STEP: usize = 1 << 16;
 pub struct Doomed<'a> {
     /// What the header says, if a copy of it is whole.
     pub header: Option<&'a PublicHeader>,
-    /// Whether only the last copy is there, and the first MiB holds something else. So it is where the disk is the last partition of what was
-    /// named, or where something else was written over a disk. The first MiB is then left as it is.
+    /// Whether only the last copy is there, and the first MiB holds something else. So it is where
+    /// the disk is the last partition of what was named, or where something else was written over a
+    /// disk. The first MiB is then left as it is.
     pub last_copy_alone: bool,
 }
 
@@ -40,17 +43,20 @@ pub struct Erased {
     pub header: Option<PublicHeader>,
     /// Copies that lay where the medium once ended.
     pub former_copies: usize,
-    /// Whether all of the medium was searched for such copies, which takes a header and a medium that can be read.
+    /// Whether all of the medium was searched for such copies, which takes a header and a medium
+    /// that can be read.
     pub searched_all: bool,
     /// Whether the medium was told that it need not keep what was overwritten, and did not refuse.
     pub discarded: bool,
 }
 
-/// Overwrites all copies of the header of a disk or vault, and tells the medium that it need not keep them. A disk in RADOS goes
-/// with all its objects. `agree` is told what is about to go; an error of it ends everything before anything is written.
+/// Overwrites all copies of the header of a disk or vault, and tells the medium that it need not
+/// keep them. A disk in RADOS goes with all its objects. `agree` is told what is about to go; an
+/// error of it ends everything before anything is written.
 ///
-/// Errors: [`Kind::NotFound`] where there is no header, not even a damaged one; [`Kind::Io`] where that cannot be read; [`Kind::Busy`] while the disk is open;
-/// [`Kind::PurgeIncomplete`] on flash that keeps an older header; what the medium reports.
+/// Errors: [`Kind::NotFound`] where there is no header, not even a damaged one; [`Kind::Io`] where
+/// that cannot be read; [`Kind::Busy`] while the disk is open; [`Kind::PurgeIncomplete`] on flash
+/// that keeps an older header; what the medium reports.
 pub fn erase(
     location: &Location,
     pool_access: &PoolAccess,
@@ -88,7 +94,8 @@ pub fn erase(
     let _claim = header.as_ref().map(|header| Claim::take(header.uuid, &what, observer)).transpose()?;
     agree(&Doomed { header: header.as_ref(), last_copy_alone })?;
     if let (Some(connection), Some(header)) = (&connection, &header) {
-        // Before the header, which says which objects they are: what is cut short can be done again.
+        // Before the header, which says which objects they are: what is cut short can be done
+        // again.
         remove_objects(connection, header.uuid, observer).map_err(|e| e.context(&what))?;
     }
     let mut ranges = places(medium.len(), flat);
@@ -98,7 +105,8 @@ pub fn erase(
     let former = during(observer, &format!("looking for former copies in {location}"), || {
         header.as_ref().filter(|_| flat && !last_copy_alone).map(|header| find_former(&*medium, header))
     });
-    // Without a header it is not known what to look for. What lies within another medium may be a partition's.
+    // Without a header it is not known what to look for. What lies within another medium may be a
+    // partition's.
     let former = former.unwrap_or_else(|| Found { places: Vec::new(), complete: !flat });
     ranges.extend(former.places.iter().map(|at| *at..at + HEADER_LEN as u64));
     let discarded = overwrite_all(&*medium, &ranges, flat).map_err(|e| e.context(&what))?;
@@ -121,8 +129,8 @@ fn find_former(medium: &dyn Medium, header: &PublicHeader) -> Found {
     all
 }
 
-/// Overwrites all `ranges`, and says whether the medium was then told that it need not keep them. `flat`: the medium is a file or block device, and
-/// not one that holds headers alone.
+/// Overwrites all `ranges`, and says whether the medium was then told that it need not keep them.
+/// `flat`: the medium is a file or block device, and not one that holds headers alone.
 fn overwrite_all(medium: &dyn Medium, ranges: &[Range<u64>], flat: bool) -> Result<bool> {
     // The last copies first: those that are found first are the ones that everybody knows.
     // A place that cannot be written keeps no other from being overwritten.

@@ -1,7 +1,9 @@
-//! What the library asks of a format: how its disks are planned, laid on what they rest on, and opened.
+//! What the library asks of a format: how its disks are planned, laid on what they rest on, and
+//! opened.
 //!
-//! A [`Format`] has constants and reads [`Params`] from headers; these lay disks and open them, and an open disk is an [`OpenFormat`]. The
-//! formats of this build are in `formats/`. A program may have more ([`add_format`](crate::add_format)).
+//! A [`Format`] has constants and reads [`Params`] from headers; these lay disks and open them, and
+//! an open disk is an [`OpenFormat`]. The formats of this build are in `formats/`. A program may
+//! have more ([`add_format`](crate::add_format)).
 
 use crate::backing::{Backing, BackingKind, ChipShape, NewChip, PoolAccess};
 use crate::cost::Cost;
@@ -33,7 +35,8 @@ pub trait Format: fmt::Debug + Send + Sync {
 
     /// Reads the parameters of a disk as they stand in its header.
     ///
-    /// Errors: [`Kind::NotFound`] for another version of the format, [`Kind::Corrupt`] for what no version has.
+    /// Errors: [`Kind::NotFound`] for another version of the format, [`Kind::Corrupt`] for what no
+    /// version has.
     fn parse(&self, params: &[u8]) -> Result<Box<dyn Params>>;
 
     /// The parameters of a new disk where there is this room.
@@ -52,8 +55,8 @@ pub trait Format: fmt::Debug + Send + Sync {
 /// The room for a new disk.
 #[derive(Clone, Copy, Debug)]
 pub enum Room {
-    /// In a file or on a block device: the bytes of the device before the last copy of the header. None of a file, which is as long as
-    /// it has to be.
+    /// In a file or on a block device: the bytes of the device before the last copy of the header.
+    /// None of a file, which is as long as it has to be.
     File(Option<u64>),
     /// On flash that is divided like this.
     Flash(FlashGeometry),
@@ -86,8 +89,9 @@ pub trait Params: fmt::Debug + Send + Sync {
     /// The parameters as they stand in the header.
     fn encode(&self) -> Vec<u8>;
 
-    /// Where the disk ends on the medium of its header: the offset of the first byte that belongs neither to the disk nor to the copies of
-    /// the header at the beginning. Where that medium holds the header alone, the end of these copies.
+    /// Where the disk ends on the medium of its header: the offset of the first byte that belongs
+    /// neither to the disk nor to the copies of the header at the beginning. Where that medium
+    /// holds the header alone, the end of these copies.
     fn end(&self) -> u64 {
         HEADER_AREA
     }
@@ -95,18 +99,20 @@ pub trait Params: fmt::Debug + Send + Sync {
     /// Those of the same disk with `blocks` blocks, as many as it had or may have.
     fn as_of(&self, blocks: u64) -> Box<dyn Params>;
 
-    /// The blocks of the same disk as large as a device lets it be that has `room` bytes before the last copy of the header. None: the disk
-    /// does not grow with a device.
+    /// The blocks of the same disk as large as a device lets it be that has `room` bytes before the
+    /// last copy of the header. None: the disk does not grow with a device.
     fn blocks_in(&self, _room: u64) -> Option<u64> {
         None
     }
 
-    /// Takes the space on a medium, which is long enough by now, that the disk needs at once when it has grown to these parameters.
+    /// Takes the space on a medium, which is long enough by now, that the disk needs at once when
+    /// it has grown to these parameters.
     fn reserve(&self, _medium: &dyn Medium) -> Result<()> {
         Ok(())
     }
 
-    /// Lays a new disk beside its header, which is written afterwards. Errors: what the medium or the cluster reports.
+    /// Lays a new disk beside its header, which is written afterwards. Errors: what the medium or
+    /// the cluster reports.
     fn create(&self, _backing: &Backing, _keys: Masters<'_>) -> Result<()> {
         Err(no_disk())
     }
@@ -126,9 +132,10 @@ pub struct OpenWith<'k> {
     pub keys: Masters<'k>,
     /// How it is opened.
     pub opening: Opening,
-    /// Open what is left of it, for reading: a block that cannot be read, or does not verify, fails alone. The medium of a file or device
-    /// comes as it is, and may end early and have bad places: a format whose engine would give up there wraps it, as leniently as the engine
-    /// needs. Flash comes wrapped below its erase blocks, and a pool needs no wrapper.
+    /// Open what is left of it, for reading: a block that cannot be read, or does not verify, fails
+    /// alone. The medium of a file or device comes as it is, and may end early and have bad places:
+    /// a format whose engine would give up there wraps it, as leniently as the engine needs. Flash
+    /// comes wrapped below its erase blocks, and a pool needs no wrapper.
     pub rescue: bool,
 }
 
@@ -154,8 +161,8 @@ pub struct Description {
     pub verifies: bool,
     /// The name of the layout, if the format has several.
     pub layout: Option<String>,
-    /// Of a format with levels the most bytes that each hidden level can have which there can be, from level 1 up: the same whether or
-    /// not any exists. None of other formats.
+    /// Of a format with levels the most bytes that each hidden level can have which there can be,
+    /// from level 1 up: the same whether or not any exists. None of other formats.
     pub hidden_sizes: Option<Vec<u64>>,
     /// What this format says besides.
     pub details: Vec<Detail>,
@@ -184,7 +191,8 @@ pub enum Value {
 }
 
 impl Description {
-    /// Of a disk that has `blocks` blocks and can have `most`; everything else as most formats have it.
+    /// Of a disk that has `blocks` blocks and can have `most`; everything else as most formats have
+    /// it.
     pub fn of(blocks: u64, most: u64) -> Description {
         // What was not verified may say anything.
         let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_SIZE as u64);
@@ -230,7 +238,8 @@ pub trait OpenFormat: Send + Sync {
         self.disk().close()
     }
 
-    /// Whether every write and discard is to be flushed before it is acknowledged, which the disk does not do by itself.
+    /// Whether every write and discard is to be flushed before it is acknowledged, which the disk
+    /// does not do by itself.
     fn flushes_writes(&self) -> bool {
         false
     }
@@ -240,8 +249,9 @@ pub trait OpenFormat: Send + Sync {
         e
     }
 
-    /// Reads and verifies every block, telling `progress` how many are done and `bad` of each that fails, with its level where there
-    /// are levels. The disk may be in use. Errors: what stops reading, and what `progress` says, which ends the check.
+    /// Reads and verifies every block, telling `progress` how many are done and `bad` of each that
+    /// fails, with its level where there are levels. The disk may be in use. Errors: what stops
+    /// reading, and what `progress` says, which ends the check.
     fn check(
         &self,
         progress: &mut dyn FnMut(u64) -> Result<()>,
@@ -250,13 +260,15 @@ pub trait OpenFormat: Send + Sync {
         check(self.disk(), progress, |found| bad(None, found))
     }
 
-    /// Verifies what changes with every write, and so can be verified only while the disk is not in use.
+    /// Verifies what changes with every write, and so can be verified only while the disk is not in
+    /// use.
     fn check_unused(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The open levels from 0 up, at least one, of a format with levels ([`FormatInfo::has_levels`]); nothing of other formats. The
-    /// library makes private all errors of opening such a disk and of using it or a level of it.
+    /// The open levels from 0 up, at least one, of a format with levels
+    /// ([`FormatInfo::has_levels`]); nothing of other formats. The library makes private all errors
+    /// of opening such a disk and of using it or a level of it.
     fn levels(&self) -> &[Arc<dyn Disk>] {
         &[]
     }
@@ -266,8 +278,9 @@ pub trait OpenFormat: Send + Sync {
         Ok(())
     }
 
-    /// Sets whether a hidden level gives up what waits for cover: from then on requests that would wait are refused. A level that is not
-    /// open, and level 0, which never waits, stay as they are.
+    /// Sets whether a hidden level gives up what waits for cover: from then on requests that would
+    /// wait are refused. A level that is not open, and level 0, which never waits, stay as they
+    /// are.
     fn give_up(&self, _level: u8, _gives_up: bool) {}
 
     /// Makes the disk larger, as [`OpenDisk::grow`](crate::OpenDisk::grow) does.
@@ -292,7 +305,8 @@ pub trait OpenFormat: Send + Sync {
         None
     }
 
-    /// From now on, whatever is deleted among these blocks is purged before the call that deletes it returns.
+    /// From now on, whatever is deleted among these blocks is purged before the call that deletes
+    /// it returns.
     fn mark_sensitive(&self, _blocks: Range<u64>) {}
 
     /// Whether a disk that was opened to rescue what there is has a damaged journal.
@@ -306,15 +320,18 @@ pub trait OpenFormat: Send + Sync {
     }
 }
 
-/// How a disk uses its medium: its format, and what is asked of that. What is not given is as the format has it.
+/// How a disk uses its medium: its format, and what is asked of that. What is not given is as the
+/// format has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// The format.
     pub format: &'static dyn Format,
-    /// How blocks are encrypted, of a sealed disk. Only [`Cipher::Gcm`], the default, notices altered data. Every format takes that one, for
-    /// those that have no choice notice altered data, too.
+    /// How blocks are encrypted, of a sealed disk. Only [`Cipher::Gcm`], the default, notices
+    /// altered data. Every format takes that one, for those that have no choice notice altered
+    /// data, too.
     pub cipher: Option<Cipher>,
-    /// Where the metadata of blocks lies, of a sealed disk in a pool. Otherwise what suits the pool.
+    /// Where the metadata of blocks lies, of a sealed disk in a pool. Otherwise what suits the
+    /// pool.
     pub layout: Option<ObjectLayout>,
     /// Levels to make, the public one among them; otherwise that one alone.
     pub levels: Option<u8>,
@@ -352,7 +369,8 @@ impl Shape {
         }
     }
 
-    /// The settings that are given, by the names of the fields, and of the cipher only another than the default.
+    /// The settings that are given, by the names of the fields, and of the cipher only another than
+    /// the default.
     pub(crate) fn given(&self) -> impl Iterator<Item = Setting> {
         let all = [
             (Setting("cipher"), self.cipher.is_some_and(|cipher| cipher != Cipher::Gcm)),
@@ -377,15 +395,15 @@ pub struct CreateOptions {
     pub location: Location,
     /// How the disk uses its medium.
     pub shape: Shape,
-    /// Bytes of the disk, a multiple of 4096; with levels of the medium, which the levels share. On a block device or a UBI
-    /// volume the largest that fits if not given.
+    /// Bytes of the disk, a multiple of 4096; with levels of the medium, which the levels share. On
+    /// a block device or a UBI volume the largest that fits if not given.
     pub size: Option<u64>,
     /// What trying a passphrase costs.
     pub cost: Cost,
     /// Overwrite what is there.
     pub force: bool,
-    /// Take the whole space of a file now, or fail. Otherwise a sealed disk takes space as it is written, but for a small
-    /// reserve; disks with levels take all of it if the host has it.
+    /// Take the whole space of a file now, or fail. Otherwise a sealed disk takes space as it is
+    /// written, but for a small reserve; disks with levels take all of it if the host has it.
     pub preallocate: bool,
     /// Where the cluster is, for a disk in a pool.
     pub pool_access: PoolAccess,

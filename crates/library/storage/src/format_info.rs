@@ -6,7 +6,8 @@ use lacuna_header::FormatId;
 /// The constants of a format.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatInfo {
-    /// The number that stands for it in headers. It decides whether disks of the format may have levels ([`FormatId::has_levels`]).
+    /// The number that stands for it in headers. It decides whether disks of the format may have
+    /// levels ([`FormatId::has_levels`]).
     pub id: FormatId,
     /// Its name, for people and programs.
     pub name: &'static str,
@@ -18,10 +19,12 @@ pub struct FormatInfo {
     pub large_memory: bool,
     /// The format in one line, without a full stop.
     pub summary: &'static str,
-    /// What [`create`](crate::create()) makes its disks on. Nothing of a format that `create` is not asked for: vaults have a function
-    /// of their own, and the disk that is made for the format sealed in a pool is one of the format sealed on objects.
+    /// What [`create`](crate::create()) makes its disks on. Nothing of a format that `create` is
+    /// not asked for: vaults have a function of their own, and the disk that is made for the format
+    /// sealed in a pool is one of the format sealed on objects.
     pub made_on: &'static [BackingKind],
-    /// The settings of [`Shape`](crate::Shape) that it has, by the names of the fields; others are refused.
+    /// The settings of [`Shape`](crate::Shape) that it has, by the names of the fields; others are
+    /// refused.
     pub settings: &'static [&'static str],
 }
 

@@ -19,7 +19,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Takes a backup of the header. It needs no passphrase, and opens with those of today even after they are removed.
+/// Takes a backup of the header. It needs no passphrase, and opens with those of today even after
+/// they are removed.
 pub fn backup(
     location: &Location,
     cluster: &ClusterOptions,
@@ -37,7 +38,8 @@ fn taken_from(medium: &dyn Medium) -> Result<(HeaderBackup, Vec<String>)> {
     HeaderBackup::take(medium.len(), &|offset, buf| medium.read_at(offset, buf))
 }
 
-/// Keeps a backup in a new file that only its owner reads, durably. Errors: [`Kind::Usage`] if there is a file.
+/// Keeps a backup in a new file that only its owner reads, durably. Errors: [`Kind::Usage`] if
+/// there is a file.
 pub fn save(backup: &HeaderBackup, path: &Path) -> Result<()> {
     let failed = |e: std::io::Error| {
         let error = Error::io(format!("cannot write {}", path.display()), &e);
@@ -67,18 +69,21 @@ pub fn load(path: &Path) -> Result<HeaderBackup> {
 /// What may be lost when a header is restored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MayLose {
-    /// A newer header of the same disk: passphrases that were removed since work again, and those added since are lost.
+    /// A newer header of the same disk: passphrases that were removed since work again, and those
+    /// added since are lost.
     pub older: bool,
     /// The header of another disk.
     pub replace: bool,
 }
 
-/// Writes a backup to all places of the header. `ask` opens the backup with passphrases. `agree` is told in a sentence what becomes
-/// of the header that is there, if it changes; an error of it ends everything before anything is written. A file that holds the disk
-/// and lacks the place of the last copy gets it back; on a device without that place the others are written, and it is said.
+/// Writes a backup to all places of the header. `ask` opens the backup with passphrases. `agree` is
+/// told in a sentence what becomes of the header that is there, if it changes; an error of it ends
+/// everything before anything is written. A file that holds the disk and lacks the place of the
+/// last copy gets it back; on a device without that place the others are written, and it is said.
 ///
-/// Errors: [`Kind::RolledBack`] for a backup that is older than the header, and [`Kind::Usage`] for that of another disk, unless
-/// `may_lose` allows it; [`Kind::Passphrase`], [`Kind::Busy`], and what the medium reports.
+/// Errors: [`Kind::RolledBack`] for a backup that is older than the header, and [`Kind::Usage`] for
+/// that of another disk, unless `may_lose` allows it; [`Kind::Passphrase`], [`Kind::Busy`], and
+/// what the medium reports.
 pub fn restore(
     disk: DiskRef<'_>,
     backup: &HeaderBackup,
@@ -136,11 +141,11 @@ pub fn restore(
     Ok(())
 }
 
-/// Writes all copies of the header anew, as the one is that opens. Where nothing but the place of the last copy was cut off, a file
-/// gets it back.
+/// Writes all copies of the header anew, as the one is that opens. Where nothing but the place of
+/// the last copy was cut off, a file gets it back.
 ///
-/// Errors: [`Kind::Corrupt`] for a medium that lost part of the disk; [`Kind::NoSpace`] for a device that has no place for the last
-/// copy, where the others are written; those of [`unlock`].
+/// Errors: [`Kind::Corrupt`] for a medium that lost part of the disk; [`Kind::NoSpace`] for a
+/// device that has no place for the last copy, where the others are written; those of [`unlock`].
 pub fn repair(
     disk: DiskRef<'_>,
     observer: &dyn Observer,
@@ -159,7 +164,8 @@ pub fn repair(
     write_record(location, &*volume.header)
 }
 
-/// Writes the copies that have a place. What is given back says whether all of them had, or got one.
+/// Writes the copies that have a place. What is given back says whether all of them had, or got
+/// one.
 fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
     let what = format!("cannot write all copies of the header of {location}");
     let (len, end) = (volume.header.len(), volume.parameters.end());
@@ -181,7 +187,8 @@ fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
 /// What a device takes of which the end is gone.
 const LONGER: &str = "make the device as long as it was";
 
-/// The error for a last copy that has no place; `first` is what to do before the header is repaired again.
+/// The error for a last copy that has no place; `first` is what to do before the header is repaired
+/// again.
 fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Error {
     let needed = volume.parameters.medium_len();
     Error::new(
@@ -199,8 +206,9 @@ fn make_room(medium: &dyn Medium, parameters: &dyn Params) -> Result<()> {
     if medium.len() < needed { medium.set_len(needed) } else { Ok(()) }
 }
 
-/// The same of a disk that another process has open, which reads and writes the header for this one. Errors: also
-/// [`Kind::Busy`] for a disk in a pool, and for one whose last copy has no place: the others are written then.
+/// The same of a disk that another process has open, which reads and writes the header for this
+/// one. Errors: also [`Kind::Busy`] for a disk in a pool, and for one whose last copy has no place:
+/// the others are written then.
 pub fn repair_open(
     disk: &OpenHeader<'_>,
     observer: &dyn Observer,
@@ -218,7 +226,8 @@ pub fn repair_open(
     room.map_err(|_| no_place(location, &volume, Kind::Busy, &format!("close the disk{longer}")))
 }
 
-/// Writes the record of the length of a header in RADOS anew, which lies beside the first two copies.
+/// Writes the record of the length of a header in RADOS anew, which lies beside the first two
+/// copies.
 fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
     match location {
         Location::Rados { .. } => medium.set_len(medium.len()),
@@ -305,7 +314,8 @@ impl Change {
         }
     }
 
-    /// Refuses a header that makes the disk shorter than it is, where the end of its data does not tell.
+    /// Refuses a header that makes the disk shorter than it is, where the end of its data does not
+    /// tell.
     fn check_size(&self, backup: &dyn Params, location: &Location) -> Result<()> {
         let Change::Older { present } = self else { return Ok(()) };
         let (was, is) = (backup.describe().size, table::parse(present, location)?.describe().size);

@@ -1,9 +1,10 @@
 //! The header of a disk that is open, for changes while it is open.
 //!
-//! An open disk reads its header no more: it has its master keys. So the header can be rewritten beside it, as long as one
-//! at a time does that, and the process that holds the lock on the medium is the one that writes. Passphrases are no
-//! business of that process: who changes them has the header read and written through a [`HeaderLease`], which gives
-//! access to the copies of the header and to nothing else, and ciphers them elsewhere.
+//! An open disk reads its header no more: it has its master keys. So the header can be rewritten
+//! beside it, as long as one at a time does that, and the process that holds the lock on the medium
+//! is the one that writes. Passphrases are no business of that process: who changes them has the
+//! header read and written through a [`HeaderLease`], which gives access to the copies of the
+//! header and to nothing else, and ciphers them elsewhere.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{COPY_A, COPY_B, HEADER_LEN, copy_c};
@@ -22,7 +23,8 @@ pub struct HeldHeader {
 }
 
 impl HeldHeader {
-    /// Of a disk that is open; `read_only`: others may have it open as well; `on_device`: the medium is a block device.
+    /// Of a disk that is open; `read_only`: others may have it open as well; `on_device`: the
+    /// medium is a block device.
     pub(crate) fn new(medium: Arc<dyn Medium>, read_only: bool, on_device: bool) -> Self {
         HeldHeader { medium, read_only, on_device, lease: Mutex::new(()) }
     }
@@ -32,8 +34,8 @@ impl HeldHeader {
         self.on_device
     }
 
-    /// Gives the header to one at a time. Errors: [`Kind::Busy`] while it is another's, and of a disk that is open for
-    /// reading alone, whose header this process may not write.
+    /// Gives the header to one at a time. Errors: [`Kind::Busy`] while it is another's, and of a
+    /// disk that is open for reading alone, whose header this process may not write.
     pub fn lease(&self) -> Result<HeaderLease<'_>> {
         if self.read_only {
             return Err(Error::new(Kind::Busy, "cannot change the header of the disk")

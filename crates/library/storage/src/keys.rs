@@ -1,8 +1,9 @@
 //! The passphrases of a disk: one more, another, one less, or all key slots anew.
 //!
-//! Where the header tells which slots are used, one slot changes and all other passphrases keep working. On formats with levels,
-//! and to refresh, all slots are rewritten for exactly the passphrases that are given, so that what happens on the medium
-//! is the same whatever there was (deniability contract).
+//! Where the header tells which slots are used, one slot changes and all other passphrases keep
+//! working. On formats with levels, and to refresh, all slots are rewritten for exactly the
+//! passphrases that are given, so that what happens on the medium is the same whatever there was
+//! (deniability contract).
 
 use crate::backing::{DiskRef, refuse_snapshot};
 use crate::cost::Cost;
@@ -23,13 +24,14 @@ use std::cell::Cell;
 pub enum Rewrites {
     /// One. All other passphrases keep working.
     One,
-    /// All. Passphrases that are not given stop working, as these words tell a person before any is asked for.
+    /// All. Passphrases that are not given stop working, as these words tell a person before any is
+    /// asked for.
     All(&'static str),
 }
 
 impl Rewrites {
-    /// Those of a disk with this header, with a new cost if there is one. Errors: all slots have one cost, which cannot
-    /// change while some stay.
+    /// Those of a disk with this header, with a new cost if there is one. Errors: all slots have
+    /// one cost, which cannot change while some stay.
     fn of(public: &PublicHeader, all: bool, cost: Option<Cost>) -> Result<Rewrites> {
         if all || !public.keeps_others() {
             return Ok(Rewrites::All(lost_slots_warning(public.format)));
@@ -47,7 +49,8 @@ impl Rewrites {
     }
 }
 
-/// A disk that is unlocked for an operation on its passphrases. Nothing is written before [`Keys::write`].
+/// A disk that is unlocked for an operation on its passphrases. Nothing is written before
+/// [`Keys::write`].
 pub struct Keys {
     volume: Volume,
     /// Those that were given, each once.
@@ -73,10 +76,12 @@ enum Change {
 }
 
 impl Keys {
-    /// Unlocks a disk that is closed, as [`unlock`] does; `ask` is told which slots of which disk are rewritten before it asks for
-    /// passphrases. `all`: all of them, whatever the format. `cost` is that of all passphrases afterwards; as before if not given.
+    /// Unlocks a disk that is closed, as [`unlock`] does; `ask` is told which slots of which disk
+    /// are rewritten before it asks for passphrases. `all`: all of them, whatever the format.
+    /// `cost` is that of all passphrases afterwards; as before if not given.
     ///
-    /// Errors: those of [`unlock`]; [`Kind::Usage`] for a snapshot, and for a cost where one slot changes.
+    /// Errors: those of [`unlock`]; [`Kind::Usage`] for a snapshot, and for a cost where one slot
+    /// changes.
     pub fn unlock(
         disk: DiskRef<'_>,
         all: bool,
@@ -160,7 +165,8 @@ impl Keys {
         }
     }
 
-    /// Refuses a passphrase more if all key slots are used, before it is made. Errors: [`Kind::Usage`].
+    /// Refuses a passphrase more if all key slots are used, before it is made. Errors:
+    /// [`Kind::Usage`].
     pub fn check_free_slot(&self) -> Result<()> {
         match &self.plan {
             Plan::One(_) => check_free_slot(&self.volume.unlocked),
@@ -168,8 +174,8 @@ impl Keys {
         }
     }
 
-    /// One passphrase more, for the deepest level that those given open. Errors: [`Kind::Exists`] if it works already, which
-    /// [`Keys::write`] tells where one slot changes.
+    /// One passphrase more, for the deepest level that those given open. Errors: [`Kind::Exists`]
+    /// if it works already, which [`Keys::write`] tells where one slot changes.
     pub fn add(&mut self, new: SecretVec) -> Result<()> {
         match &mut self.plan {
             Plan::One(change) => *change = Some(Change::Add(new)),
@@ -187,8 +193,8 @@ impl Keys {
         Ok(())
     }
 
-    /// One passphrase less, which is none of those given. Errors: [`Kind::Passphrase`] if it opens nothing, which
-    /// [`Keys::write`] tells where one slot changes.
+    /// One passphrase less, which is none of those given. Errors: [`Kind::Passphrase`] if it opens
+    /// nothing, which [`Keys::write`] tells where one slot changes.
     pub fn remove(&mut self, gone: SecretVec) -> Result<()> {
         if self.given.iter().any(|given| same(given, &gone)) {
             return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
@@ -200,7 +206,8 @@ impl Keys {
                 *change = Some(Change::Remove(gone));
                 Ok(())
             }
-            // With a typing error here, a person would believe that a passphrase is gone which still works.
+            // With a typing error here, a person would believe that a passphrase is gone which
+            // still works.
             Plan::All { .. } => {
                 let opened = lacuna_header::open(&*self.volume.header, &[gone]);
                 opened.map(drop).map_err(|e| match e.kind() {
@@ -224,8 +231,9 @@ impl Keys {
         parameters.check_levels(unlocked.master_keys.len() + 1).map_err(Error::private)
     }
 
-    /// One level more, empty, with this passphrase. Errors: [`Kind::Usage`] unless all slots of a disk with levels are rewritten, and
-    /// if there cannot be as many levels; [`Kind::Exists`] if the passphrase works already.
+    /// One level more, empty, with this passphrase. Errors: [`Kind::Usage`] unless all slots of a
+    /// disk with levels are rewritten, and if there cannot be as many levels; [`Kind::Exists`] if
+    /// the passphrase works already.
     pub fn add_level(&mut self, passphrase: SecretVec) -> Result<()> {
         self.check_new_level()?;
         let unlocked = &mut self.volume.unlocked;
@@ -234,7 +242,8 @@ impl Keys {
         keyring.add(level, passphrase)
     }
 
-    /// Writes the header, durably. Gives how many passphrases work now; nothing is written where nothing was to change.
+    /// Writes the header, durably. Gives how many passphrases work now; nothing is written where
+    /// nothing was to change.
     pub fn write(self, observer: &dyn Observer) -> Result<usize> {
         let Volume { header, mut unlocked, .. } = self.volume;
         let (header, unlocked, random) = (&*header, &mut unlocked, SystemRandom::new()?);

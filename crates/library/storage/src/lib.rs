@@ -1,9 +1,10 @@
 //! Encrypted storage for people whose adversary looks more than once: the library.
 //!
-//! A disk is an array of blocks of 4096 bytes, encrypted, on a file, a block device, flash or the objects of a Ceph pool. This
-//! crate makes disks and opens them, from a [`Location`] and passphrases to a [`Disk`] for each open level. It has no
-//! terminal, reads no arguments and ends no process: what it has to say goes to an [`Observer`], what it wants to know
-//! it asks through closures.
+//! A disk is an array of blocks of 4096 bytes, encrypted, on a file, a block device, flash or the
+//! objects of a Ceph pool. This crate makes disks and opens them, from a [`Location`] and
+//! passphrases to a [`Disk`] for each open level. It has no terminal, reads no arguments and ends
+//! no process: what it has to say goes to an [`Observer`], what it wants to know it asks through
+//! closures.
 //!
 //! ```
 //! use lacuna_storage::{ByteDisk, Cost, CreateOptions, Disk, Location, Opening, Passphrase, Shape, Silent, create, open};
@@ -16,9 +17,9 @@
 //! let passphrase = || Passphrase::new(b"correct horse battery staple".to_vec());
 //!
 //! // Without this line a try costs a second, as it should.
-//! let cost = Cost::fixed(1024, 1)?;
-//! let options = CreateOptions { cost, ..CreateOptions::new(location.clone(), Shape::sealed(), 64 << 20) };
-//! create(&options, &Silent, |_levels| Ok(vec![passphrase()]))?;
+//! let cost = Cost::fixed(1024, 1)?; let options = CreateOptions { cost,
+//! ..CreateOptions::new(location.clone(), Shape::sealed(), 64 << 20) }; create(&options, &Silent,
+//! |_levels| Ok(vec![passphrase()]))?;
 //!
 //! let disk = open(&location, vec![passphrase()], Opening::default(), &Silent)?;
 //! let bytes = ByteDisk::new(disk.levels().remove(0));

@@ -2,8 +2,8 @@
 
 use lacuna_contracts::Result;
 
-/// A program's ear: what is told here a person may want to see, and may be asked. Every method has a default, which says
-/// nothing and agrees.
+/// A program's ear: what is told here a person may want to see, and may be asked. Every method has
+/// a default, which says nothing and agrees.
 pub trait Observer {
     /// Something a person should know though all goes well: a sentence.
     fn note(&self, _text: &str) {}
@@ -14,8 +14,8 @@ pub trait Observer {
         self.note(text);
     }
 
-    /// Does `work`, which may take longer than a moment: `what` it is, in words such as "laying out disk.img". An
-    /// implementation calls `work` once.
+    /// Does `work`, which may take longer than a moment: `what` it is, in words such as "laying out
+    /// disk.img". An implementation calls `work` once.
     fn during(&self, _what: &str, work: &mut dyn FnMut()) {
         work();
     }
@@ -23,8 +23,8 @@ pub trait Observer {
     /// Part of a long removal is done: `done` of `of` objects.
     fn progress(&self, _done: usize, _of: usize) {}
 
-    /// Whether what is `there` may be overwritten, in words such as "a lacuna disk (UUID ...)". Errors: the refusal, with
-    /// which everything ends before anything was changed.
+    /// Whether what is `there` may be overwritten, in words such as "a lacuna disk (UUID ...)".
+    /// Errors: the refusal, with which everything ends before anything was changed.
     fn replaces(&self, _there: &str) -> Result<()> {
         Ok(())
     }

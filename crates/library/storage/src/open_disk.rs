@@ -1,4 +1,5 @@
-//! A disk that is open, whichever of the formats of this build it has, with what it needs to stay so.
+//! A disk that is open, whichever of the formats of this build it has, with what it needs to stay
+//! so.
 
 use crate::claim::Claim;
 use crate::format::{FormatInfo, OpenFormat, Params};
@@ -45,8 +46,8 @@ impl OpenDisk {
         self.format.levels().iter().map(private).collect()
     }
 
-    /// Reads and verifies every block, telling `progress` how many are done and `bad` of each that fails, with its
-    /// level where there are levels. The disk is in nobody's use.
+    /// Reads and verifies every block, telling `progress` how many are done and `bad` of each that
+    /// fails, with its level where there are levels. The disk is in nobody's use.
     ///
     /// Errors: what stops reading, and what `progress` says, which ends the check.
     pub fn check(
@@ -59,8 +60,9 @@ impl OpenDisk {
         Ok(report)
     }
 
-    /// The same of a disk that is in use. What is written meanwhile is read as it is before or after, and what memory still holds
-    /// of it counts as good. Of a disk on flash the state of its keys is not compared, which changes with every write.
+    /// The same of a disk that is in use. What is written meanwhile is read as it is before or
+    /// after, and what memory still holds of it counts as good. Of a disk on flash the state of its
+    /// keys is not compared, which changes with every write.
     pub fn check_in_use(
         &self,
         mut progress: impl FnMut(u64) -> Result<()>,
@@ -71,22 +73,25 @@ impl OpenDisk {
 
     /// The header, for one at a time who changes passphrases while the disk is open.
     ///
-    /// Errors: [`Kind::Busy`](lacuna_contracts::Kind::Busy) while another has it, and of a disk that is open for reading alone.
+    /// Errors: [`Kind::Busy`](lacuna_contracts::Kind::Busy) while another has it, and of a disk
+    /// that is open for reading alone.
     pub fn lease_header(&self) -> Result<HeaderLease<'_>> {
         self.header.lease()
     }
 
-    /// Makes the disk larger while it is open, to `size` bytes or, without a size, to all of its block device; requests wait
-    /// meanwhile. What the disk is then, whether or not that is a change.
+    /// Makes the disk larger while it is open, to `size` bytes or, without a size, to all of its
+    /// block device; requests wait meanwhile. What the disk is then, whether or not that is a
+    /// change.
     ///
-    /// Errors: those of [`resize`](crate::resize()), and [`Kind::Busy`](lacuna_contracts::Kind::Busy) for a disk that can grow only while it
-    /// is closed.
+    /// Errors: those of [`resize`](crate::resize()), and
+    /// [`Kind::Busy`](lacuna_contracts::Kind::Busy) for a disk that can grow only while it is
+    /// closed.
     pub fn grow(&self, size: Option<u64>) -> Result<Box<dyn Params>> {
         self.format.grow(&self.header, size)
     }
 
-    /// Whether a disk that was opened to rescue what there is has a damaged journal: blocks that were written last may be older than
-    /// they should be.
+    /// Whether a disk that was opened to rescue what there is has a damaged journal: blocks that
+    /// were written last may be older than they should be.
     pub fn is_journal_damaged(&self) -> bool {
         self.format.is_journal_damaged()
     }
@@ -101,14 +106,15 @@ impl OpenDisk {
         self.info.has_levels()
     }
 
-    /// Writes the cover that closing a disk with levels takes, at an even pace while a file system on it is being unmounted;
-    /// [`Disk::close`] does not write it once more then. Of other disks nothing.
+    /// Writes the cover that closing a disk with levels takes, at an even pace while a file system
+    /// on it is being unmounted; [`Disk::close`] does not write it once more then. Of other disks
+    /// nothing.
     pub fn cover_closing(&self, pace: Pace) -> Result<()> {
         self.format.cover_closing(pace).map_err(|e| self.guarded(e))
     }
 
-    /// Sets whether a level gives up what waits for cover: from then on requests that would wait are refused. Level 0 never waits. A number
-    /// that no open level has changes nothing.
+    /// Sets whether a level gives up what waits for cover: from then on requests that would wait
+    /// are refused. Level 0 never waits. A number that no open level has changes nothing.
     pub fn give_up(&self, level: u64, gives_up: bool) {
         if level < self.format.levels().len() as u64 {
             self.format.give_up(level as u8, gives_up);
@@ -133,12 +139,14 @@ impl OpenDisk {
         self.info.forgets
     }
 
-    /// From now on, whatever is deleted among these blocks of a disk that forgets is purged before the call that deletes it returns.
+    /// From now on, whatever is deleted among these blocks of a disk that forgets is purged before
+    /// the call that deletes it returns.
     pub fn mark_sensitive(&self, blocks: Range<u64>) {
         self.format.mark_sensitive(blocks);
     }
 
-    /// The snapshots of the disk. Errors: [`Kind::Usage`](lacuna_contracts::Kind::Usage) if it keeps none.
+    /// The snapshots of the disk. Errors: [`Kind::Usage`](lacuna_contracts::Kind::Usage) if it
+    /// keeps none.
     pub fn snapshots(&self) -> Result<&dyn Snapshots> {
         self.format.snapshots()
     }
@@ -176,8 +184,9 @@ impl OpenDisk {
 
 /// An error of opening a disk, or of using it, as others may hear of it.
 ///
-/// Deniability contract: those of a disk with levels are private, whatever its format does and whichever level they are of. If only those of
-/// hidden levels were, the sentence that stands for them in a log would tell.
+/// Deniability contract: those of a disk with levels are private, whatever its format does and
+/// whichever level they are of. If only those of hidden levels were, the sentence that stands for
+/// them in a log would tell.
 pub(crate) fn guarded(e: Error, has_levels: bool) -> Error {
     if has_levels { e.private() } else { e }
 }

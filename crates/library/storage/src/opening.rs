@@ -5,9 +5,11 @@ use lacuna_flash::Policy as PurgePolicy;
 use lacuna_header::DiskId;
 use std::time::Duration;
 
-/// Why a disk with levels acknowledges no write only when it is durable: in the same words whatever levels there are.
+/// Why a disk with levels acknowledges no write only when it is durable: in the same words whatever
+/// levels there are.
 ///
-/// Deniability contract: what is hidden waits for a write to the medium that comes anyway, and must cause none.
+/// Deniability contract: what is hidden waits for a write to the medium that comes anyway, and must
+/// cause none.
 pub fn no_write_through() -> Error {
     Error::new(Kind::Usage, "cannot write through here")
         .found("a disk with levels, whose hidden writes wait for writes that public ones cause, and must cause none")
@@ -26,8 +28,8 @@ pub struct Opening {
     pub write_through: bool,
     /// How long something hidden waits for public writes on a disk that does not refresh itself.
     pub cover_timeout: Duration,
-    /// When a disk on flash is purged unasked. Without it on request and before it is closed, and not else. A purge that was cut is
-    /// finished at the opening in any case.
+    /// When a disk on flash is purged unasked. Without it on request and before it is closed, and
+    /// not else. A purge that was cut is finished at the opening in any case.
     pub purging: Option<PurgePolicy>,
     /// The disk that it has to be; any if not given.
     pub expect: Option<DiskId>,

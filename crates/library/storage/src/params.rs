@@ -32,7 +32,8 @@ impl dyn Params + '_ {
         medium_len(self.end())
     }
 
-    /// Refuses a file or device of `len` bytes at `location` that is shorter than the disk, and says how long it was.
+    /// Refuses a file or device of `len` bytes at `location` that is shorter than the disk, and
+    /// says how long it was.
     pub fn check_length(&self, len: u64, location: &Location) -> Result<()> {
         if len >= self.end() {
             return Ok(());
@@ -74,7 +75,8 @@ impl dyn Params + '_ {
             .expected(format!("at most {most} on a disk of this format and shape, level 0 among them")))
     }
 
-    /// Refuses another number of blocks for the disk. Errors: [`Kind::Usage`] for fewer than it has, or more than it can have.
+    /// Refuses another number of blocks for the disk. Errors: [`Kind::Usage`] for fewer than it
+    /// has, or more than it can have.
     pub(crate) fn check_growth(&self, blocks: u64) -> Result<()> {
         let wanted = blocks.saturating_mul(BLOCK_SIZE as u64);
         let refused =

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 /// A level of a disk, public or hidden, whose errors are all private.
 ///
-/// Deniability contract: if only those of hidden levels were, the sentence that stands for them in a log would tell.
+/// Deniability contract: if only those of hidden levels were, the sentence that stands for them in
+/// a log would tell.
 pub(crate) struct PrivateDisk {
     level: Arc<dyn Disk>,
     /// Kept as long as the level is written to.

@@ -1,19 +1,21 @@
-//! What is left of a medium that was cut short or has places that cannot be read, as long as the whole was: for reading alone.
+//! What is left of a medium that was cut short or has places that cannot be read, as long as the
+//! whole was: for reading alone.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is told of places that are not there, where something has to be told: nothing that lacuna wrote, and no zeros, which mean
-/// in places that nothing was written there.
+/// What is told of places that are not there, where something has to be told: nothing that lacuna
+/// wrote, and no zeros, which mean in places that nothing was written there.
 const RUBBISH: u8 = 0xa5;
 /// In pieces of so many bytes is found out what can be read.
 const PIECE: usize = 4096;
 
 /// What is left of a medium.
 ///
-/// Invariant: a byte that the medium does not give is an error, or rubbish while [`Remains::is_lenient`]; it is never zero.
+/// Invariant: a byte that the medium does not give is an error, or rubbish while
+/// [`Remains::is_lenient`]; it is never zero.
 pub(crate) struct Remains {
     medium: Arc<dyn Medium>,
     /// Length of the whole.
@@ -22,8 +24,9 @@ pub(crate) struct Remains {
 }
 
 impl Remains {
-    /// Of a medium that was at least `len` bytes long. `lenient`: what is not there reads as rubbish until [`Remains::be_strict`]: for
-    /// engines that give up when they meet an error while they open, and verify what they read.
+    /// Of a medium that was at least `len` bytes long. `lenient`: what is not there reads as
+    /// rubbish until [`Remains::be_strict`]: for engines that give up when they meet an error while
+    /// they open, and verify what they read.
     pub(crate) fn of(medium: Arc<dyn Medium>, len: u64, lenient: bool) -> Remains {
         let len = len.max(medium.len());
         Remains { medium, len, lenient: AtomicBool::new(lenient) }

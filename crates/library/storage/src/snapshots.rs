@@ -1,7 +1,8 @@
 //! States of a disk in RADOS that are kept.
 //!
-//! What changes the disk or its books is done by the one client that holds the disk, so that nobody's caches are
-//! left behind: open it and use [`OpenDisk::snapshots`](crate::OpenDisk::snapshots). Listing reads what anyone who can read the
+//! What changes the disk or its books is done by the one client that holds the disk, so that
+//! nobody's caches are left behind: open it and use
+//! [`OpenDisk::snapshots`](crate::OpenDisk::snapshots). Listing reads what anyone who can read the
 //! pool may know.
 
 use crate::backing::rados::{snapshot, snapshots};
@@ -14,13 +15,15 @@ pub use lacuna_sealed_objects::{SnapshotRecord, SnapshotState};
 
 /// An open disk that keeps snapshots.
 pub trait Snapshots {
-    /// Keeps the state that the disk has now under a name. Errors: [`Kind::Exists`] if there is one of this name.
+    /// Keeps the state that the disk has now under a name. Errors: [`Kind::Exists`] if there is one
+    /// of this name.
     fn create_snapshot(&self, name: &str) -> Result<()>;
 
     /// Forgets the state of this name. Errors: [`Kind::NotFound`] if there is none.
     fn remove_snapshot(&self, name: &str) -> Result<()>;
 
-    /// Makes the disk read as it did at the snapshot of this name, which stays. Errors: [`Kind::NotFound`] if there is none.
+    /// Makes the disk read as it did at the snapshot of this name, which stays. Errors:
+    /// [`Kind::NotFound`] if there is none.
     fn rollback(&self, name: &str) -> Result<()>;
 }
 
@@ -38,8 +41,8 @@ impl Snapshots for ObjectDisk {
     }
 }
 
-/// The snapshots of a disk, from the oldest on. Errors: [`Kind::Usage`] for a path or a snapshot, [`Kind::NotFound`],
-/// and what the cluster reports.
+/// The snapshots of a disk, from the oldest on. Errors: [`Kind::Usage`] for a path or a snapshot,
+/// [`Kind::NotFound`], and what the cluster reports.
 pub fn list(location: &Location, cluster: &ClusterOptions) -> Result<Vec<SnapshotRecord>> {
     let connection = connect(location, cluster)?;
     let naming = |e: Error| e.context(location);

@@ -1,9 +1,9 @@
 //! From a location and passphrases to what a disk is opened with.
 //!
-//! Unlocking and opening are two steps, because a process may fork between them: an open disk and a connection to
-//! a cluster have threads and the random source has state, and none of these may exist on both sides of a fork.
-//! The lock on a file crosses a fork; a connection is ended before it and made anew after it, and the header is
-//! then compared with what was unlocked.
+//! Unlocking and opening are two steps, because a process may fork between them: an open disk and a
+//! connection to a cluster have threads and the random source has state, and none of these may
+//! exist on both sides of a fork. The lock on a file crosses a fork; a connection is ended before
+//! it and made anew after it, and the header is then compared with what was unlocked.
 
 use crate::backing::held::Held;
 use crate::backing::rados::{Reconnect, check_unchanged};
@@ -21,24 +21,26 @@ use lacuna_medium::{Access, Medium};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a person should know who opens a disk with levels for writing: the same words whatever levels it has (deniability
-/// contract).
+/// What a person should know who opens a disk with levels for writing: the same words whatever
+/// levels it has (deniability contract).
 pub const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
     it. If you have a passphrase of a deeper level, give that one.";
 
-/// What is said of a disk with levels whose medium keeps the time of its last reading, whichever levels it has.
+/// What is said of a disk with levels whose medium keeps the time of its last reading, whichever
+/// levels it has.
 const ACCESS_TIMES: &str = "the access time of the file will show when the disk was last read, whichever level that was \
     for: the system lets only the owner of a file prevent it. Own the file, or mount the file system that holds it with \
     `noatime`.";
 
-/// What is said of a disk with levels, whichever it has, where the system gives no second descriptor for reads that leave nothing behind.
+/// What is said of a disk with levels, whichever it has, where the system gives no second
+/// descriptor for reads that leave nothing behind.
 const CACHED_READS: &str = "the system's cache may show what is read of the disk while it is open, whichever level that is for: its file \
     could not be opened once more. Allow more open files (`ulimit -n`), and mount /proc.";
 
 /// A medium or disk that is held, with its open header.
 pub struct Volume {
-    /// The medium of the header; for a file, the medium of everything. Of a snapshot it is the header of the disk, which must not
-    /// be written: nobody holds the disk then.
+    /// The medium of the header; for a file, the medium of everything. Of a snapshot it is the
+    /// header of the disk, which must not be written: nobody holds the disk then.
     pub header: Arc<dyn Medium>,
     /// The open header.
     pub unlocked: Unlocked,
@@ -66,12 +68,13 @@ pub type Opened = (Unlocked, Vec<SecretVec>);
 /// Opens a header with passphrases: all of them must open something.
 pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
 
-/// Takes hold of the disk, then gets passphrases, then opens the header: what can fail without a passphrase fails before `ask` is
-/// called. `ask` is given what the header says without one, and the way to open the header, which it may try several times.
+/// Takes hold of the disk, then gets passphrases, then opens the header: what can fail without a
+/// passphrase fails before `ask` is called. `ask` is given what the header says without one, and
+/// the way to open the header, which it may try several times.
 ///
-/// Errors: [`Kind::Passphrase`], [`Kind::Busy`] while another process or client has the disk, [`Kind::NotFound`],
-/// [`Kind::Corrupt`], [`Kind::Usage`] for writing to what may be a whole device with the disk as its last partition, and what `ask`
-/// says.
+/// Errors: [`Kind::Passphrase`], [`Kind::Busy`] while another process or client has the disk,
+/// [`Kind::NotFound`], [`Kind::Corrupt`], [`Kind::Usage`] for writing to what may be a whole device
+/// with the disk as its last partition, and what `ask` says.
 pub fn unlock(
     location: &Location,
     pool_access: &PoolAccess,
@@ -85,8 +88,9 @@ pub fn unlock(
     unlock_in(held, disk, claims, observer, ask)
 }
 
-/// [`unlock`] for reading of a disk whose medium is damaged or was cut short. It is opened with what is left of it: a block that cannot
-/// be read, or does not verify, fails alone. Errors: those of [`unlock`]; [`Kind::Corrupt`] where no copy of the header is whole.
+/// [`unlock`] for reading of a disk whose medium is damaged or was cut short. It is opened with
+/// what is left of it: a block that cannot be read, or does not verify, fails alone. Errors: those
+/// of [`unlock`]; [`Kind::Corrupt`] where no copy of the header is whole.
 pub fn unlock_to_rescue(
     location: &Location,
     pool_access: &PoolAccess,
@@ -174,7 +178,8 @@ pub struct OpenHeader<'d> {
     pub medium: Arc<dyn Medium>,
 }
 
-/// [`unlock`] of the header of a disk that another process has open. What is given back opens no disk.
+/// [`unlock`] of the header of a disk that another process has open. What is given back opens no
+/// disk.
 pub(crate) fn unlock_held(
     disk: &OpenHeader<'_>,
     observer: &dyn Observer,
@@ -185,8 +190,9 @@ pub(crate) fn unlock_held(
     unlock_in(held, DiskRef { location: disk.location, pool_access: &pool_access }, false, observer, ask)
 }
 
-/// Opens a disk: the deepest level that one of the passphrases opens decides how many levels are open. A disk that another
-/// process has open is refused; a copy or snapshot of it can be read. Errors: those of [`unlock`] and [`Key::open`].
+/// Opens a disk: the deepest level that one of the passphrases opens decides how many levels are
+/// open. A disk that another process has open is refused; a copy or snapshot of it can be read.
+/// Errors: those of [`unlock`] and [`Key::open`].
 pub fn open(
     location: &Location,
     passphrases: Vec<SecretVec>,
@@ -198,8 +204,9 @@ pub fn open(
     volume.into_key(false)?.open(opening).map(Arc::new)
 }
 
-/// What the header of a disk in a file says without a passphrase. None of what is no file, and where there is no header that says
-/// anything: whatever opens the disk then says why. Errors: what keeps the header from being read.
+/// What the header of a disk in a file says without a passphrase. None of what is no file, and
+/// where there is no header that says anything: whatever opens the disk then says why. Errors: what
+/// keeps the header from being read.
 pub fn peek(location: &Location) -> Result<Option<Box<dyn Params>>> {
     let Location::Path(path) = location else { return Ok(None) };
     // Without a hold: another program may have it open.
@@ -217,7 +224,8 @@ impl Volume {
         refuse_snapshot(&self.location, verb)
     }
 
-    /// The length in bytes of the block device that the disk rests on; none of what is no block device.
+    /// The length in bytes of the block device that the disk rests on; none of what is no block
+    /// device.
     pub(crate) fn device_len(&self) -> Option<u64> {
         self.on_device.then(|| self.header.len())
     }
@@ -232,15 +240,17 @@ impl Volume {
         self.unlocked.id()
     }
 
-    /// The file or device that is held, opened as a path alone: it neither reads nor locks, and is the same one whatever is at the
-    /// location by now. None in a pool, and when it was taken.
+    /// The file or device that is held, opened as a path alone: it neither reads nor locks, and is
+    /// the same one whatever is at the location by now. None in a pool, and when it was taken.
     pub fn take_file(&mut self) -> Option<OwnedFd> {
         self.file.take()
     }
 
-    /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if one is to come.
+    /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if
+    /// one is to come.
     ///
-    /// Errors: [`Kind::Usage`] for a vault, [`Kind::Busy`] for a disk that another process has open.
+    /// Errors: [`Kind::Usage`] for a vault, [`Kind::Busy`] for a disk that another process has
+    /// open.
     pub fn into_key(self, forks: bool) -> Result<Key> {
         let Volume { unlocked, parameters, backing, claim, on_device, location, steal, rescue, .. } = self;
         if parameters.is_of_vault() {

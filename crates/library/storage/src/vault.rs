@@ -1,7 +1,9 @@
-//! Vaults: file systems in a directory that nobody trusts, such as one that a server keeps or a program synchronises.
+//! Vaults: file systems in a directory that nobody trusts, such as one that a server keeps or a
+//! program synchronises.
 //!
-//! A vault is a directory. What is in it is ciphertext, and whatever is altered, exchanged, removed or rolled back in it is
-//! noticed. One small file outside, the *anchor*, remembers which state was the last.
+//! A vault is a directory. What is in it is ciphertext, and whatever is altered, exchanged, removed
+//! or rolled back in it is noticed. One small file outside, the *anchor*, remembers which state was
+//! the last.
 //!
 //! ```
 //! use lacuna_storage::vault::{self, NewVault, VaultOpening};
@@ -14,8 +16,8 @@
 //! let passphrase = || Passphrase::new(b"correct horse battery staple".to_vec());
 //!
 //! // Without the cost a try costs a second, as it should; without the path the anchor lies where this machine keeps state.
-//! let new = NewVault { cost: Cost::fixed(1024, 1)?, anchor: Some(anchor.clone()), ..NewVault::new(&dir) };
-//! vault::create(&new, &Silent, || Ok(passphrase()))?;
+//! let new = NewVault { cost: Cost::fixed(1024, 1)?, anchor: Some(anchor.clone()),
+//! ..NewVault::new(&dir) }; vault::create(&new, &Silent, || Ok(passphrase()))?;
 //!
 //! let opening = VaultOpening { anchor: Some(anchor), ..VaultOpening::default() };
 //! let open = vault::open(&dir, vec![passphrase()], opening.clone(), &Silent)?;
@@ -88,7 +90,8 @@ pub struct CreatedVault {
     pub anchor: PathBuf,
 }
 
-/// Refuses a place for the anchor of a new vault where something is: what could not be made is removed again, and must be ours.
+/// Refuses a place for the anchor of a new vault where something is: what could not be made is
+/// removed again, and must be ours.
 fn check_free(anchor: &Path) -> Result<()> {
     match std::fs::symlink_metadata(anchor) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -104,8 +107,9 @@ fn check_free(anchor: &Path) -> Result<()> {
 
 /// Makes a vault. `passphrase` is called once nothing else can be refused.
 ///
-/// Errors: [`Kind::Exists`] if something is in the directory, [`Kind::NotFound`] if the directory above it is not there,
-/// [`Kind::NoSpace`], and what the system reports. Nothing is left of a vault that could not be made whole.
+/// Errors: [`Kind::Exists`] if something is in the directory, [`Kind::NotFound`] if the directory
+/// above it is not there, [`Kind::NoSpace`], and what the system reports. Nothing is left of a
+/// vault that could not be made whole.
 pub fn create(
     new: &NewVault,
     observer: &dyn Observer,
@@ -150,8 +154,8 @@ pub fn create(
 pub struct VaultOpening {
     /// Refuse every change.
     pub read_only: bool,
-    /// Accept the state that is there although this machine remembers another: a backup that was restored on purpose. What is agreed
-    /// to is the state that was read when it was asked.
+    /// Accept the state that is there although this machine remembers another: a backup that was
+    /// restored on purpose. What is agreed to is the state that was read when it was asked.
     pub accept: Option<Consent>,
     /// Memory for all caches.
     pub budget: Budget,
@@ -186,10 +190,11 @@ pub struct VaultKey {
     uuid: Uuid,
 }
 
-/// Takes hold of a vault, then gets passphrases, then opens its header, as [`crate::unlock`] does for disks.
+/// Takes hold of a vault, then gets passphrases, then opens its header, as [`crate::unlock`] does
+/// for disks.
 ///
-/// Errors: [`Kind::NotFound`] if there is no vault, [`Kind::Busy`] while another process has it, [`Kind::Passphrase`],
-/// [`Kind::Corrupt`], and what `ask` says.
+/// Errors: [`Kind::NotFound`] if there is no vault, [`Kind::Busy`] while another process has it,
+/// [`Kind::Passphrase`], [`Kind::Corrupt`], and what `ask` says.
 pub fn unlock(
     dir: &Path,
     access: Access,
@@ -246,8 +251,9 @@ impl VaultKey {
 
     /// Opens the vault, and first finishes what a crash interrupted.
     ///
-    /// Errors: [`Kind::RolledBack`] if the state that is there is older than the one that this machine remembers, or of another
-    /// history; [`Kind::Corrupt`], also for another vault than the expected one; and what the system reports.
+    /// Errors: [`Kind::RolledBack`] if the state that is there is older than the one that this
+    /// machine remembers, or of another history; [`Kind::Corrupt`], also for another vault than the
+    /// expected one; and what the system reports.
     pub fn open(&self, opening: VaultOpening) -> Result<OpenVault> {
         self.claim.iter().for_each(|claim| claim.renew());
         let VaultOpening { read_only, accept, budget, anchor, log, expect } = opening;
@@ -266,7 +272,8 @@ impl VaultKey {
         VaultPaths { dir: &self.dir, uuid: self.uuid, anchor }
     }
 
-    /// Opens a damaged vault to look at what verifies of it. What `opening` says of reading and accepting is of no meaning.
+    /// Opens a damaged vault to look at what verifies of it. What `opening` says of reading and
+    /// accepting is of no meaning.
     ///
     /// Errors: [`Kind::Corrupt`] if nothing of it can be reached, and what the system reports.
     pub fn open_to_rescue(&self, opening: VaultOpening) -> Result<Rescue> {
@@ -299,7 +306,8 @@ fn base(paths: &VaultPaths<'_>, read_only: bool, random: Arc<SystemRandom>) -> R
     })
 }
 
-/// A vault that is open. Dropping it ends the hold on the directory; [`OpenVault::close`] comes before.
+/// A vault that is open. Dropping it ends the hold on the directory; [`OpenVault::close`] comes
+/// before.
 pub struct OpenVault {
     vault: Arc<Vault>,
     // Their locks go after the vault.
@@ -313,7 +321,8 @@ impl OpenVault {
         &self.vault
     }
 
-    /// Whether this machine remembered nothing of the vault, so that nobody could tell whether this is its newest state.
+    /// Whether this machine remembered nothing of the vault, so that nobody could tell whether this
+    /// is its newest state.
     pub fn is_first_opening(&self) -> bool {
         self.vault.first_opening()
     }
@@ -342,7 +351,8 @@ pub struct AboutVault {
     pub remembered: Option<AnchorState>,
 }
 
-/// What a vault says about itself without a passphrase. Nothing of it is authenticated, but for what this machine remembers.
+/// What a vault says about itself without a passphrase. Nothing of it is authenticated, but for
+/// what this machine remembers.
 ///
 /// Errors: [`Kind::NotFound`] if there is no vault.
 pub fn about(dir: &Path, anchor: Option<&Path>) -> Result<AboutVault> {

@@ -5,16 +5,17 @@ use lacuna_header::Uuid;
 use lacuna_vault::store::default_anchor_path;
 use std::path::{Path, PathBuf};
 
-/// Where the anchor of a vault lies if nobody says otherwise: `lacuna/anchors/UUID` in `XDG_STATE_HOME`; where that is not
-/// set, in `/var/lib` for root and in `~/.local/state` for others.
+/// Where the anchor of a vault lies if nobody says otherwise: `lacuna/anchors/UUID` in
+/// `XDG_STATE_HOME`; where that is not set, in `/var/lib` for root and in `~/.local/state` for
+/// others.
 ///
 /// Errors: [`Kind::Usage`] if neither that variable nor `HOME` names a directory.
 pub fn default_anchor(uuid: Uuid) -> Result<PathBuf> {
     default_anchor_path(&uuid.0)
 }
 
-/// The file that is meant, by a path that does not depend on where the process stands. Refuses one inside the vault, which would be
-/// rolled back with it.
+/// The file that is meant, by a path that does not depend on where the process stands. Refuses one
+/// inside the vault, which would be rolled back with it.
 ///
 /// Errors: [`Kind::Usage`]; [`Kind::NotFound`] if the directory above a given one is not there.
 pub(crate) fn place(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<PathBuf> {

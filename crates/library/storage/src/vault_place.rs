@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// The name of the file that holds the header of a vault.
 pub const HEADER_FILE: &str = "lacuna.vault";
 
-/// Whether a directory is a vault: it has a file with the header of one. A symbolic link in its place is none: a
-/// user who may write to the directory could lead to any file with it.
+/// Whether a directory is a vault: it has a file with the header of one. A symbolic link in its
+/// place is none: a user who may write to the directory could lead to any file with it.
 pub fn is_vault(path: &Path) -> bool {
     path.is_dir() && std::fs::symlink_metadata(path.join(HEADER_FILE)).is_ok_and(|about| about.is_file())
 }
@@ -26,7 +26,8 @@ pub fn lacks_header(dir: &Path) -> bool {
     dir.is_dir() && lacks && FILES.iter().any(|file| about(file).is_ok())
 }
 
-/// The file for the header of a vault that lacked it: it goes again unless a header is restored there.
+/// The file for the header of a vault that lacked it: it goes again unless a header is restored
+/// there.
 #[derive(Default)]
 pub(crate) struct NewHeaderFile(Option<PathBuf>);
 
@@ -95,7 +96,8 @@ pub(crate) struct NewPlace {
 impl NewPlace {
     /// Refuses a place where no vault can be made, before anything is written.
     ///
-    /// Errors: [`Kind::Exists`] if something is there, [`Kind::NotFound`] if the directory above is not.
+    /// Errors: [`Kind::Exists`] if something is there, [`Kind::NotFound`] if the directory above is
+    /// not.
     pub(crate) fn check(dir: &Path) -> Result<()> {
         let what = format!("cannot make a vault in {}", dir.display());
         let mut entries = match std::fs::read_dir(dir) {
@@ -146,7 +148,8 @@ impl Drop for NewPlace {
         if self.kept {
             return;
         }
-        // It was empty a moment ago, and what has these names now is the vault's that could not be made.
+        // It was empty a moment ago, and what has these names now is the vault's that could not be
+        // made.
         for file in FILES.into_iter().chain([HEADER_FILE, LOCK_FILE]) {
             let _ = std::fs::remove_file(self.dir.join(file));
         }
@@ -204,7 +207,8 @@ mod tests {
         assert!(at.exists());
     }
 
-    /// The anchor is made after the files of the store: where that fails, they go again, and the next try finds nothing in its way.
+    /// The anchor is made after the files of the store: where that fails, they go again, and the
+    /// next try finds nothing in its way.
     #[test]
     fn a_vault_whose_anchor_cannot_be_made_leaves_nothing() {
         let home = tempfile::tempdir().unwrap();

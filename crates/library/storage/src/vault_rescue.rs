@@ -1,7 +1,9 @@
-//! Bringing a damaged vault's content out, to a directory of the system: by name where a name verifies, and the rest by number.
+//! Bringing a damaged vault's content out, to a directory of the system: by name where a name
+//! verifies, and the rest by number.
 //!
-//! Nothing is written to the vault. The target is new or empty, and nothing outside of it is written: every file, directory and link
-//! is made there under a name that has no slash and is neither `.` nor `..`, and none is followed.
+//! Nothing is written to the vault. The target is new or empty, and nothing outside of it is
+//! written: every file, directory and link is made there under a name that has no slash and is
+//! neither `.` nor `..`, and none is followed.
 
 use lacuna_contracts::{Error, Kind, Result, printable};
 use lacuna_vault::{Attr, BLOCK, FileKind, FsError, INTEGRITY_XATTR, ROOT, Rescue, SeekTo, Time, Vault};
@@ -59,9 +61,11 @@ impl RescueReport {
     }
 }
 
-/// Brings everything that verifies out to `target`, which is made, or is an empty directory. `progress` is told how many nodes were.
+/// Brings everything that verifies out to `target`, which is made, or is an empty directory.
+/// `progress` is told how many nodes were.
 ///
-/// Errors: [`Kind::Exists`] if something is in the target, and what the system reports of it. What is missing of the vault is none.
+/// Errors: [`Kind::Exists`] if something is in the target, and what the system reports of it. What
+/// is missing of the vault is none.
 pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> Result<RescueReport> {
     make_target(target)?;
     let next = rescue.next_inode();
@@ -295,8 +299,8 @@ impl Rescuer<'_> {
         }
     }
 
-    /// Gives what was brought out its extended attributes, its permissions but those to act as another user, and its times. Whose it
-    /// is, is who brings it out.
+    /// Gives what was brought out its extended attributes, its permissions but those to act as
+    /// another user, and its times. Whose it is, is who brings it out.
     fn dress(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<()> {
         match self.vault.list_xattrs(attr.ino) {
             Ok(names) => {
@@ -330,7 +334,8 @@ impl Rescuer<'_> {
         }
     }
 
-    /// Brings out nodes to which no name leads: directories first, for they may have the names of the others.
+    /// Brings out nodes to which no name leads: directories first, for they may have the names of
+    /// the others.
     fn nameless(&mut self, next: u64, target: &Path) -> Result<()> {
         let mut below = None::<PathBuf>;
         for (directories, ino) in

@@ -12,7 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a format without levels, of one that says that it has some and opens none, and of one whose errors tell of them.
+/// The number of a format without levels, of one that says that it has some and opens none, and of
+/// one whose errors tell of them.
 const PLAIN: u16 = 0x8101;
 const UNTRUE: u16 = 0xc101;
 const TELLING: u16 = 0xc102;

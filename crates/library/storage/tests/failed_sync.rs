@@ -1,5 +1,6 @@
-//! A sync fails, and the disk is opened again while the system's cache still holds what the medium does not: in each of
-//! the formats, what is found is what the medium holds, and what is flushed on top of it stays.
+//! A sync fails, and the disk is opened again while the system's cache still holds what the medium
+//! does not: in each of the formats, what is found is what the medium holds, and what is flushed on
+//! top of it stays.
 
 use lacuna_contracts::{Budget, Disk, Result, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
@@ -42,7 +43,8 @@ fn play_levels(name: &str, params: &impl LevelFormat) {
     );
 }
 
-/// Fails one or another sync of disks on media of this length, made by `create` and opened by `open`.
+/// Fails one or another sync of disks on media of this length, made by `create` and opened by
+/// `open`.
 fn play(
     name: &str,
     len: u64,

@@ -1,5 +1,5 @@
-//! What `vault rescue` brings out of damaged vaults: everything that is not in the damaged blocks, under its name; and what is missing is
-//! listed.
+//! What `vault rescue` brings out of damaged vaults: everything that is not in the damaged blocks,
+//! under its name; and what is missing is listed.
 
 mod vault_world;
 
@@ -59,7 +59,8 @@ fn all_of_a_whole_vault_comes_out() {
     assert_eq!(refused.kind(), Kind::Exists);
 }
 
-/// A process ends without a word. Without any one block of its journal everything up to it comes out, and the rest is named.
+/// A process ends without a word. Without any one block of its journal everything up to it comes
+/// out, and the rest is named.
 #[test]
 fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
     let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(2));
@@ -195,7 +196,8 @@ impl CutShort {
         later.clone().zip(later.skip(1)).map(|(earlier, later)| changed(earlier, later)).max().unwrap_or(0)
     }
 
-    /// Looks at the directory without a page of the journal. Gives the state that came out, and how many of its blocks may be missing.
+    /// Looks at the directory without a page of the journal. Gives the state that came out, and how
+    /// many of its blocks may be missing.
     fn look_without(&mut self, damaged: &FolderImage, context: &str, ways: &mut Ways) -> (u64, u64) {
         let seen = self.world.look(damaged).unwrap_or_else(|e| panic!("{context}: {e}"));
         let (state, anchored) = (seen.vault().found().state.number, self.world.number());
@@ -203,7 +205,8 @@ impl CutShort {
             // What the damaged record alone lists.
             self.changed_at_once(0)
         } else if state + 1 == anchored {
-            // The damaged record is the root's: what its commit changed may be in its place already, and nothing has its tags.
+            // The damaged record is the root's: what its commit changed may be in its place
+            // already, and nothing has its tags.
             1 + self.changed_at_once(state)
         } else {
             1
@@ -218,7 +221,8 @@ impl CutShort {
         (state, may_miss)
     }
 
-    /// Opens the directory for writing. Whether it opens or not, everything comes out afterwards as before.
+    /// Opens the directory for writing. Whether it opens or not, everything comes out afterwards as
+    /// before.
     fn write_without(
         &self,
         damaged: &FolderImage,
@@ -258,8 +262,9 @@ impl CutShort {
     }
 }
 
-/// The power fails in a checkpoint. Without any one block of the journal everything comes out that was committed, but what lies in that
-/// block; and an opening for writing destroys nothing of it. `LACUNA_PAIRS` tries every page after every cut, otherwise some are tried.
+/// The power fails in a checkpoint. Without any one block of the journal everything comes out that
+/// was committed, but what lies in that block; and an opening for writing destroys nothing of it.
+/// `LACUNA_PAIRS` tries every page after every cut, otherwise some are tried.
 #[test]
 fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal() {
     let all = std::env::var_os("LACUNA_PAIRS").is_some();
@@ -294,7 +299,8 @@ fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal()
     assert!(looked > 100 && by_root_before > 0 && past_gap > 0 && opened > 20 && accepted > 0);
 }
 
-/// All three copies of a page of the names: what can be reached otherwise comes out, by name or by number, and the rest is listed.
+/// All three copies of a page of the names: what can be reached otherwise comes out, by name or by
+/// number, and the rest is listed.
 #[test]
 fn without_all_copies_of_a_page_of_the_names_the_rest_comes_out() {
     let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(3));

@@ -1,5 +1,5 @@
-//! Two bad blocks of a vault, wherever they lie, in the file of its header as well: a rescue brings out everything that is in neither, under
-//! its name.
+//! Two bad blocks of a vault, wherever they lie, in the file of its header as well: a rescue brings
+//! out everything that is in neither, under its name.
 
 mod vault_world;
 
@@ -71,7 +71,8 @@ fn two_bad_blocks_of_a_closed_vault_cost_a_rescue_what_lies_in_them() {
     assert!(lost > pairs.len() as u64 / 20 && by_third > 0);
 }
 
-/// A process ends without a word. Of two bad blocks those with records cost what was committed from there on, and nothing else is missing.
+/// A process ends without a word. Of two bad blocks those with records cost what was committed from
+/// there on, and nothing else is missing.
 #[test]
 fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
     let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(7));
@@ -123,7 +124,8 @@ fn two_bad_blocks_of_a_killed_vault_cost_a_rescue_what_lies_in_them() {
     assert!(cut_short > 5 && by_third > 0 && lost > 0);
 }
 
-/// Without an anchor and without both superblocks nobody can tell whether the state is the newest, and a rescue says so.
+/// Without an anchor and without both superblocks nobody can tell whether the state is the newest,
+/// and a rescue says so.
 #[test]
 fn a_rescue_says_that_it_cannot_judge_how_new_the_state_is() {
     let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(8));
@@ -143,7 +145,8 @@ fn a_rescue_says_that_it_cannot_judge_how_new_the_state_is() {
     assert_eq!(compare(bring_out(&seen).0.path(), &truth, "without an anchor"), (vec![], 0));
 }
 
-/// The header is a file in the directory, with three copies in it: one bad block of it keeps nobody out, and two keep no rescue out.
+/// The header is a file in the directory, with three copies in it: one bad block of it keeps nobody
+/// out, and two keep no rescue out.
 #[test]
 fn two_bad_blocks_of_the_header_cost_nothing() {
     let home = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! A copy of the header outside the medium: made, opened to see that it works, and written back.
 //!
-//! A backup is one header copy, byte for byte. It opens with the passphrases of the day on which it was made, also with
-//! those that were removed since, and it names the size that the disk had then.
+//! A backup is one header copy, byte for byte. It opens with the passphrases of the day on which it
+//! was made, also with those that were removed since, and it names the size that the disk had then.
 
 use crate::copies::{HeaderCopy, Survey, store_bytes};
 use crate::layout::HEADER_LEN;
@@ -17,8 +17,9 @@ pub struct HeaderBackup {
 }
 
 impl HeaderBackup {
-    /// Takes the newest sound copy of something that has `len` bytes, of which `read` fills a buffer from an offset on,
-    /// with notes about the copies. No passphrase is needed, so nothing is authenticated.
+    /// Takes the newest sound copy of something that has `len` bytes, of which `read` fills a
+    /// buffer from an offset on, with notes about the copies. No passphrase is needed, so nothing
+    /// is authenticated.
     pub fn take(
         len: u64,
         read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
@@ -31,7 +32,8 @@ impl HeaderBackup {
 
     /// Reads the bytes of a backup.
     ///
-    /// Errors: [`Kind::NotFound`] if they are no header, [`Kind::Corrupt`] if they are a damaged one.
+    /// Errors: [`Kind::NotFound`] if they are no header, [`Kind::Corrupt`] if they are a damaged
+    /// one.
     pub fn parse(bytes: &[u8]) -> Result<HeaderBackup> {
         let public = PublicHeader::parse(bytes)?;
         let bytes: &[u8; HEADER_LEN] = bytes.try_into().map_err(|_| {
@@ -59,8 +61,8 @@ impl HeaderBackup {
 
     /// Writes the backup to all places of the header. What lies between them stays.
     ///
-    /// A power cut in the middle of restoring an older header leaves copies of both; the newer one counts until the last
-    /// copy is written.
+    /// A power cut in the middle of restoring an older header leaves copies of both; the newer one
+    /// counts until the last copy is written.
     pub fn restore(&self, medium: &dyn Medium) -> Result<()> {
         store_bytes(medium, &self.bytes, self.public.end, &HeaderCopy::ALL)
     }

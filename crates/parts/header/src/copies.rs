@@ -1,5 +1,5 @@
-//! The copies on the medium: reading them, saying in words what is wrong with them, and writing them in an order that
-//! survives a power cut.
+//! The copies on the medium: reading them, saying in words what is wrong with them, and writing
+//! them in an order that survives a power cut.
 
 use crate::layout::{self, COPY_A, COPY_B, HEADER_LEN, copy_c};
 use crate::public::{Flaw, PublicHeader, Uuid, unknown_version};
@@ -107,8 +107,8 @@ impl Survey {
         survey
     }
 
-    /// Leaves a copy C out of account that belongs to no disk or to another: a medium that held a disk before, or a longer
-    /// one, may end in its copy, whole and with a higher generation.
+    /// Leaves a copy C out of account that belongs to no disk or to another: a medium that held a
+    /// disk before, or a longer one, may end in its copy, whole and with a higher generation.
     fn disown_foreign(&mut self, len: u64) {
         let own = self.sound.iter().filter(|sound| sound.copy != HeaderCopy::C);
         let own: Vec<Uuid> = own.map(|sound| sound.public.uuid).collect();
@@ -123,8 +123,8 @@ impl Survey {
         }
     }
 
-    /// What to say and do about the other copies if the header is taken from `used`; `altered` are copies that it was
-    /// not taken from though they are sound.
+    /// What to say and do about the other copies if the header is taken from `used`; `altered` are
+    /// copies that it was not taken from though they are sound.
     pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> Findings {
         let mut bad: Vec<(HeaderCopy, String)> =
             self.unsound.iter().map(|(copy, unsound)| (*copy, unsound.note(*copy))).collect();
@@ -158,7 +158,8 @@ fn read_copy(
 ) -> std::result::Result<SoundCopy, Unsound> {
     let mut bytes = Box::new([0u8; HEADER_LEN]);
     let at = copy.offset(len).ok_or(Unsound::Missing)?;
-    // A medium may have been cut short inside the copy; what is left still tells whether it was ours.
+    // A medium may have been cut short inside the copy; what is left still tells whether it was
+    // ours.
     let left = len.saturating_sub(at).min(HEADER_LEN as u64) as usize;
     if left == 0 {
         return Err(Unsound::Missing);
@@ -225,8 +226,8 @@ impl Unsound {
     }
 }
 
-/// Reads what a disk says without a passphrase, with notes about its copies. For display: nothing of it is
-/// authenticated before a passphrase has opened the header.
+/// Reads what a disk says without a passphrase, with notes about its copies. For display: nothing
+/// of it is authenticated before a passphrase has opened the header.
 pub fn read_public(medium: &dyn Medium) -> Result<(PublicHeader, Vec<String>)> {
     Survey::read(medium).map(public_part)
 }
@@ -236,8 +237,8 @@ fn public_part(mut survey: Survey) -> (PublicHeader, Vec<String>) {
     (survey.sound.swap_remove(0).public, notes)
 }
 
-/// Writes all copies, each durable before the next begins, in the order that leaves one whole copy at any moment.
-/// After an error, open the medium again before anything else is stored on it.
+/// Writes all copies, each durable before the next begins, in the order that leaves one whole copy
+/// at any moment. After an error, open the medium again before anything else is stored on it.
 pub fn store(medium: &dyn Medium, header: &HeaderImage) -> Result<()> {
     store_bytes(medium, header.bytes(), header.public().end, &header.order)
 }

@@ -77,9 +77,9 @@ impl NewHeader {
         &self.unlocked
     }
 
-    /// Lays a disk on `medium`: what lay in the first [`HEADER_AREA`] bytes and at the end goes, `contents` writes what is
-    /// between them, and once that is durable the copies of the header follow, durably. A power cut leaves no disk
-    /// or a whole one.
+    /// Lays a disk on `medium`: what lay in the first [`HEADER_AREA`] bytes and at the end goes,
+    /// `contents` writes what is between them, and once that is durable the copies of the header
+    /// follow, durably. A power cut leaves no disk or a whole one.
     pub fn write(
         self,
         medium: &dyn Medium,
@@ -110,7 +110,8 @@ fn check_levels(levels: &[Vec<SecretVec>]) -> Result<Vec<(u8, &SecretVec)>> {
     Ok(entries)
 }
 
-/// Makes the places of the header zero and durable, so that no older header outlives a power cut during creation.
+/// Makes the places of the header zero and durable, so that no older header outlives a power cut
+/// during creation.
 fn clear(medium: &dyn Medium, end: u64) -> Result<()> {
     let tail = copy_c(medium.len()).filter(|at| *at >= end).ok_or_else(|| too_short(medium.len(), end))?;
     let zeros = vec![0u8; HEADER_AREA as usize];
@@ -121,8 +122,8 @@ fn clear(medium: &dyn Medium, end: u64) -> Result<()> {
         .map_err(|e| e.context("cannot clear the header area"))
 }
 
-/// Rewrites the format parameters, durably, without any passphrase: the slots and their map stay byte for byte.
-/// `end` is where the format ends on the medium now.
+/// Rewrites the format parameters, durably, without any passphrase: the slots and their map stay
+/// byte for byte. `end` is where the format ends on the medium now.
 pub fn update_params(unlocked: &mut Unlocked, medium: &dyn Medium, params: Vec<u8>, end: u64) -> Result<()> {
     unlocked.check_writable()?;
     let mut public = PublicHeader { params, end, ..unlocked.header.clone() };

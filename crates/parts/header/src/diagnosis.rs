@@ -71,8 +71,9 @@ impl Diagnosis {
         Diagnosis { copies, header: newest.map(|newest| newest.public.clone()) }
     }
 
-    /// Whether only the last copy is there, and something else lies in the place of an earlier one: the header may be that of a
-    /// partition at the end of what was looked at, or what is left of a disk that was overwritten.
+    /// Whether only the last copy is there, and something else lies in the place of an earlier one:
+    /// the header may be that of a partition at the end of what was looked at, or what is left of a
+    /// disk that was overwritten.
     pub fn has_last_copy_alone(&self) -> bool {
         let earlier = || self.copies.iter().filter(|copy| copy.copy != HeaderCopy::C);
         self.is_of_ours()

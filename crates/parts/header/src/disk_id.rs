@@ -1,7 +1,8 @@
 //! The ID of a disk or vault, by which its owner knows it again.
 //!
-//! A UUID can be read by everybody and copied onto another disk. The ID is derived from the master key of level 0, so that it
-//! takes that key to make a disk that has it, and a passphrase to see which one a disk has.
+//! A UUID can be read by everybody and copied onto another disk. The ID is derived from the master
+//! key of level 0, so that it takes that key to make a disk that has it, and a passphrase to see
+//! which one a disk has.
 
 use crate::layout::KEY_LEN;
 use crate::public::Uuid;
@@ -15,10 +16,12 @@ use std::str::FromStr;
 /// Bytes of an ID.
 const LEN: usize = 16;
 
-/// The ID of a disk or vault: 16 bytes, shown as 32 hexadecimal digits. It stays the same for ever, whatever becomes of passphrases
-/// and size, and says nothing of the key. Copies of a disk have its ID.
+/// The ID of a disk or vault: 16 bytes, shown as 32 hexadecimal digits. It stays the same for ever,
+/// whatever becomes of passphrases and size, and says nothing of the key. Copies of a disk have its
+/// ID.
 ///
-/// Deniability contract: it comes from level 0 alone, whose key everybody has who opens a deeper level.
+/// Deniability contract: it comes from level 0 alone, whose key everybody has who opens a deeper
+/// level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DiskId([u8; LEN]);
 

@@ -10,8 +10,8 @@ use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq};
 use lacuna_medium::Medium;
 
-/// What a person is told before a key operation that rewrites all slots. It depends on the format alone, and not
-/// on which levels there are (deniability contract).
+/// What a person is told before a key operation that rewrites all slots. It depends on the format
+/// alone, and not on which levels there are (deniability contract).
 pub fn lost_slots_warning(format: FormatId) -> &'static str {
     if format.has_levels() {
         "This rewrites all key slots. Every passphrase that you do not give now stops working, and a level that only such \
@@ -24,8 +24,8 @@ pub fn lost_slots_warning(format: FormatId) -> &'static str {
 
 /// The passphrases that exist after a key operation, each with the level that it opens.
 ///
-/// Begin with those that opened the disk ([`Keyring::from_opened`]), change the list, then [`change_keys`].
-/// An unchanged list refreshes the slots.
+/// Begin with those that opened the disk ([`Keyring::from_opened`]), change the list, then
+/// [`change_keys`]. An unchanged list refreshes the slots.
 pub struct Keyring {
     entries: Vec<(u8, SecretVec)>,
 }
@@ -68,7 +68,8 @@ impl Keyring {
         Ok(())
     }
 
-    /// `new` takes the place of `old`, for the same level. Errors: [`Kind::Exists`] if it is in the list already.
+    /// `new` takes the place of `old`, for the same level. Errors: [`Kind::Exists`] if it is in the
+    /// list already.
     pub fn change(&mut self, old: &SecretVec, new: SecretVec) -> Result<()> {
         let at = self.find(old)?;
         if self.position(&new).is_some_and(|other| other != at) {
@@ -123,8 +124,8 @@ pub(crate) fn check_count(count: usize) -> Result<()> {
         .expected(format!("1 to {KEY_SLOTS}")))
 }
 
-/// Builds the header in which exactly the passphrases of `keyring` open: next generation, new salt, every slot
-/// written anew. Nothing reaches the medium before [`crate::store`].
+/// Builds the header in which exactly the passphrases of `keyring` open: next generation, new salt,
+/// every slot written anew. Nothing reaches the medium before [`crate::store`].
 pub fn rekey(
     unlocked: &Unlocked,
     keyring: &Keyring,

@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 /// What a slot gave: the master keys of levels 0 up to the slot's level, so never empty.
 pub(crate) type LevelKeys = Vec<Secret<KEY_LEN>>;
 
-/// Fills the whole slot area: random bytes, and in random positions one slot for each of `entries`. Gives these
-/// positions.
+/// Fills the whole slot area: random bytes, and in random positions one slot for each of `entries`.
+/// Gives these positions.
 pub(crate) fn seal_all(
     area: &mut [u8],
     public: &PublicHeader,
@@ -121,8 +121,8 @@ fn slot_key(stretched: &Secret<32>, position: u8, uuid: &Uuid) -> Secret<32> {
     derive(stretched, "key slot", &context)
 }
 
-/// What a slot is bound to. Not the format's parameters, which change without any passphrase at hand; the
-/// header's MAC covers those.
+/// What a slot is bound to. Not the format's parameters, which change without any passphrase at
+/// hand; the header's MAC covers those.
 fn associated(position: u8, public: &PublicHeader) -> [u8; 29] {
     let mut out = [0u8; 29];
     out[..8].copy_from_slice(&layout::MAGIC);

@@ -1,5 +1,5 @@
-//! Where everything in a header lies. `docs/format/header.md` says the same for readers, and a test compares
-//! the two.
+//! Where everything in a header lies. `docs/format/header.md` says the same for readers, and a test
+//! compares the two.
 
 use std::ops::Range;
 
@@ -9,7 +9,8 @@ pub const HEADER_LEN: usize = 16384;
 pub const COPY_A: u64 = 0;
 /// Byte offset of copy B on the medium.
 pub const COPY_B: u64 = 524_288;
-/// Bytes at the start of every medium that belong to the header. What the copies leave free is zero.
+/// Bytes at the start of every medium that belong to the header. What the copies leave free is
+/// zero.
 pub const HEADER_AREA: u64 = 1 << 20;
 /// Bytes at the end of a medium that belong to copy C. They begin at a multiple of themselves.
 pub const TAIL_AREA: u64 = 1 << 16;
@@ -17,8 +18,8 @@ pub const TAIL_AREA: u64 = 1 << 16;
 pub const VERSION: u32 = 1;
 /// The first bytes of every header. The zero and the one keep it from being taken for text.
 pub const MAGIC: [u8; 8] = *b"LACUNA\x00\x01";
-/// What libblkid and `file` take for a volume of Oracle ASM: programs that look before they overwrite a device then see
-/// that something is there, under the name [`FOREIGN_LABEL`].
+/// What libblkid and `file` take for a volume of Oracle ASM: programs that look before they
+/// overwrite a device then see that something is there, under the name [`FOREIGN_LABEL`].
 pub const FOREIGN_MAGIC: [u8; 8] = *b"ORCLDISK";
 /// The name that these programs show.
 pub const FOREIGN_LABEL: &[u8; 6] = b"lacuna";
@@ -31,7 +32,8 @@ pub const MAX_LEVELS: usize = 8;
 /// The most bytes of format parameters.
 pub const PARAMS_MAX: usize = 1024;
 
-/// Where copy C lies on a medium of `len` bytes, and so where its formats end. None if the medium has no room for it.
+/// Where copy C lies on a medium of `len` bytes, and so where its formats end. None if the medium
+/// has no room for it.
 pub fn copy_c(len: u64) -> Option<u64> {
     let at = (len / TAIL_AREA).checked_sub(1)? * TAIL_AREA;
     (at >= HEADER_AREA).then_some(at)

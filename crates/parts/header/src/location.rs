@@ -39,7 +39,8 @@ pub enum Location {
 }
 
 impl Location {
-    /// Reads a location. A file whose name begins like another kind of location is written `./rados:x`.
+    /// Reads a location. A file whose name begins like another kind of location is written
+    /// `./rados:x`.
     pub fn parse(text: &str) -> Result<Location> {
         if text.is_empty() || text.contains('\0') {
             return Err(Error::new(Kind::Usage, "cannot read the location")
@@ -65,7 +66,8 @@ impl Location {
         Ok(Location::Path(PathBuf::from(text)))
     }
 
-    /// The same of a word that may be no text: paths are bytes. Errors: those of [`Location::parse`].
+    /// The same of a word that may be no text: paths are bytes. Errors: those of
+    /// [`Location::parse`].
     pub fn of_word(word: &OsStr) -> Result<Location> {
         if let Some(text) = word.to_str() {
             return Location::parse(text);
@@ -115,7 +117,8 @@ impl Location {
         }
     }
 
-    /// Checks the name of a snapshot: 1 to 64 letters, digits, and `-`, `_`, `.`, `:`, which do not begin it.
+    /// Checks the name of a snapshot: 1 to 64 letters, digits, and `-`, `_`, `.`, `:`, which do not
+    /// begin it.
     pub fn check_snapshot_name(name: &str) -> Result<()> {
         check_name("a snapshot", name, "-_.:").map_err(|flaw| {
             let error = Error::new(Kind::Usage, "cannot use this name for a snapshot");
@@ -140,8 +143,8 @@ impl Flaw {
     }
 }
 
-/// Reads what follows the prefix. The name of the pool ends at the first slash, since neither it nor what comes
-/// after may hold one.
+/// Reads what follows the prefix. The name of the pool ends at the first slash, since neither it
+/// nor what comes after may hold one.
 fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
     let flaw =
         |found: &str, remedy: Advice| Flaw { found: found.into(), expected: RADOS_FORM.into(), remedy };
@@ -185,8 +188,8 @@ fn check_pool(pool: &str) -> std::result::Result<(), Flaw> {
     }
 }
 
-/// Checks a name that becomes part of the names of objects. A disk's has no dot: its header's objects must never
-/// be taken for those of the data of another disk.
+/// Checks a name that becomes part of the names of objects. A disk's has no dot: its header's
+/// objects must never be taken for those of the data of another disk.
 fn check_name(whose: &str, name: &str, marks: &str) -> std::result::Result<(), Flaw> {
     let listed: Vec<String> = marks.chars().map(|c| format!("`{c}`")).collect();
     let flaw = |found: String| Flaw {

@@ -1,7 +1,9 @@
-//! Key operations on one slot: a passphrase comes, changes or goes, and all others keep working without being given.
+//! Key operations on one slot: a passphrase comes, changes or goes, and all others keep working
+//! without being given.
 //!
-//! Salt, cost and all other slots stay byte for byte. Only a header of a format without levels says which slots are
-//! used ([`PublicHeader::keeps_others`]): others are rewritten whole ([`crate::change_keys`]).
+//! Salt, cost and all other slots stay byte for byte. Only a header of a format without levels says
+//! which slots are used ([`PublicHeader::keeps_others`]): others are rewritten whole
+//! ([`crate::change_keys`]).
 
 use crate::keyring::passphrase_in_use;
 use crate::keyslot::{self, OpenSlot};

@@ -32,8 +32,9 @@ impl Serialize for Uuid {
     }
 }
 
-/// The number of a format. Numbers of formats that this build does not know are kept, so that `info` can tell. Those from 32768 up
-/// are for formats that programs bring along, those from 49152 up for such as have levels: no format of lacuna gets one.
+/// The number of a format. Numbers of formats that this build does not know are kept, so that
+/// `info` can tell. Those from 32768 up are for formats that programs bring along, those from 49152
+/// up for such as have levels: no format of lacuna gets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FormatId(pub u16);
 
@@ -56,8 +57,9 @@ impl FormatId {
         self.0 >= 0x8000
     }
 
-    /// Whether a disk of this format may have hidden levels. A disk of a format that is not known here may, unless the number is one of those
-    /// for formats without levels that programs bring along.
+    /// Whether a disk of this format may have hidden levels. A disk of a format that is not known
+    /// here may, unless the number is one of those for formats without levels that programs bring
+    /// along.
     pub const fn has_levels(self) -> bool {
         !matches!(
             self,
@@ -107,11 +109,13 @@ pub struct PublicHeader {
     pub salt: [u8; 32],
     /// What the format wants to remember, in its own encoding, at most [`PARAMS_MAX`] bytes.
     pub params: Vec<u8>,
-    /// The first byte of the medium behind all that belongs to the format. Before it copy C is never written.
+    /// The first byte of the medium behind all that belongs to the format. Before it copy C is
+    /// never written.
     pub end: u64,
 }
 
-/// The public facts without the salt and the parameters; the format shows the latter in its own words.
+/// The public facts without the salt and the parameters; the format shows the latter in its own
+/// words.
 impl Serialize for PublicHeader {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -152,7 +156,8 @@ pub(crate) enum Flaw {
 impl PublicHeader {
     /// Reads one header copy. Safe on any bytes; bytes after the first [`HEADER_LEN`] are ignored.
     ///
-    /// The digest is checked, which notices accidents. Only opening with a passphrase notices forgery.
+    /// The digest is checked, which notices accidents. Only opening with a passphrase notices
+    /// forgery.
     pub fn parse(bytes: &[u8]) -> Result<PublicHeader> {
         Self::parse_copy(bytes).map_err(|flaw| match flaw {
             Flaw::NotOurs => Error::new(Kind::NotFound, "cannot read the header")
@@ -249,8 +254,8 @@ impl PublicHeader {
         put(layout::END, &self.end.to_le_bytes());
     }
 
-    /// Where the slot map lies, if the header has one: with a format whose levels could be hidden it would tell how many
-    /// there are (deniability contract).
+    /// Where the slot map lies, if the header has one: with a format whose levels could be hidden
+    /// it would tell how many there are (deniability contract).
     pub(crate) fn slot_map(&self) -> Option<Field> {
         (!self.format.has_levels()).then_some(layout::SLOT_MAP)
     }

@@ -15,8 +15,8 @@ pub struct HeaderImage {
 }
 
 impl HeaderImage {
-    /// Puts a header together; `fill` writes the key slots and, where there is one, the slot map. `order` is the order in
-    /// which the copies are to be written.
+    /// Puts a header together; `fill` writes the key slots and, where there is one, the slot map.
+    /// `order` is the order in which the copies are to be written.
     pub(crate) fn build(
         public: PublicHeader,
         level0: &Secret<KEY_LEN>,

@@ -1,5 +1,6 @@
-//! Which key slots are used, encrypted under the master key of level 0: what lets one passphrase come, change or go
-//! while all others keep working without being given. Only headers of formats without levels have it.
+//! Which key slots are used, encrypted under the master key of level 0: what lets one passphrase
+//! come, change or go while all others keep working without being given. Only headers of formats
+//! without levels have it.
 
 use crate::layout::{self, Field, HEADER_LEN, KEY_LEN, KEY_SLOTS};
 use crate::public::PublicHeader;

@@ -38,8 +38,8 @@ impl Unlocked {
         &self.opened_levels
     }
 
-    /// Adds a level below the deepest, with a new master key, and returns its number. It is lost unless a passphrase of
-    /// it is put into the next key operation's [`crate::Keyring`].
+    /// Adds a level below the deepest, with a new master key, and returns its number. It is lost
+    /// unless a passphrase of it is put into the next key operation's [`crate::Keyring`].
     ///
     /// Errors: [`Kind::Usage`] if the disk has as many levels as fit.
     pub fn add_level(&mut self, random: &dyn RandomSource) -> Result<u8> {
@@ -116,11 +116,11 @@ impl Unlocked {
     }
 }
 
-/// Opens the header of `medium` with one or more passphrases; the deepest level that one of them opens decides.
-/// Writes nothing.
+/// Opens the header of `medium` with one or more passphrases; the deepest level that one of them
+/// opens decides. Writes nothing.
 ///
-/// Each passphrase costs one run of Argon2id. A passphrase that opens nothing is an error even if others open:
-/// going on at a shallower level than was meant could overwrite what lies deeper.
+/// Each passphrase costs one run of Argon2id. A passphrase that opens nothing is an error even if
+/// others open: going on at a shallower level than was meant could overwrite what lies deeper.
 pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> {
     if passphrases.is_empty() {
         return Err(Error::new(Kind::Usage, "cannot open the disk")
@@ -132,8 +132,9 @@ pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> 
     let mut refused: Option<&SoundCopy> = None;
     let mut failure: Option<Error> = None;
     for sound in &survey.sound {
-        // Another copy gets its turn if one was altered, or if one of several that should be alike was. An older copy gets
-        // none merely because a passphrase failed: that passphrase may have been removed since.
+        // Another copy gets its turn if one was altered, or if one of several that should be alike
+        // was. An older copy gets none merely because a passphrase failed: that passphrase may have
+        // been removed since.
         if refused.is_some_and(|refused| !rivals(refused, sound)) {
             continue;
         }
@@ -146,7 +147,8 @@ pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> 
                     _ => return Err(e),
                 }
                 altered.push(sound.copy);
-                // Damage says more than a wrong passphrase, and the first damage more than that of older copies.
+                // Damage says more than a wrong passphrase, and the first damage more than that of
+                // older copies.
                 if failure.as_ref().is_none_or(|first| first.kind() != Kind::Corrupt) {
                     failure = Some(e);
                 }
@@ -156,10 +158,12 @@ pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> 
     Err(failure.expect("a survey has a sound copy"))
 }
 
-/// Opens the header of `medium` with the master key of level 0, which a process has that has the disk open: to change what is no key
-/// slot, without a passphrase. No slot is opened, and no level but the first. Writes nothing.
+/// Opens the header of `medium` with the master key of level 0, which a process has that has the
+/// disk open: to change what is no key slot, without a passphrase. No slot is opened, and no level
+/// but the first. Writes nothing.
 ///
-/// Errors: [`Kind::Corrupt`] if no copy is one of the disk `uuid` that a holder of that key has written.
+/// Errors: [`Kind::Corrupt`] if no copy is one of the disk `uuid` that a holder of that key has
+/// written.
 pub fn open_by_key(medium: &dyn Medium, uuid: Uuid, level0: &Secret<KEY_LEN>) -> Result<Unlocked> {
     let survey = Survey::read(medium)?;
     let mut altered = Vec::new();

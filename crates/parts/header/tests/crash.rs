@@ -1,6 +1,7 @@
 //! Power cuts while the header is written: one whole copy is durable at every moment.
 //!
-//! `LACUNA_CUTS` sets the cuts one after another (default 320), `LACUNA_SEED` the first seed (default 0).
+//! `LACUNA_CUTS` sets the cuts one after another (default 320), `LACUNA_SEED` the first seed
+//! (default 0).
 
 mod fixture;
 

@@ -1,6 +1,8 @@
-//! Each error of the system at each call of the medium, while a header is made, restored and repaired, and while passphrases and parameters
-//! change. A read that fails costs one copy, and goes unnoticed. Any other call that fails fails what was asked, and the caller is told
-//! its error: the header is the old one or the new one then, also if the power goes, and what was asked can be asked again at once.
+//! Each error of the system at each call of the medium, while a header is made, restored and
+//! repaired, and while passphrases and parameters change. A read that fails costs one copy, and
+//! goes unnoticed. Any other call that fails fails what was asked, and the caller is told its
+//! error: the header is the old one or the new one then, also if the power goes, and what was asked
+//! can be asked again at once.
 //!
 //! These are few calls: all errors are always tried at each.
 
@@ -55,7 +57,8 @@ impl Case<'_> {
         }
     }
 
-    /// What was asked is asked again where it is not done, and the copies are made alike where it is.
+    /// What was asked is asked again where it is not done, and the copies are made alike where it
+    /// is.
     fn ask_again(&self, medium: &dyn Medium, what: &str) {
         let again = if self.is_done(medium, what) {
             let owner = self.kept.first().copied().or(self.new).expect("a passphrase that works");

@@ -1,5 +1,6 @@
-//! The header as it is for ever: a golden header that must open, bytes that must come out of a seed, a page that must tell
-//! the truth, and a program in Python that was written from the page alone.
+//! The header as it is for ever: a golden header that must open, bytes that must come out of a
+//! seed, a page that must tell the truth, and a program in Python that was written from the page
+//! alone.
 
 mod fixture;
 

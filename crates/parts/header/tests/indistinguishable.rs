@@ -38,7 +38,8 @@ fn slot_areas_are_uniform_for_one_level_and_for_many() {
 
 #[test]
 fn used_slots_lie_anywhere() {
-    // Which slot is used is found by damaging one at a time, with the damage authenticated by nothing.
+    // Which slot is used is found by damaging one at a time, with the damage authenticated by
+    // nothing.
     let mut used = [0u32; 8];
     for seed in 0..80 {
         let good = disk(&[&["zero"]], seed).snapshot();

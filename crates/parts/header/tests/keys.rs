@@ -269,7 +269,8 @@ fn further_passphrases_join_what_is_open() {
     assert_eq!((level_of(&medium, &["zero"]), level_of(&medium, &["one"])), (Ok(0), Ok(1)));
 }
 
-/// As in a machine that is resumed twice. The slot of a passphrase has the same key in both copies, and so has the map.
+/// As in a machine that is resumed twice. The slot of a passphrase has the same key in both copies,
+/// and so has the map.
 #[test]
 fn copies_that_draw_the_same_bytes_seal_nothing_different_under_one_nonce() {
     const NONCE: usize = 12;

@@ -132,7 +132,8 @@ fn a_flip_in_all_copies_is_an_error_of_the_right_kind() {
         copies().into_iter().for_each(|copy| copy_at(&mut bytes, copy)[at] ^= 1);
         let expected = match at {
             0..=7 => Kind::NotFound,
-            // Version 0, which never was, is damage; any other is one that this build does not know.
+            // Version 0, which never was, is damage; any other is one that this build does not
+            // know.
             9..=11 => Kind::Other,
             _ => Kind::Corrupt,
         };
@@ -363,7 +364,8 @@ fn one_unreadable_copy_does_not_stop_the_other() {
 #[test]
 fn copy_c_is_never_written_into_the_disk() {
     let mut medium = disk(&[&["zero"]], 21).snapshot();
-    // Cut short, so that the place of copy C lies before the end of the data, and then in the midst of them.
+    // Cut short, so that the place of copy C lies before the end of the data, and then in the midst
+    // of them.
     medium.truncate((HEADER_AREA + 70_000) as usize);
     let medium = MemoryMedium::from_bytes(medium);
     let before = medium.snapshot();

@@ -1,9 +1,11 @@
-//! The checks of the schemes by name, so that games can show that each of them is needed: the replay game must fail as soon as
-//! one is left out. That takes the feature `ablation`, which is for tests and papers alone; without it all of them are always made.
+//! The checks of the schemes by name, so that games can show that each of them is needed: the
+//! replay game must fail as soon as one is left out. That takes the feature `ablation`, which is
+//! for tests and papers alone; without it all of them are always made.
 //!
-//! The level in the tag of a tree page and the number of leaves are none of them. The adversary of the game has nothing to put in the
-//! place of a page but other pages, none of which has its tag on any level, and no leaf past the end is in a page that verifies.
-//! Tests of the keys show that tags of different levels differ.
+//! The level in the tag of a tree page and the number of leaves are none of them. The adversary of
+//! the game has nothing to put in the place of a page but other pages, none of which has its tag on
+//! any level, and no leaf past the end is in a page that verifies. Tests of the keys show that tags
+//! of different levels differ.
 
 // Without the feature no other crate sees it.
 #![cfg_attr(not(feature = "ablation"), allow(unreachable_pub))]

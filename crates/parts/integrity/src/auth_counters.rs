@@ -1,5 +1,5 @@
-//! Authentic write counters (section 4.2 and Figure 6): in TS while they fit, otherwise both arrays in US and their keyed hashes
-//! in TS.
+//! Authentic write counters (section 4.2 and Figure 6): in TS while they fit, otherwise both arrays
+//! in US and their keyed hashes in TS.
 
 use crate::ablation::{Check, enforced};
 use crate::counter::Counter;
@@ -32,7 +32,8 @@ pub(crate) struct AuthCounters {
     state: CounterState,
     intervals: OnceLock<Intervals>,
     changed: bool,
-    /// The pages of both arrays as US has them, so that only those that change are written. Empty if unknown.
+    /// The pages of both arrays as US has them, so that only those that change are written. Empty
+    /// if unknown.
     written: [Vec<u8>; 2],
     /// Pages of both arrays in US.
     stored: [u64; 2],

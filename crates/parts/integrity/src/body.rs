@@ -1,5 +1,5 @@
-//! What a scheme does with the blocks of a file. `ProtectedFile` may lay one body over another while it converts a file: what
-//! the upper one never wrote is the lower one's.
+//! What a scheme does with the blocks of a file. `ProtectedFile` may lay one body over another
+//! while it converts a file: what the upper one never wrote is the lower one's.
 
 use crate::counter::Pass;
 use crate::failed::{Checked, Failed};
@@ -20,10 +20,12 @@ pub(crate) enum State {
 
 /// The blocks of a file under one scheme.
 ///
-/// A method that changes it writes US only where all changes before are complete. So it can go on being used after an error of kind
+/// A method that changes it writes US only where all changes before are complete. So it can go on
+/// being used after an error of kind
 /// [`Kind::NoSpace`]: of `write`, the first blocks are then the new ones; of `punch` and `resize`, some blocks are holes.
-/// Removing pages needs no space. After an error of another kind than that and [`Kind::Corrupt`] it is of no use, unless `write` says
-/// that nothing was changed ([`Error::changed_nothing`]): then the first blocks are the new ones as well.
+/// Removing pages needs no space. After an error of another kind than that and [`Kind::Corrupt`] it
+/// is of no use, unless `write` says that nothing was changed ([`Error::changed_nothing`]): then
+/// the first blocks are the new ones as well.
 pub(crate) trait Body: Send + Sync {
     fn set_budget(&mut self, budget: Budget);
 
@@ -35,28 +37,33 @@ pub(crate) trait Body: Send + Sync {
     /// Check of whole blocks, all of which exist.
     fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked;
 
-    /// The state of a block, and a block after it up to which all have that state. Past the end: nothing.
+    /// The state of a block, and a block after it up to which all have that state. Past the end:
+    /// nothing.
     fn run(&self, us: &dyn Untrusted, block: u64) -> Result<(State, u64)>;
 
-    /// Writes dirty US pages if there are many. `write` does so by itself; before other changes its owner does.
+    /// Writes dirty US pages if there are many. `write` does so by itself; before other changes its
+    /// owner does.
     fn relieve(&mut self, us: &dyn Untrusted) -> Result<()>;
 
     /// Delete of all blocks from `blocks` on, or holes up to there.
     fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()>;
 
-    /// Existing blocks become as if they had never been written, or, under MT-EINT alone, punched (`mark`).
+    /// Existing blocks become as if they had never been written, or, under MT-EINT alone, punched
+    /// (`mark`).
     fn punch(&mut self, us: &dyn Untrusted, first: u64, count: u64, mark: bool) -> Result<()>;
 
     /// A block of which no content is known fails from now on, until it is written.
     fn lose(&mut self, us: &dyn Untrusted, pass: &mut Pass, block: u64) -> Result<()>;
 
-    /// Writes dirty US pages and gives its section of TS, of at most `most` bytes; `alone` if no other body shares them.
+    /// Writes dirty US pages and gives its section of TS, of at most `most` bytes; `alone` if no
+    /// other body shares them.
     fn seal(&mut self, us: &dyn Untrusted, most: usize, alone: bool) -> Result<Vec<u8>>;
 
     /// Bytes of US pages, blocks with tags in RTree, counter intervals.
     fn usage(&self, us: &dyn Untrusted) -> Result<(u64, u64, u64)>;
 
-    /// How many counter intervals must be authenticated. A body with more than [`DISPERSED`] takes no more changes but by `resize`.
+    /// How many counter intervals must be authenticated. A body with more than [`DISPERSED`] takes
+    /// no more changes but by `resize`.
     fn intervals(&self) -> u64;
 
     /// How many there would be if all blocks were written anew under one counter.
@@ -76,12 +83,14 @@ pub(crate) fn batch_blocks(block_size: usize) -> usize {
     (BATCH_BYTES / block_size).clamp(1, BATCH)
 }
 
-/// Runs `work` with a buffer of `len` bytes, whose content is arbitrary. Buffers are kept, one for each thread.
+/// Runs `work` with a buffer of `len` bytes, whose content is arbitrary. Buffers are kept, one for
+/// each thread.
 pub(crate) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
     thread_local! {
         static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     }
-    // It is taken, not borrowed: `work` calls untrusted storage, which may be another protected file.
+    // It is taken, not borrowed: `work` calls untrusted storage, which may be another protected
+    // file.
     let mut buffer = BUFFER.take();
     if buffer.len() < len {
         buffer.resize(len, 0);
@@ -91,8 +100,8 @@ pub(crate) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R
     result
 }
 
-/// The error of a step that may have left a file half changed: where it is one of a read, it ends the use of the file like any other that
-/// is no refusal.
+/// The error of a step that may have left a file half changed: where it is one of a read, it ends
+/// the use of the file like any other that is no refusal.
 pub(crate) fn half_done(e: Error) -> Error {
     if e.kind().is_refusal() { e } else { e.of_sync() }
 }

@@ -1,8 +1,9 @@
-//! `compress` and `decompress` of COMP-EINT (EINT, section 5.3): room in a block for its tag, made by compressing no more
-//! of the block than that takes.
+//! `compress` and `decompress` of COMP-EINT (EINT, section 5.3): room in a block for its tag, made
+//! by compressing no more of the block than that takes.
 //!
-//! A packed block is: bytes of the block that were compressed (u16) | bytes they became (u16) | the compressed bytes |
-//! the rest of the block as it is | zeros up to the end of the room. Numbers are little-endian.
+//! A packed block is: bytes of the block that were compressed (u16) | bytes they became (u16) | the
+//! compressed bytes | the rest of the block as it is | zeros up to the end of the room. Numbers are
+//! little-endian.
 
 use lacuna_contracts::wipe;
 use std::cell::RefCell;
@@ -12,13 +13,15 @@ use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, 
 /// Bytes of a packed block in front of the compressed ones.
 pub const PACKED_HEADER: usize = 4;
 
-/// The prefixes of a block that are compressed, in turn, until one saves enough; the whole block is the last.
+/// The prefixes of a block that are compressed, in turn, until one saves enough; the whole block is
+/// the last.
 const PREFIXES: [usize; 2] = [512, 2048];
 
 /// The largest block that is packed: its length fits the header.
 const LARGEST_PACKED: usize = 32 * 1024;
 
-/// What compressing needs again and again: the compressor's table and room for its output, which is wiped after each use.
+/// What compressing needs again and again: the compressor's table and room for its output, which is
+/// wiped after each use.
 struct Scratch {
     table: CompressTable,
     output: Vec<u8>,
@@ -29,9 +32,10 @@ thread_local! {
         RefCell::new(Scratch { table: CompressTable::small(), output: Vec::new() });
 }
 
-/// Packs `block` into `out` if compressing it saves at least `save` bytes, [`PACKED_HEADER`] among them; the rest of `out`
-/// becomes zeros. Returns the bytes used, at most `block.len() - save + PACKED_HEADER`. `None` if the block does not
-/// compress enough or `out` is shorter than the bytes used; `out` may then hold anything.
+/// Packs `block` into `out` if compressing it saves at least `save` bytes, [`PACKED_HEADER`] among
+/// them; the rest of `out` becomes zeros. Returns the bytes used, at most `block.len() - save +
+/// PACKED_HEADER`. `None` if the block does not compress enough or `out` is shorter than the bytes
+/// used; `out` may then hold anything.
 pub fn compress(block: &[u8], out: &mut [u8], save: usize) -> Option<usize> {
     if block.len() > LARGEST_PACKED {
         return None;
@@ -78,8 +82,8 @@ fn pack(
     Some(used)
 }
 
-/// Unpacks what [`compress`] made of a block of `block.len()` bytes. `None`, and anything in `block`, if `packed` is not such
-/// a thing; nothing is allocated.
+/// Unpacks what [`compress`] made of a block of `block.len()` bytes. `None`, and anything in
+/// `block`, if `packed` is not such a thing; nothing is allocated.
 pub fn decompress(packed: &[u8], block: &mut [u8]) -> Option<()> {
     let (header, bytes) = packed.split_first_chunk::<PACKED_HEADER>()?;
     let prefix = usize::from(u16::from_le_bytes([header[0], header[1]]));

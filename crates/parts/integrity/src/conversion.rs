@@ -1,8 +1,9 @@
 //! How a file changes its scheme, a step at a time, and how its counter intervals stay bounded.
 //!
-//! A file that is being converted has two bodies: one under MT-EINT, and below it one under another scheme. A block that the upper one
-//! has is there, any other is below. All that is written or punched meanwhile goes to the upper one, which needs no authentic
-//! counters. So the intervals below grow by conversion alone, and that is given up when they are too many.
+//! A file that is being converted has two bodies: one under MT-EINT, and below it one under another
+//! scheme. A block that the upper one has is there, any other is below. All that is written or
+//! punched meanwhile goes to the upper one, which needs no authentic counters. So the intervals
+//! below grow by conversion alone, and that is given up when they are too many.
 
 use crate::body::{DISPERSED, State, batch_blocks};
 use crate::failed::{Checked, Failed};
@@ -22,19 +23,21 @@ const REWRITTEN_INTERVALS: u64 = 512;
 const RUN: u64 = 64;
 
 impl ProtectedFile {
-    /// Whether [`ProtectedFile::convert_if_better`] would do something. It costs next to nothing; of a file of at most 4096 blocks with
-    /// many counter intervals, it looks at those. Errors: [`Kind::Corrupt`] if these do not verify.
+    /// Whether [`ProtectedFile::convert_if_better`] would do something. It costs next to nothing;
+    /// of a file of at most 4096 blocks with many counter intervals, it looks at those. Errors:
+    /// [`Kind::Corrupt`] if these do not verify.
     pub fn wants_conversion(&self, us: &dyn Untrusted) -> Result<bool> {
         Ok(self.under.is_some() || self.wanted() != self.scheme || self.is_scattered(us)?)
     }
 
-    /// Converts the file, a part of it with each call, to the scheme that suits it, if that is another, and rewrites a small one
-    /// whose counters are dispersed. Nothing else goes on converting: its owner (a vault, when a file is not in use) calls it again
-    /// while it returns true, after commits if it likes.
+    /// Converts the file, a part of it with each call, to the scheme that suits it, if that is
+    /// another, and rewrites a small one whose counters are dispersed. Nothing else goes on
+    /// converting: its owner (a vault, when a file is not in use) calls it again while it returns
+    /// true, after commits if it likes.
     ///
-    /// A call converts or rewrites at most 1024 blocks; the last one also removes the pages of the scheme before. Returns whether
-    /// something got better. Errors: [`Kind::Corrupt`] where US does not verify, and [`Kind::NoSpace`]: what was not converted yet is as
-    /// it was.
+    /// A call converts or rewrites at most 1024 blocks; the last one also removes the pages of the
+    /// scheme before. Returns whether something got better. Errors: [`Kind::Corrupt`] where US does
+    /// not verify, and [`Kind::NoSpace`]: what was not converted yet is as it was.
     pub fn convert_if_better(&mut self, us: &dyn Untrusted) -> Result<bool> {
         if self.under.is_some() {
             self.change(|file| file.settle(us))?;
@@ -67,7 +70,8 @@ impl ProtectedFile {
         }
     }
 
-    /// Whether it is a small file with many counter intervals, an eighth of which a rewriting would save.
+    /// Whether it is a small file with many counter intervals, an eighth of which a rewriting would
+    /// save.
     fn is_scattered(&self, us: &dyn Untrusted) -> Result<bool> {
         if self.under.is_some() || self.blocks() > REWRITTEN {
             return Ok(false);
@@ -97,7 +101,8 @@ impl ProtectedFile {
         }
     }
 
-    /// Converts up to [`STEP`] more blocks. What does not verify fails from then on as it did before.
+    /// Converts up to [`STEP`] more blocks. What does not verify fails from then on as it did
+    /// before.
     fn settle(&mut self, us: &dyn Untrusted) -> Result<()> {
         let mut buffer = Plain::new(vec![0u8; RUN as usize * self.block_size]);
         let mut left = STEP;
@@ -164,7 +169,8 @@ impl ProtectedFile {
             State::Nothing => {}
             State::Punched => under.body.punch(us, block, count, false)?,
             State::Data => {
-                // It is written as a whole or, where there is no space, not at all: then it is still MT-EINT's.
+                // It is written as a whole or, where there is no space, not at all: then it is
+                // still MT-EINT's.
                 count = count.min((buffer.len() / self.block_size) as u64);
                 let plain = &mut buffer[..count as usize * self.block_size];
                 let good = verified(self.top.read(us, block, plain), block, count)?;
@@ -201,7 +207,8 @@ impl ProtectedFile {
         Ok(true)
     }
 
-    /// Writes up to [`STEP`] more blocks anew, in one pass, so that they share one counter. Blocks that fail stay as they are.
+    /// Writes up to [`STEP`] more blocks anew, in one pass, so that they share one counter. Blocks
+    /// that fail stay as they are.
     fn rewrite(&mut self, us: &dyn Untrusted) -> Result<()> {
         let mut buffer = Plain::new(vec![0u8; RUN as usize * self.block_size]);
         let mut left = STEP;

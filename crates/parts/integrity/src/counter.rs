@@ -1,13 +1,17 @@
-//! Write counters (section 4): pairs (session, pass) that no block ever meets twice, not even after a crash.
+//! Write counters (section 4): pairs (session, pass) that no block ever meets twice, not even after
+//! a crash.
 //!
-//! A session is drawn at random by each opening for writing, and again where the machine may be a copy that was resumed. Within a session a file counts passes, and within a pass each block
-//! is written at most once. Nothing has to be remembered across a crash: the next opening draws another session. The paper
-//! increments a counter for each block and forgets it when the block is deleted (`del_ctr`), so a block that is deleted and
-//! appended again would use a counter twice; here the blocks of a pass are remembered whether they still exist or not.
+//! A session is drawn at random by each opening for writing, and again where the machine may be a
+//! copy that was resumed. Within a session a file counts passes, and within a pass each block is
+//! written at most once. Nothing has to be remembered across a crash: the next opening draws
+//! another session. The paper increments a counter for each block and forgets it when the block is
+//! deleted (`del_ctr`), so a block that is deleted and appended again would use a counter twice;
+//! here the blocks of a pass are remembered whether they still exist or not.
 
 use lacuna_contracts::{Error, Kind, Result};
 
-/// A number that an opening for writing draws at random. No two openings have the same, and none is zero.
+/// A number that an opening for writing draws at random. No two openings have the same, and none is
+/// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session(pub u64);
 
@@ -38,7 +42,8 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// The passes of `session` after `last`, which is the last pass of the last session that wrote the file.
+    /// The passes of `session` after `last`, which is the last pass of the last session that wrote
+    /// the file.
     pub(crate) fn after(last: Counter, session: Session) -> Self {
         let number = if last.session == session { last.pass } else { 0 };
         // The pass of `number` counts as over: the first write starts the next.

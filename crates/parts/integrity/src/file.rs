@@ -23,8 +23,9 @@ pub struct Usage {
     pub trusted: u64,
     /// Bytes of US for integrity, to within a few pages: pages, not blocks.
     pub untrusted: u64,
-    /// Blocks that the scheme holds tags for in RTree: random-looking ones (RAND-EINT), incompressible ones (COMP-EINT). Of a file
-    /// under MT-EINT whose scheme is chosen by `auto`: an estimate by samples.
+    /// Blocks that the scheme holds tags for in RTree: random-looking ones (RAND-EINT),
+    /// incompressible ones (COMP-EINT). Of a file under MT-EINT whose scheme is chosen by `auto`:
+    /// an estimate by samples.
     pub random_looking: u64,
     /// Counter intervals.
     pub intervals: u64,
@@ -32,10 +33,12 @@ pub struct Usage {
 
 /// One file of any scheme.
 ///
-/// A file that was changed and dropped without a commit must not be opened again in the same session: TS would not know the passes
-/// that were used. After an error of a method that changes it, the file goes on if the kind is [`Kind::Corrupt`], [`Kind::Usage`] or
-/// a refusal ([`Kind::is_refusal`]), or if a read failed before [`ProtectedFile::update`] had changed anything
-/// ([`Error::changed_nothing`]). Any other error ends its use: it then refuses everything, and is to be opened again in another session.
+/// A file that was changed and dropped without a commit must not be opened again in the same
+/// session: TS would not know the passes that were used. After an error of a method that changes
+/// it, the file goes on if the kind is [`Kind::Corrupt`], [`Kind::Usage`] or a refusal
+/// ([`Kind::is_refusal`]), or if a read failed before [`ProtectedFile::update`] had changed
+/// anything ([`Error::changed_nothing`]). Any other error ends its use: it then refuses everything,
+/// and is to be opened again in another session.
 pub struct ProtectedFile {
     pub(crate) keys: Arc<FileKeys>,
     pub(crate) block_size: usize,
@@ -156,7 +159,8 @@ impl ProtectedFile {
         Ok(file)
     }
 
-    /// From now on blocks are written in this session, in which no other opening may have written the file.
+    /// From now on blocks are written in this session, in which no other opening may have written
+    /// the file.
     pub fn set_session(&mut self, session: Session) {
         self.pass.enter(session);
     }
@@ -207,10 +211,11 @@ impl ProtectedFile {
         self.dirty
     }
 
-    /// Writes a run of whole blocks. Writes past the end append, with holes between.
-    /// Errors: [`Kind::Corrupt`] where US does not verify: the blocks are then the old ones, the new ones or fail.
-    /// [`Kind::NoSpace`] if US is full: some blocks are then the new ones, from the first on, and the file goes on. So it does where US
-    /// cannot be read, as long as that is noticed before the blocks at hand are changed.
+    /// Writes a run of whole blocks. Writes past the end append, with holes between. Errors:
+    /// [`Kind::Corrupt`] where US does not verify: the blocks are then the old ones, the new ones
+    /// or fail. [`Kind::NoSpace`] if US is full: some blocks are then the new ones, from the first
+    /// on, and the file goes on. So it does where US cannot be read, as long as that is noticed
+    /// before the blocks at hand are changed.
     pub fn update(&mut self, us: &dyn Untrusted, first: u64, plain: &[u8]) -> Result<()> {
         if check_run(self.block_size, first, plain.len())? == 0 {
             return Ok(());
@@ -223,7 +228,8 @@ impl ProtectedFile {
         })
     }
 
-    /// Reads, verifies and decrypts a run of whole blocks. After an error the buffer has zeros from the failed block on.
+    /// Reads, verifies and decrypts a run of whole blocks. After an error the buffer has zeros from
+    /// the failed block on.
     pub fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
         let checked = self.read(us, first, plain);
         zero_from(checked, first, self.block_size, plain)
@@ -253,8 +259,9 @@ impl ProtectedFile {
         Ok(())
     }
 
-    /// Makes it this long. Shorter: Delete for each block, in bulk; longer: holes.
-    /// Errors: [`Kind::NoSpace`] if US is full: the file has its length, but some of the blocks that were to go may be holes.
+    /// Makes it this long. Shorter: Delete for each block, in bulk; longer: holes. Errors:
+    /// [`Kind::NoSpace`] if US is full: the file has its length, but some of the blocks that were
+    /// to go may be holes.
     pub fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()> {
         if blocks > MOST_BLOCKS {
             return Err(Error::new(Kind::Usage, "cannot make a file longer")
@@ -279,8 +286,8 @@ impl ProtectedFile {
         })
     }
 
-    /// Blocks become holes. What lies past the end stays as it is.
-    /// Errors: [`Kind::NoSpace`] if US is full: some of the blocks are then holes, and the others as they were.
+    /// Blocks become holes. What lies past the end stays as it is. Errors: [`Kind::NoSpace`] if US
+    /// is full: some of the blocks are then holes, and the others as they were.
     pub fn punch(&mut self, us: &dyn Untrusted, first: u64, count: u64) -> Result<()> {
         let end = self.blocks().min(first.saturating_add(count));
         if first >= end {
@@ -304,7 +311,8 @@ impl ProtectedFile {
         })
     }
 
-    /// The next block, from `from` on, that is data (`data`) or a hole (not `data`). `None` if there is none before the end.
+    /// The next block, from `from` on, that is data (`data`) or a hole (not `data`). `None` if
+    /// there is none before the end.
     pub fn seek(&self, us: &dyn Untrusted, from: u64, data: bool) -> Result<Option<u64>> {
         let mut block = from;
         while block < self.blocks() {
@@ -361,9 +369,10 @@ impl ProtectedFile {
         Ok(Usage { scheme: self.scheme, trusted: self.trusted, untrusted, random_looking, intervals })
     }
 
-    /// Does what changes the file. After an error that may have left it half changed, it refuses everything. US is written only
-    /// where all that was changed before is complete, so what is refused for want of space leaves a file that can be used. Where a read
-    /// of US fails, something may have been changed before.
+    /// Does what changes the file. After an error that may have left it half changed, it refuses
+    /// everything. US is written only where all that was changed before is complete, so what is
+    /// refused for want of space leaves a file that can be used. Where a read of US fails,
+    /// something may have been changed before.
     pub(crate) fn change<R>(&mut self, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         self.try_change(|file| what(file).map_err(half_done))
     }
@@ -394,7 +403,8 @@ impl ProtectedFile {
         self.under.as_ref().map(|under| if self.scheme == Scheme::Mt { under.scheme } else { Scheme::Mt })
     }
 
-    /// Bounds the counter intervals: a file that is written or punched all over becomes MT-EINT. This needs nothing of US.
+    /// Bounds the counter intervals: a file that is written or punched all over becomes MT-EINT.
+    /// This needs nothing of US.
     fn bound(&mut self) {
         if self.under.is_none() && self.top.intervals() > DISPERSED {
             self.overlay();

@@ -1,4 +1,5 @@
-//! Counter intervals (section 4.2): the arrays IntStart and CtrVal, in memory as one list, and their short encoding in TS.
+//! Counter intervals (section 4.2): the arrays IntStart and CtrVal, in memory as one list, and
+//! their short encoding in TS.
 
 use crate::counter::{Counter, Session};
 
@@ -31,7 +32,8 @@ impl Intervals {
         kinds.count()
     }
 
-    /// The counter of a block and the block at which its interval ends. Past the end: a hole without end.
+    /// The counter of a block and the block at which its interval ends. Past the end: a hole
+    /// without end.
     pub(crate) fn at(&self, block: u64) -> (Counter, u64) {
         if block >= self.blocks {
             return (Counter::HOLE, u64::MAX);
@@ -51,7 +53,8 @@ impl Intervals {
         }
     }
 
-    /// `update_ctr` for a run of blocks. Blocks between the end and `first` get the counter `between`.
+    /// `update_ctr` for a run of blocks. Blocks between the end and `first` get the counter
+    /// `between`.
     pub(crate) fn set(&mut self, first: u64, count: u64, counter: Counter, between: Counter) {
         if first > self.blocks {
             self.put(self.blocks, first, between);
@@ -111,9 +114,10 @@ impl Intervals {
         (begins && ends && ascends).then_some(Intervals { list, blocks })
     }
 
-    /// The encoding in TS if it takes at most `room` bytes: sessions (u8 how many, u64 each), intervals (u8 how many), and for each
-    /// interval the number of its session in the list and from 1 (u8; 0 for session 0), its pass and its distance from the start of
-    /// the interval before (LEB128).
+    /// The encoding in TS if it takes at most `room` bytes: sessions (u8 how many, u64 each),
+    /// intervals (u8 how many), and for each interval the number of its session in the list and
+    /// from 1 (u8; 0 for session 0), its pass and its distance from the start of the interval
+    /// before (LEB128).
     pub(crate) fn encode(&self, room: usize) -> Option<Vec<u8>> {
         // Three bytes at least for each interval.
         if self.list.len() * 3 > room {

@@ -33,8 +33,8 @@ pub struct FileKeys {
 }
 
 impl FileKeys {
-    /// The keys of the file of this number, which no two files under one master key may share, not even one after the other.
-    /// Errors: [`lacuna_contracts::Kind::Memory`].
+    /// The keys of the file of this number, which no two files under one master key may share, not
+    /// even one after the other. Errors: [`lacuna_contracts::Kind::Memory`].
     pub fn derive(master: &Secret<32>, file: u64) -> Result<Arc<FileKeys>> {
         let file: Secret<32> = derive(master, label::FILE, &file.to_le_bytes());
         let sessions = RwLock::default();
@@ -48,7 +48,8 @@ impl FileKeys {
         self.tags.get_or_init(|| SivKey::derive(&self.file, label::TAGS, &[]))
     }
 
-    /// AES-256-GCM over the blocks that a session wrote, for its key stream. Errors: [`lacuna_contracts::Kind::Memory`].
+    /// AES-256-GCM over the blocks that a session wrote, for its key stream. Errors:
+    /// [`lacuna_contracts::Kind::Memory`].
     pub(crate) fn gcm(&self, session: Session) -> Result<Arc<GcmKey>> {
         if let Some(key) = self.sessions.read().get(session) {
             return Ok(key);
@@ -62,7 +63,8 @@ impl FileKeys {
         Ok(key)
     }
 
-    /// The tag of a page of a tree: HMAC-SHA256 of its level and its entries. Never zero, which means a page that is absent.
+    /// The tag of a page of a tree: HMAC-SHA256 of its level and its entries. Never zero, which
+    /// means a page that is absent.
     pub(crate) fn page_tag(&self, level: u8, entries: &[u8]) -> Tag {
         let key = self.tree.get_or_init(|| derive(&self.file, label::TREE, &[]));
         let mut tag: Tag = *keyed_hash(key, &[&[level], entries]).first_chunk().expect("HMAC gives 32 bytes");
@@ -72,7 +74,8 @@ impl FileKeys {
         tag
     }
 
-    /// The keyed hash of an array of Figure 6, which `which` names (outside of the levels of trees).
+    /// The keyed hash of an array of Figure 6, which `which` names (outside of the levels of
+    /// trees).
     pub(crate) fn array_hash(&self, which: u8, array: &[u8]) -> Tag {
         debug_assert!(which >= ARRAYS);
         self.page_tag(which, array)

@@ -1,14 +1,18 @@
-//! `integrity`: files of blocks whose every alteration and replay is noticed, with constant trusted storage (EINT).
+//! `integrity`: files of blocks whose every alteration and replay is noticed, with constant trusted
+//! storage (EINT).
 //!
-//! [`ProtectedFile`] is one file under MT-, RAND- or COMP-EINT, over [`Untrusted`] storage; each commit gives its trusted storage,
-//! [`Trusted`]. The paper's own constructions, and the measurements that compare both, are in `papers/eint`.
+//! [`ProtectedFile`] is one file under MT-, RAND- or COMP-EINT, over [`Untrusted`] storage; each
+//! commit gives its trusted storage, [`Trusted`]. The paper's own constructions, and the
+//! measurements that compare both, are in `papers/eint`.
 //!
 //! Invariants kept here:
-//! - A check returns the latest content or an error, whatever was done to untrusted storage since; zeros for what was never written.
+//! - A check returns the latest content or an error, whatever was done to untrusted storage since;
+//!   zeros for what was never written.
 //! - Trusted storage takes at most 200 bytes, whatever the file's length and history.
-//! - No block is encrypted twice under one key and nonce, or under one tweak, not even after a crash: counters are pairs of a
-//!   random session and a pass, and a pass writes each block once. Where counters repeat all the same, in a machine that is
-//!   resumed twice, no nonce serves for two contents: it is the tag, which depends on the content.
+//! - No block is encrypted twice under one key and nonce, or under one tweak, not even after a
+//!   crash: counters are pairs of a random session and a pass, and a pass writes each block once.
+//!   Where counters repeat all the same, in a machine that is resumed twice, no nonce serves for
+//!   two contents: it is the tag, which depends on the content.
 //! - Nothing is hashed before a commit, but where dirty pages exceed the budget.
 //! - Bytes from untrusted storage never panic, and what is allocated for them is bounded.
 #![forbid(unsafe_code)]

@@ -1,8 +1,10 @@
-//! How blocks are encrypted: with a tag that becomes a leaf of a tree; or those that need none, by what they are (RAND-EINT), with
-//! the tag inside (COMP-EINT), or without any check (encryption only).
+//! How blocks are encrypted: with a tag that becomes a leaf of a tree; or those that need none, by
+//! what they are (RAND-EINT), with the tag inside (COMP-EINT), or without any check (encryption
+//! only).
 //!
-//! A tag is a pseudorandom function of index, write counter and content, and is the nonce as well (SIV): a machine that is
-//! resumed twice repeats counters, and then shows no more than whether contents are equal.
+//! A tag is a pseudorandom function of index, write counter and content, and is the nonce as well
+//! (SIV): a machine that is resumed twice repeats counters, and then shows no more than whether
+//! contents are equal.
 
 use crate::ablation::{Check, enforced};
 use crate::compress::{PACKED_HEADER, compress, decompress};
@@ -100,7 +102,8 @@ pub(crate) trait Low: Send + Sync + 'static {
     fn open(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> Result<bool>;
 }
 
-/// RAND-EINT: HCTR2 under index and counter. A block that was altered, moved or replayed decrypts to random bytes.
+/// RAND-EINT: HCTR2 under index and counter. A block that was altered, moved or replayed decrypts
+/// to random bytes.
 pub(crate) struct RandLow;
 
 impl Low for RandLow {
@@ -170,14 +173,16 @@ impl Low for CompLow {
     }
 }
 
-/// What a tag inside of a block covers beside the block: its index, and a byte by which it differs from a leaf's.
+/// What a tag inside of a block covers beside the block: its index, and a byte by which it differs
+/// from a leaf's.
 fn inner_data(block: u64) -> [u8; 9] {
     let mut data = [1; 9];
     data[..8].copy_from_slice(&block.to_le_bytes());
     data
 }
 
-/// Encryption only: AES-256-XTS, the tweak being the index. Its one counter says that a block is no hole.
+/// Encryption only: AES-256-XTS, the tweak being the index. Its one counter says that a block is no
+/// hole.
 pub(crate) struct PlainLow;
 
 impl Low for PlainLow {

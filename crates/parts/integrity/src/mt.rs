@@ -1,6 +1,8 @@
-//! MT-EINT (section 5.1, Figure 7): each block encrypted with AES-256-GCM under its tag, a leaf of a tree of tags.
+//! MT-EINT (section 5.1, Figure 7): each block encrypted with AES-256-GCM under its tag, a leaf of
+//! a tree of tags.
 //!
-//! The paper hashes index and content; here the tag is a keyed hash that binds the write counter as well. A leaf of zeros is a hole.
+//! The paper hashes index and content; here the tag is a keyed hash that binds the write counter as
+//! well. A leaf of zeros is a hole.
 
 use crate::ablation::{Check, enforced};
 use crate::body::{BATCH, Body, State, at, batch_blocks, half_done, with_buffer};
@@ -20,7 +22,8 @@ use std::sync::Arc;
 
 /// The leaf of a block that was punched while another body lay below.
 const PUNCHED: Tag = [0xfe; 16];
-/// The leaf of a block whose content was lost: no ciphertext has this tag, but with probability 2^-128.
+/// The leaf of a block whose content was lost: no ciphertext has this tag, but with probability
+/// 2^-128.
 pub(crate) const LOST: Tag = [0xff; 16];
 
 pub(crate) struct Mt {
@@ -59,8 +62,9 @@ impl Mt {
         Ok(Mt { keys, block_size, counters, tree })
     }
 
-    /// Verifies what writing `count` blocks needs, as a part of writing those of `run`. A page that does not verify and all of whose
-    /// blocks are in the run is not needed: those that are not reached for want of space fail as they did before.
+    /// Verifies what writing `count` blocks needs, as a part of writing those of `run`. A page that
+    /// does not verify and all of whose blocks are in the run is not needed: those that are not
+    /// reached for want of space fail as they did before.
     fn prepare(&mut self, us: &dyn Untrusted, first: u64, count: u64, run: &Range<u64>) -> Result<()> {
         let Err(e) = self.tree.prepare(us, first, count) else { return Ok(()) };
         if e.kind() != Kind::Corrupt || first >= self.tree.leaves() {
@@ -80,7 +84,8 @@ impl Mt {
         self.tree.prepare(us, first, count)
     }
 
-    /// Encrypts blocks and gives their tags. `false` if a tag is zero, and so needs another counter.
+    /// Encrypts blocks and gives their tags. `false` if a tag is zero, and so needs another
+    /// counter.
     fn encrypt(
         &self,
         first: u64,

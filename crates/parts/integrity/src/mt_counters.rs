@@ -1,7 +1,8 @@
 //! The write counters of MT-EINT, which need no authentication: a wrong one gives a wrong tag.
 //!
-//! While the intervals fit into TS they are there. Beyond, they stay as they are, and blocks that are written from then on have
-//! their counters in pages, of 128 blocks each, in US. So memory stays bounded however dispersed the counters are.
+//! While the intervals fit into TS they are there. Beyond, they stay as they are, and blocks that
+//! are written from then on have their counters in pages, of 128 blocks each, in US. So memory
+//! stays bounded however dispersed the counters are.
 
 use crate::counter::Counter;
 use crate::intervals::{Intervals, counter_bytes, counter_from};
@@ -17,7 +18,8 @@ pub(crate) const ROOM: usize = 64;
 const PAGE_BLOCKS: u64 = PageArray::<{ Intervals::VALUE }>::ENTRIES;
 /// What the holes at the end of a file take: no session, no pass, and a distance.
 const END: usize = 1 + 1 + 9;
-/// Intervals that surely fit: none takes more than a session of 8 bytes, its number, 5 bytes of pass and 9 of distance.
+/// Intervals that surely fit: none takes more than a session of 8 bytes, its number, 5 bytes of
+/// pass and 9 of distance.
 const SURELY_FIT: usize = (ROOM - END - 2) / 23;
 
 pub(crate) struct MtCounters {
@@ -78,7 +80,8 @@ impl MtCounters {
         Ok(())
     }
 
-    /// Reads what [`MtCounters::set`] of these blocks needs, so that it reads nothing if it comes next.
+    /// Reads what [`MtCounters::set`] of these blocks needs, so that it reads nothing if it comes
+    /// next.
     pub(crate) fn prepare(&self, us: &dyn Untrusted, first: u64, count: u64) -> Result<()> {
         if self.frozen { self.get(us, first, &mut vec![Counter::HOLE; count as usize]) } else { Ok(()) }
     }
@@ -90,7 +93,8 @@ impl MtCounters {
             }
             self.reset();
         }
-        // A hole has no counter that a block ever had, so that no ciphertext can take its place even if an old tag is believed.
+        // A hole has no counter that a block ever had, so that no ciphertext can take its place
+        // even if an old tag is believed.
         if !self.frozen {
             if self.base.len() + 2 <= SURELY_FIT {
                 self.base.set(first, count, counter, Counter::HOLE);

@@ -1,10 +1,12 @@
-//! What a file is like, as far as `auto` has seen it, samples of its content and reads against writes, and which scheme suits it.
+//! What a file is like, as far as `auto` has seen it, samples of its content and reads against
+//! writes, and which scheme suits it.
 //!
-//! Table 7 of the paper weighs SHA-1 against an entropy test and a wide-block cipher at half the speed of a hash. Here a tag comes
-//! with the encryption and an entry of the tree costs nothing until a commit, so on the paper's axes (content; reads against
-//! writes) MT-EINT is the fastest to write whatever the content, RAND-EINT takes 1.5 times as long, and COMP-EINT reads
-//! compressible content a little faster than MT-EINT, since it reads no tree, and writes it up to four times as slowly. So a file is
-//! MT-EINT, until it has been read so often that converting it pays.
+//! Table 7 of the paper weighs SHA-1 against an entropy test and a wide-block cipher at half the
+//! speed of a hash. Here a tag comes with the encryption and an entry of the tree costs nothing
+//! until a commit, so on the paper's axes (content; reads against writes) MT-EINT is the fastest to
+//! write whatever the content, RAND-EINT takes 1.5 times as long, and COMP-EINT reads compressible
+//! content a little faster than MT-EINT, since it reads no tree, and writes it up to four times as
+//! slowly. So a file is MT-EINT, until it has been read so often that converting it pays.
 
 use crate::compress::compress;
 use crate::entropy::is_random_looking;
@@ -13,7 +15,8 @@ use crate::scheme::Scheme;
 use lacuna_contracts::{Plain, Record};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One block in so many that are written is looked at: compressing it takes as long as encrypting eight.
+/// One block in so many that are written is looked at: compressing it takes as long as encrypting
+/// eight.
 const EVERY: u64 = 256;
 /// The first block that is looked at.
 const FIRST: u64 = 16;
@@ -23,8 +26,8 @@ const MEMORY: u16 = 256;
 const ENOUGH: u16 = 4;
 /// One block in so many may be incompressible in a file that counts as compressible.
 const FEW: u16 = 8;
-/// How often a file must have been read before converting it to COMP-EINT pays: each reading saves 3%, and converting takes two
-/// passes over the file.
+/// How often a file must have been read before converting it to COMP-EINT pays: each reading saves
+/// 3%, and converting takes two passes over the file.
 const OFTEN: u64 = 64;
 /// How often it must have been overwritten before converting it back pays.
 const SELDOM: u64 = 4;
@@ -35,7 +38,8 @@ pub(crate) struct Nature {
     samples: u16,
     random: u16,
     incompressible: u16,
-    /// Whether a conversion from MT-EINT was given up, since there would be too many counter intervals.
+    /// Whether a conversion from MT-EINT was given up, since there would be too many counter
+    /// intervals.
     given_up: bool,
     writes: u64,
     reads: AtomicU64,
@@ -55,8 +59,8 @@ impl Nature {
     /// Bytes in TS.
     pub(crate) const LEN: usize = 8;
 
-    /// Samples, random-looking and incompressible ones among them, and whether a conversion was given up (u16 each). Reads and writes are counted anew at
-    /// each opening.
+    /// Samples, random-looking and incompressible ones among them, and whether a conversion was
+    /// given up (u16 each). Reads and writes are counted anew at each opening.
     pub(crate) fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let numbers = [self.samples, self.random, self.incompressible, self.given_up.into()];
@@ -123,7 +127,8 @@ impl Nature {
         self.given_up
     }
 
-    /// Another scheme for a file of `blocks` blocks, if it would save more than converting the file costs.
+    /// Another scheme for a file of `blocks` blocks, if it would save more than converting the file
+    /// costs.
     pub(crate) fn wants(&self, now: Scheme, blocks: u64) -> Option<Scheme> {
         let reads = self.reads.load(Ordering::Relaxed);
         let compressible = self.incompressible <= self.samples / FEW;

@@ -24,7 +24,8 @@ fn no_nonce_and_no_tweak_is_used_twice() {
                 committed = bed.us.stored.lock().clone();
             }
             if rng.chance(1, 20) {
-                // A crash: what was not committed is lost, and the next opening draws another session.
+                // A crash: what was not committed is lost, and the next opening draws another
+                // session.
                 *bed.us.stored.lock() = committed.clone();
                 bed.reopen(false).unwrap();
             }

@@ -1,8 +1,9 @@
-//! `PageArray`: an array in US that needs no authentication: write counters of MT-EINT, RArr and its inverse.
+//! `PageArray`: an array in US that needs no authentication: write counters of MT-EINT, RArr and
+//! its inverse.
 //!
-//! Pages are encrypted, so that they do not show which blocks look random; altering one makes blocks fail, no more: one that no
-//! version wrote, or that its storage knows to be damaged, is taken for zeros. Zeros at the end of a page are left out, and a page
-//! of zeros is absent.
+//! Pages are encrypted, so that they do not show which blocks look random; altering one makes
+//! blocks fail, no more: one that no version wrote, or that its storage knows to be damaged, is
+//! taken for zeros. Zeros at the end of a page are left out, and a page of zeros is absent.
 
 use crate::keys::FileKeys;
 use crate::untrusted::{PART_PAGE, Part, Untrusted};

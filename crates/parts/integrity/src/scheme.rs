@@ -5,11 +5,14 @@
 pub enum Scheme {
     /// MT-EINT (section 5.1): a tag for each block, in a tree of tags.
     Mt,
-    /// RAND-EINT (section 5.2): a wide-block cipher under authentic counters; tags for random-looking blocks alone.
+    /// RAND-EINT (section 5.2): a wide-block cipher under authentic counters; tags for
+    /// random-looking blocks alone.
     Rand,
-    /// COMP-EINT (section 5.3): the tag inside of blocks that compress; tags in a tree for the others.
+    /// COMP-EINT (section 5.3): the tag inside of blocks that compress; tags in a tree for the
+    /// others.
     Comp,
-    /// Encryption only (AES-256-XTS): what benchmarks compare with. Nothing is noticed, and users are never offered it.
+    /// Encryption only (AES-256-XTS): what benchmarks compare with. Nothing is noticed, and users
+    /// are never offered it.
     None,
 }
 

@@ -40,7 +40,8 @@ impl<'b> Section<'b> {
         self.take(len.into())
     }
 
-    /// The two flags that a section begins with: about its counters, and whether it has the leaves of its tree.
+    /// The two flags that a section begins with: about its counters, and whether it has the leaves
+    /// of its tree.
     pub(crate) fn flags(&mut self) -> Result<(bool, bool)> {
         match self.u8()? {
             flags @ 0..=3 => Ok((flags & 1 != 0, flags & 2 != 0)),

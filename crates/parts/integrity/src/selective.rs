@@ -1,9 +1,10 @@
-//! What RAND-EINT and COMP-EINT share (sections 5.2 and 5.3): write counters that are authentic, and a tree of tags, RTree, for
-//! those blocks alone that cannot be verified by themselves.
+//! What RAND-EINT and COMP-EINT share (sections 5.2 and 5.3): write counters that are authentic,
+//! and a tree of tags, RTree, for those blocks alone that cannot be verified by themselves.
 //!
-//! RArr says which block a leaf of RTree is of (leaf -> block), and its inverse which leaf a block has (block -> leaf + 1, for
-//! SearchOffset). Both lie in US unauthenticated, as the paper argues: the tag in the leaf binds the block. Altering them
-//! makes blocks fail and no more. They are therefore believed only as far as they agree.
+//! RArr says which block a leaf of RTree is of (leaf -> block), and its inverse which leaf a block
+//! has (block -> leaf + 1, for SearchOffset). Both lie in US unauthenticated, as the paper argues:
+//! the tag in the leaf binds the block. Altering them makes blocks fail and no more. They are
+//! therefore believed only as far as they agree.
 
 use crate::ablation::{Check, enforced};
 use crate::auth_counters::{AuthCounters, CounterState, MOST_INTERVALS, ROOM};
@@ -25,7 +26,8 @@ use std::sync::Arc;
 
 /// Bytes of a section beside counters and tree.
 const FIXED: usize = 1 + 8 + 4 + 4;
-/// Leaves without a block, at most: an adversary's games with RArr leave some over. More would make it long to remove them.
+/// Leaves without a block, at most: an adversary's games with RArr leave some over. More would make
+/// it long to remove them.
 const LEFT_OVER: u64 = 1 << 20;
 /// Bytes of counters in a section that shares TS with another one: as many as their hashes take.
 const SHARED_ROOM: usize = 35;
@@ -88,7 +90,8 @@ impl<L: Low> Selective<L> {
         Ok(Self::with(keys, block_size, counters, tree, order, position))
     }
 
-    /// Encrypts blocks. Those that need a leaf have their tag in `tags`. `false` if a tag is one that means something else.
+    /// Encrypts blocks. Those that need a leaf have their tag in `tags`. `false` if a tag is one
+    /// that means something else.
     fn encrypt(
         &self,
         first: u64,
@@ -112,7 +115,8 @@ impl<L: Low> Selective<L> {
         Ok(true)
     }
 
-    /// Reads what every write of these blocks needs, before any is written. Which pages of RTree and RArr it needs the new tags decide.
+    /// Reads what every write of these blocks needs, before any is written. Which pages of RTree
+    /// and RArr it needs the new tags decide.
     fn prepare(&self, us: &dyn Untrusted, first: u64, count: usize) -> Result<()> {
         self.counters.get(us)?;
         if self.tree.leaves() == 0 {
@@ -122,7 +126,8 @@ impl<L: Low> Selective<L> {
         self.position.get(us, first, &mut positions[..count])
     }
 
-    /// Brings RTree and RArr in line with blocks from `first` on that were written: tags of those that need a leaf.
+    /// Brings RTree and RArr in line with blocks from `first` on that were written: tags of those
+    /// that need a leaf.
     fn place(&mut self, us: &dyn Untrusted, first: u64, tags: &[Option<Tag>]) -> Result<()> {
         let some = tags.iter().any(Option::is_some);
         if self.tree.leaves() == 0 && !some {
@@ -177,8 +182,8 @@ impl<L: Low> Selective<L> {
         u64::from_le_bytes(position).checked_sub(1).filter(|leaf| *leaf < self.tree.leaves())
     }
 
-    /// DelOffsetTree (Figure 9): the leaf of a block goes, and the last one takes its place. The paper makes the last block's hash
-    /// anew; its leaf, which the tree verifies, is the same.
+    /// DelOffsetTree (Figure 9): the leaf of a block goes, and the last one takes its place. The
+    /// paper makes the last block's hash anew; its leaf, which the tree verifies, is the same.
     fn delete_offset(&mut self, us: &dyn Untrusted, block: u64) -> Result<()> {
         let mut position = [[0; 8]];
         self.position.get(us, block, &mut position)?;
@@ -226,7 +231,8 @@ impl<L: Low> Selective<L> {
         self.tree.resize(us, 0, &mut |_| Ok(()))
     }
 
-    /// Delete of the leaves of a run of blocks. Blocks whose leaves went are holes before US is written again.
+    /// Delete of the leaves of a run of blocks. Blocks whose leaves went are holes before US is
+    /// written again.
     fn delete_leaves(&mut self, us: &dyn Untrusted, first: u64, end: u64) -> Result<()> {
         let mut at = first;
         while at < end && self.tree.leaves() > 0 {
@@ -271,7 +277,8 @@ impl<L: Low> Selective<L> {
                 continue;
             };
             if n >= have {
-                // Blocks written one after the other have leaves one after the other, which are read together.
+                // Blocks written one after the other have leaves one after the other, which are
+                // read together.
                 let next = |ahead: &usize| self.leaf(positions[n + ahead]) == Some(leaf + *ahead as u64);
                 have = n + 1 + (1..counters.len() - n).take_while(next).count();
                 self.tree.get(us, leaf, &mut tags[n..have]).map_err(at(number))?;

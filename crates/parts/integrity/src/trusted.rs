@@ -15,8 +15,8 @@ const AUTO: u8 = 0xf;
 /// Bytes before the first section.
 pub(crate) const HEAD: usize = 32;
 
-/// The trusted storage of one file. It proves nothing by itself: its owner must keep it where nobody can alter it or put an
-/// older one in its place.
+/// The trusted storage of one file. It proves nothing by itself: its owner must keep it where
+/// nobody can alter it or put an older one in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trusted(Vec<u8>);
 
@@ -41,8 +41,8 @@ impl Trusted {
         self.0.clone()
     }
 
-    /// Takes [`Trusted::to_bytes`] back. The sections of schemes are parsed when the file is opened.
-    /// Errors: [`lacuna_contracts::Kind::Corrupt`].
+    /// Takes [`Trusted::to_bytes`] back. The sections of schemes are parsed when the file is
+    /// opened. Errors: [`lacuna_contracts::Kind::Corrupt`].
     pub fn parse(bytes: &[u8]) -> Result<Trusted> {
         if bytes.len() > Self::MAX {
             return Err(malformed(&format!("{} bytes", bytes.len())));

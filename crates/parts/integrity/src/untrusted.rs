@@ -1,4 +1,5 @@
-//! The untrusted storage of one file: its encrypted blocks and the pages of its untrusted storage for integrity (US).
+//! The untrusted storage of one file: its encrypted blocks and the pages of its untrusted storage
+//! for integrity (US).
 
 use lacuna_contracts::Result;
 
@@ -8,7 +9,8 @@ pub const PART_PAGE: usize = 2048;
 /// The kinds of pages in the untrusted storage for integrity (US) of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// Pages of a tree of tags: `level` below [`Part::RTREE`] of MT-EINT's tree, from there on of RTree.
+    /// Pages of a tree of tags: `level` below [`Part::RTREE`] of MT-EINT's tree, from there on of
+    /// RTree.
     Tree(u8),
     /// Write counters, one for each block (MT-EINT with dispersed counters).
     Counters,
@@ -21,19 +23,21 @@ pub enum Part {
 }
 
 impl Part {
-    /// What is added to the levels of RTree, so that a file may hold both trees while it is converted.
+    /// What is added to the levels of RTree, so that a file may hold both trees while it is
+    /// converted.
     pub const RTREE: u8 = 16;
 }
 
-/// Where one file's encrypted blocks and US pages rest. The adversary may do with them what it likes.
+/// Where one file's encrypted blocks and US pages rest. The adversary may do with them what it
+/// likes.
 ///
-/// An implementation need not notice anything. It may hold back what it was given until its owner commits, as long as it reads
-/// back what was written last.
+/// An implementation need not notice anything. It may hold back what it was given until its owner
+/// commits, as long as it reads back what was written last.
 pub trait Untrusted: Send + Sync {
     /// Reads whole encrypted blocks. Past the end of what was written: zeros.
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()>;
-    /// Writes whole encrypted blocks. An error that says so ([`lacuna_contracts::Error::changed_nothing`]), as a refusal does, has changed
-    /// none of them.
+    /// Writes whole encrypted blocks. An error that says so
+    /// ([`lacuna_contracts::Error::changed_nothing`]), as a refusal does, has changed none of them.
     fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()>;
     /// Reads a page, at most [`PART_PAGE`] bytes. `None` if it was never written or was removed.
     fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>>;

@@ -1,14 +1,15 @@
 //! `WideTree`: the authenticated array of tags behind MT-EINT and RTree, a tree of 128 children.
 //!
-//! The leaves lie in pages of 128. The keyed tag of a page is an entry of the page above; the tag of the topmost page, the root,
-//! and the number of leaves are trusted. Zeros at the end of a page are left out, and a page of zeros is absent; the tag of an
-//! absent page is zero, so a sparse array costs nothing where it is empty. The tag of a page binds its level, and its place in
-//! the page above binds its position.
+//! The leaves lie in pages of 128. The keyed tag of a page is an entry of the page above; the tag
+//! of the topmost page, the root, and the number of leaves are trusted. Zeros at the end of a page
+//! are left out, and a page of zeros is absent; the tag of an absent page is zero, so a sparse
+//! array costs nothing where it is empty. The tag of a page binds its level, and its place in the
+//! page above binds its position.
 //!
 //! Invariants:
 //! - A page in the cache was verified against the root when it was loaded, or was made here.
-//! - If a page is dirty, so are all pages above it, and none of them leaves the cache. So nothing is hashed before a flush, and
-//!   a flush reads nothing.
+//! - If a page is dirty, so are all pages above it, and none of them leaves the cache. So nothing
+//!   is hashed before a flush, and a flush reads nothing.
 
 mod clearing;
 
@@ -103,8 +104,9 @@ impl WideTree {
         Ok(())
     }
 
-    /// Writes dirty pages if there are many. Nothing else but a flush writes pages; the other methods at most remove some, which needs
-    /// no space. So a change that begins with this fails for want of space before it has changed anything.
+    /// Writes dirty pages if there are many. Nothing else but a flush writes pages; the other
+    /// methods at most remove some, which needs no space. So a change that begins with this fails
+    /// for want of space before it has changed anything.
     pub(crate) fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
         if self.dirty > self.pages.get_mut().most() / 2 + usize::from(height(self.leaves)) {
             return self.flush(us);
@@ -112,7 +114,8 @@ impl WideTree {
         Ok(())
     }
 
-    /// Verifies what [`WideTree::set`] of these leaves needs, so that it fails only where US cannot be written.
+    /// Verifies what [`WideTree::set`] of these leaves needs, so that it fails only where US cannot
+    /// be written.
     pub(crate) fn prepare(&mut self, us: &dyn Untrusted, first: u64, count: u64) -> Result<()> {
         let end = self.leaves.min(first + count);
         if first >= end {
@@ -185,7 +188,8 @@ impl WideTree {
         Ok(None)
     }
 
-    /// Writes what is dirty and gives what TS keeps: the leaves if they are few and take at most `room` bytes, else the root.
+    /// Writes what is dirty and gives what TS keeps: the leaves if they are few and take at most
+    /// `room` bytes, else the root.
     pub(crate) fn seal(&mut self, us: &dyn Untrusted, room: usize) -> Result<TreeRoot> {
         let inline = self.leaves <= INLINE && self.leaves as usize * size_of::<Tag>() <= room;
         if inline && (self.dirty > 0 || self.root == ABSENT) {
@@ -259,7 +263,8 @@ impl WideTree {
         if let Some(page) = self.pages.lock().get((level, page)) {
             return Ok(take(&page.entries));
         }
-        // The lock is not held while US is read. Nothing changes meanwhile: changes need `&mut self`.
+        // The lock is not held while US is read. Nothing changes meanwhile: changes need `&mut
+        // self`.
         let Some(entries) = self.fetch(us, level, page)? else {
             return Ok(take(&[ABSENT; ENTRIES as usize]));
         };

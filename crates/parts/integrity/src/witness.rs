@@ -1,5 +1,6 @@
-//! A record of every (key, nonce) and (key, tweak) that blocks were encrypted under, kept by tests of this crate
-//! to see that none is used twice for different content. Outside of them nothing is recorded.
+//! A record of every (key, nonce) and (key, tweak) that blocks were encrypted under, kept by tests
+//! of this crate to see that none is used twice for different content. Outside of them nothing is
+//! recorded.
 
 #[cfg(not(test))]
 #[inline]
@@ -17,7 +18,8 @@ mod record {
     use crate::counter::Session;
     use std::cell::RefCell;
 
-    /// What was given to a cipher: the kind and session of the key with the nonce, or the tweak, then the block and the content.
+    /// What was given to a cipher: the kind and session of the key with the nonce, or the tweak,
+    /// then the block and the content.
     pub(crate) type Use = (Vec<u8>, u64, Vec<u8>);
 
     thread_local! {

@@ -1,12 +1,13 @@
-//! IsRand: its statistic against the definition, its verdicts on plain cases and against the rule. `papers/eint` holds its
-//! thresholds against the bound.
+//! IsRand: its statistic against the definition, its verdicts on plain cases and against the rule.
+//! `papers/eint` holds its thresholds against the bound.
 
 use lacuna_integrity::{STATISTIC_BITS, is_random_looking, statistic, statistic_term, threshold};
 use proptest::prelude::*;
 
 const SIZES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
 
-/// Of samples of 128, 256, 512 and 1024 bytes: they look random below. In docs/integrity.md as well.
+/// Of samples of 128, 256, 512 and 1024 bytes: they look random below. In docs/integrity.md as
+/// well.
 const RANDOM_SAMPLES: [u64; 4] = [352_500, 1_043_000, 3_184_000, 9_431_000];
 
 /// A run of bytes whose values are equally frequent up to one.

@@ -1,4 +1,5 @@
-//! Untrusted storage that cannot be read once: the change that needed the read fails, and the file goes on if nothing was changed before.
+//! Untrusted storage that cannot be read once: the change that needed the read fails, and the file
+//! goes on if nothing was changed before.
 
 mod fixture;
 
@@ -52,7 +53,8 @@ impl Untrusted for Flaky {
     }
 }
 
-/// A file whose blocks were written one by one and in no order, so that its counters are dispersed, and which was closed.
+/// A file whose blocks were written one by one and in no order, so that its counters are dispersed,
+/// and which was closed.
 fn used(choice: Choice, rng: &mut Rng) -> (Stored, Trusted, Model) {
     let us = Flaky::new(Stored::default(), None);
     let mut file = ProtectedFile::init_with_block_size(keys(1), choice, Session(1), 128);
@@ -83,7 +85,8 @@ fn compare(file: &ProtectedFile, us: &Flaky, model: &Model, plain: &[u8], what: 
     }
 }
 
-/// Every read of an update fails in turn. Gives how often the file went on, and how often its use ended.
+/// Every read of an update fails in turn. Gives how often the file went on, and how often its use
+/// ended.
 fn fail_each_read(choice: Choice) -> (u64, u64) {
     let mut rng = Rng::new(3);
     let (stored, trusted, model) = used(choice, &mut rng);

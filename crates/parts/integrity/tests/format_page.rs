@@ -29,8 +29,9 @@ fn constants_are_those_of_the_page() {
     }
 }
 
-/// Computed with Python's `hmac` and `cryptography` and a product of POLYVAL bit by bit: HKDF-SHA256 of the master key with the labels of
-/// the page, the tag of block 5, and AES-256-GCM under its nonce.
+/// Computed with Python's `hmac` and `cryptography` and a product of POLYVAL bit by bit:
+/// HKDF-SHA256 of the master key with the labels of the page, the tag of block 5, and AES-256-GCM
+/// under its nonce.
 #[test]
 fn a_block_is_encrypted_as_an_independent_implementation_does() {
     let session = Session(0x0102_0304_0506_0708);
@@ -79,7 +80,8 @@ fn files_are_read_by_the_page() {
         let mut model = Model::default();
         for number in 0..80 {
             let step = Step::random(&mut rng, &model, 300, block_size);
-            // What was punched leaves pages of counters behind until all of their blocks are holes: the second reader meets them.
+            // What was punched leaves pages of counters behind until all of their blocks are holes:
+            // the second reader meets them.
             bed.step(&step).unwrap();
             match &step {
                 Step::Update(first, plain) if !plain.is_empty() => model.update(*first, plain, block_size),

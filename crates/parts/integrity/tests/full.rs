@@ -1,5 +1,5 @@
-//! Untrusted storage that is full: a change or commit that it refuses changes nothing more than it says, and the file goes on; any
-//! other error ends the use of the file.
+//! Untrusted storage that is full: a change or commit that it refuses changes nothing more than it
+//! says, and the file goes on; any other error ends the use of the file.
 
 mod fixture;
 
@@ -203,7 +203,8 @@ fn a_file_with_many_dirty_pages_goes_on_when_there_is_no_space() {
     }
 }
 
-/// Overwriting blocks that look random takes their leaves away, which lie all over RTree where the blocks were written in no order.
+/// Overwriting blocks that look random takes their leaves away, which lie all over RTree where the
+/// blocks were written in no order.
 #[test]
 fn an_update_that_changes_many_pages_of_rtree_is_refused_before_it_changes_blocks() {
     for (seed, scheme) in (0..6).flat_map(|seed| [Scheme::Rand, Scheme::Comp].map(|scheme| (seed, scheme))) {
@@ -212,7 +213,8 @@ fn an_update_that_changes_many_pages_of_rtree_is_refused_before_it_changes_block
         let mut file = ProtectedFile::init_with_block_size(keys(1), Choice::Fixed(scheme), Session(1), 128);
         file.set_budget(Budget::bytes(0));
         let mut model = Model::default();
-        // 1201 has no divisor in common with 4096: each block once, and neighbours far from each other in RTree.
+        // 1201 has no divisor in common with 4096: each block once, and neighbours far from each
+        // other in RTree.
         for n in 0..4096 {
             let (block, plain) = (n * 1201 % 4096, rng.bytes(128));
             file.update(&us, block, &plain).unwrap();

@@ -1,4 +1,5 @@
-//! Whatever lies in untrusted storage, and whatever is offered as TS: nothing panics, and nothing wrong is believed.
+//! Whatever lies in untrusted storage, and whatever is offered as TS: nothing panics, and nothing
+//! wrong is believed.
 
 mod fixture;
 

@@ -100,7 +100,8 @@ fn rewriting_a_small_file_ends_and_happens_only_where_it_saves_intervals() {
             model.update(block, &plain, BLOCK);
             bed.step(&Step::Update(block, plain)).unwrap();
         };
-        // Every fourth block, in ascending order: the holes alone make 2000 intervals, and nothing can be saved.
+        // Every fourth block, in ascending order: the holes alone make 2000 intervals, and nothing
+        // can be saved.
         (0..1000).for_each(|n| update(&mut bed, &mut model, n * 4, &mut rng));
         assert!(bed.file.usage(&bed.us).unwrap().intervals >= 1999);
         assert!(!bed.file.wants_conversion(&bed.us).unwrap());

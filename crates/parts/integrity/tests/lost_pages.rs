@@ -1,4 +1,5 @@
-//! Pages that are damaged or malformed: what they cost, and that writing anew and cutting off mend a file.
+//! Pages that are damaged or malformed: what they cost, and that writing anew and cutting off mend
+//! a file.
 
 mod fixture;
 

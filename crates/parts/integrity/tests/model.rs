@@ -1,4 +1,5 @@
-//! Protected files of every scheme and block size agree with a plain model under random operations, conversions and reopenings.
+//! Protected files of every scheme and block size agree with a plain model under random operations,
+//! conversions and reopenings.
 
 mod fixture;
 

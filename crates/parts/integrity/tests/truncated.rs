@@ -1,4 +1,5 @@
-//! What was cut off or punched is gone for good, even if untrusted storage was altered when it went.
+//! What was cut off or punched is gone for good, even if untrusted storage was altered when it
+//! went.
 
 mod fixture;
 
@@ -10,7 +11,8 @@ const BLOCK: usize = 128;
 /// Five pages of level 1.
 const BLOCKS: u64 = 81_920;
 
-/// A file of five pages of level 1 and perhaps holes, in whose cache is the first page of leaves, but not the pages above it.
+/// A file of five pages of level 1 and perhaps holes, in whose cache is the first page of leaves,
+/// but not the pages above it.
 fn with_an_orphan(blocks: u64) -> Bed {
     let mut bed = Bed::new(Choice::Fixed(Scheme::Mt), BLOCK, Budget::bytes(0));
     for first in (0..BLOCKS).step_by(1024) {

@@ -1,7 +1,7 @@
 //! The paced clock: cover that comes whether or not anybody does anything.
 //!
-//! Deniability contract: the clock beats at fixed times from its start, whatever else happens; a beat that comes late is
-//! not skipped.
+//! Deniability contract: the clock beats at fixed times from its start, whatever else happens; a
+//! beat that comes late is not skipped.
 
 use lacuna_contracts::{Error, Result};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -16,8 +16,8 @@ pub struct PacedClock {
 }
 
 impl PacedClock {
-    /// Starts a clock that calls `beat` every `interval`, which is not zero, until a beat fails. A `beat` that may panic
-    /// has to see itself to it that nobody waits for the next.
+    /// Starts a clock that calls `beat` every `interval`, which is not zero, until a beat fails. A
+    /// `beat` that may panic has to see itself to it that nobody waits for the next.
     pub fn start(
         interval: Duration,
         mut beat: impl FnMut() -> Result<()> + Send + 'static,

@@ -1,13 +1,14 @@
-//! Which pages of a map are to be written out, and the cycle that writes them: leaves first, then what points at them, up to
-//! the top.
+//! Which pages of a map are to be written out, and the cycle that writes them: leaves first, then
+//! what points at them, up to the top.
 //!
-//! Invariant: a page that changes while a cycle runs is written in it once more if the cycle has not come past its depth, and
-//! in the next one otherwise; it is never forgotten.
+//! Invariant: a page that changes while a cycle runs is written in it once more if the cycle has
+//! not come past its depth, and in the next one otherwise; it is never forgotten.
 
 use crate::map_size::FANOUT;
 use std::collections::BTreeSet;
 
-/// Where a cycle stands: which depth it writes, what of it is left, and with which write to the medium it began.
+/// Where a cycle stands: which depth it writes, what of it is left, and with which write to the
+/// medium it began.
 struct Cycle {
     depth: usize,
     queue: BTreeSet<u64>,
@@ -16,8 +17,8 @@ struct Cycle {
 
 /// The pages of a map that wait to be written.
 pub(crate) struct WriteOut {
-    /// Pages changed since they were last written, for each depth; for that of a running cycle those changed since
-    /// they were written in it.
+    /// Pages changed since they were last written, for each depth; for that of a running cycle
+    /// those changed since they were written in it.
     dirty: Vec<BTreeSet<u64>>,
     cycle: Option<Cycle>,
     last_start: u64,
@@ -93,7 +94,8 @@ impl WriteOut {
         self.last_start = write;
     }
 
-    /// Goes on with a cycle that began with an earlier write: it still has to write the leaves that are `early`.
+    /// Goes on with a cycle that began with an earlier write: it still has to write the leaves that
+    /// are `early`.
     pub(crate) fn resume(&mut self, began: u64, early: impl Fn(u64) -> bool) {
         let queue = self.dirty[0].iter().copied().filter(|leaf| early(*leaf)).collect::<BTreeSet<u64>>();
         self.dirty[0].retain(|leaf| !queue.contains(leaf));
@@ -101,8 +103,9 @@ impl WriteOut {
         self.cycle = Some(Cycle { depth: 0, queue, began });
     }
 
-    /// How many pages write `seq` should take so that the cycle ends in time and the changed leaves fit the cache; none if
-    /// every change is in a page already. Begins a cycle when one is due. `above` are the pages of the depths above the leaves.
+    /// How many pages write `seq` should take so that the cycle ends in time and the changed leaves
+    /// fit the cache; none if every change is in a page already. Begins a cycle when one is due.
+    /// `above` are the pages of the depths above the leaves.
     pub(crate) fn due(&mut self, seq: u64, above: impl Iterator<Item = usize>) -> Option<usize> {
         if self.cycle.is_none() {
             if self.dirty.iter().all(BTreeSet::is_empty) {

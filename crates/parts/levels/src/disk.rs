@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The most blocks that a format is asked for at once: those whose place is looked up under one hold of a lock.
+/// The most blocks that a format is asked for at once: those whose place is looked up under one
+/// hold of a lock.
 const STEP: usize = 256;
 
 /// How to open a disk with levels.
@@ -17,8 +18,9 @@ pub struct OpenOptions {
     pub budget: Budget,
     /// Refuse writes, and write nothing.
     pub read_only: bool,
-    /// Whether threads write and refresh in the background. Without them the calling thread writes, and the format's `refresh`
-    /// is the paced clock: the order of medium operations is then a function of the calls alone, as tests need it.
+    /// Whether threads write and refresh in the background. Without them the calling thread writes,
+    /// and the format's `refresh` is the paced clock: the order of medium operations is then a
+    /// function of the calls alone, as tests need it.
     pub background: bool,
     /// How long a hidden write or flush waits for cover on a disk that does not refresh itself.
     pub cover_timeout: Duration,
@@ -33,7 +35,8 @@ impl OpenOptions {
     }
 }
 
-/// An open disk with levels, as a format gives it. Called from many threads at once, with ranges that lie on the level.
+/// An open disk with levels, as a format gives it. Called from many threads at once, with ranges
+/// that lie on the level.
 pub trait Levels: Send + Sync {
     /// How many levels are open, the public one among them.
     fn open_levels(&self) -> usize;
@@ -41,33 +44,39 @@ pub trait Levels: Send + Sync {
     fn blocks(&self, level: u8) -> u64;
     /// Whether writes are refused by design.
     fn read_only(&self) -> bool;
-    /// Fills `buf` from the blocks of a level starting at `first`. Called with few: [`LevelDisk`] cuts requests.
+    /// Fills `buf` from the blocks of a level starting at `first`. Called with few: [`LevelDisk`]
+    /// cuts requests.
     fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()>;
     /// Takes blocks of a level in. Called with few blocks.
     fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()>;
     /// Makes `count` blocks of a level unwritten.
     fn discard(&self, level: u8, first: u64, count: u64) -> Result<()>;
-    /// Returns when everything that a level acknowledged is durable. Not called if the disk is read only.
+    /// Returns when everything that a level acknowledged is durable. Not called if the disk is read
+    /// only.
     fn flush(&self, level: u8) -> Result<()>;
     /// Which of `count` blocks of a level are written. Called for few blocks.
     fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>>;
     /// The counters of a level, other than its number and its length.
     fn status(&self, level: u8) -> Vec<StatusItem>;
-    /// One beat of the paced clock: something is written whether there is anything to write or not, and synced. Disks that were
-    /// opened with background threads have a clock of their own.
+    /// One beat of the paced clock: something is written whether there is anything to write or not,
+    /// and synced. Disks that were opened with background threads have a clock of their own.
     fn refresh(&self) -> Result<()>;
-    /// Flushes the public level and writes the cover that closing takes ([`ClosingCover`](crate::ClosingCover)): none to a disk
-    /// without beats of which nothing was written since it was opened, nor again to one that has just got it.
+    /// Flushes the public level and writes the cover that closing takes
+    /// ([`ClosingCover`](crate::ClosingCover)): none to a disk without beats of which nothing was
+    /// written since it was opened, nor again to one that has just got it.
     fn cover_closing(&self, pace: Pace) -> Result<()>;
-    /// Whether nothing of a hidden level waits for cover from now on; what waits is refused with [`Kind::NoCover`].
+    /// Whether nothing of a hidden level waits for cover from now on; what waits is refused with
+    /// [`Kind::NoCover`].
     fn give_up(&self, level: u8, gives_up: bool);
-    /// The user of a hidden level heard that something of it is lost: the disk ends as if it were pending when it is closed.
+    /// The user of a hidden level heard that something of it is lost: the disk ends as if it were
+    /// pending when it is closed.
     fn lose(&self, level: u8);
-    /// Flushes the public level, writes the cover of a closing, and releases the medium. It waits for no other cover. Later writes
-    /// fail.
+    /// Flushes the public level, writes the cover of a closing, and releases the medium. It waits
+    /// for no other cover. Later writes fail.
     ///
-    /// Errors: [`Kind::NoCover`] if a hidden level had more pending than that cover took along, or lost something before. The disk is
-    /// then left as by a failure of its medium at this moment, which is as good a reason (deniability contract).
+    /// Errors: [`Kind::NoCover`] if a hidden level had more pending than that cover took along, or
+    /// lost something before. The disk is then left as by a failure of its medium at this moment,
+    /// which is as good a reason (deniability contract).
     fn close(&self) -> Result<()>;
 }
 
@@ -79,8 +88,8 @@ pub struct LevelDisk {
     in_use: Arc<AtomicUsize>,
 }
 
-/// The open levels of a disk, from 0 up. Closing all of them closes the disk; a second call makes others, which count
-/// for themselves.
+/// The open levels of a disk, from 0 up. Closing all of them closes the disk; a second call makes
+/// others, which count for themselves.
 pub fn level_disks<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<LevelDisk>> {
     let disk: Arc<dyn Levels> = Arc::clone(disk) as _;
     let levels = disk.open_levels();
@@ -138,10 +147,12 @@ impl Disk for LevelDisk {
 
     /// Flushes the level. With the last of the levels the disk is closed.
     fn close(&self) -> Result<()> {
-        // Nothing is left that could cover a flush of the last one: closing the disk has cover of its own.
+        // Nothing is left that could cover a flush of the last one: closing the disk has cover of
+        // its own.
         let flushed = if self.in_use.load(Ordering::Acquire) > 1 { self.flush() } else { Ok(()) };
         if flushed.is_err() && self.level > 0 {
-            // Deniability contract: whatever fails at an end fails with a log that was not closed, as where the medium did.
+            // Deniability contract: whatever fails at an end fails with a log that was not closed,
+            // as where the medium did.
             self.disk.lose(self.level);
         }
         let last = self.in_use.fetch_sub(1, Ordering::AcqRel) <= 1;

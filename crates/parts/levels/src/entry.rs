@@ -21,7 +21,8 @@ pub enum Entry {
         /// The write to the medium, a stripe or a batch, that first recorded it.
         origin: u64,
     },
-    /// The block at this address, which could not be read when it was to be carried. It fails until it is written.
+    /// The block at this address, which could not be read when it was to be carried. It fails until
+    /// it is written.
     Lost(u64),
 }
 

@@ -1,7 +1,8 @@
 //! The hidden levels of an open disk: what they know, and waiting for cover.
 //!
-//! Deniability contract: nothing here decides that, when or where anything is written. A stripe or batch that the public
-//! or the paced clock caused passes by and is filled by the format; threads that wait for that are woken.
+//! Deniability contract: nothing here decides that, when or where anything is written. A stripe or
+//! batch that the public or the paced clock caused passes by and is filled by the format; threads
+//! that wait for that are woken.
 
 use crate::OpenOptions;
 use crate::queue::{Queue, WaitingBlock};
@@ -14,11 +15,12 @@ use std::time::{Duration, Instant};
 
 /// Discarded ranges that may wait.
 const MOST_TRIMS: usize = 4096;
-/// The longest wait without a look at whether the disk failed: a failure may be told just before the wait begins.
+/// The longest wait without a look at whether the disk failed: a failure may be told just before
+/// the wait begins.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// One level of which blocks wait before they are taken in: every hidden one, and the public one of a format that takes
-/// blocks in by the batch.
+/// One level of which blocks wait before they are taken in: every hidden one, and the public one of
+/// a format that takes blocks in by the batch.
 pub struct HiddenLevel {
     /// Its map.
     pub tree: Tree,
@@ -32,7 +34,8 @@ impl HiddenLevel {
         HiddenLevel { tree, queue: Queue::default() }
     }
 
-    /// Where blocks lie that were taken in; the others are read at once, and their place given as 0.
+    /// Where blocks lie that were taken in; the others are read at once, and their place given as
+    /// 0.
     pub fn look(
         &mut self,
         first: u64,
@@ -123,8 +126,8 @@ impl Mode {
         Mode { read_only, background: options.background && !read_only, cover_timeout }
     }
 
-    /// How something hidden waits on a disk that writes cover by itself so often, in milliseconds; 0 for never. With paced cover it
-    /// need not give up.
+    /// How something hidden waits on a disk that writes cover by itself so often, in milliseconds;
+    /// 0 for never. With paced cover it need not give up.
     pub fn wait<'a>(&self, health: &'a FailStop, cover_millis: u32) -> Wait<'a> {
         let patience = match (self.background, cover_millis) {
             (false, _) => Some(Duration::ZERO),
@@ -135,7 +138,8 @@ impl Mode {
     }
 }
 
-/// What a thread waits for: waking those that cannot go on costs more than most of what is done here.
+/// What a thread waits for: waking those that cannot go on costs more than most of what is done
+/// here.
 #[derive(Clone, Copy)]
 enum Awaited {
     /// The next stripe or batch.
@@ -144,7 +148,8 @@ enum Awaited {
     Room,
 }
 
-/// A level with its lock. No level has a lock, a condition or a bound in common with another (deniability contract).
+/// A level with its lock. No level has a lock, a condition or a bound in common with another
+/// (deniability contract).
 struct Shared {
     state: Mutex<HiddenState>,
     /// A stripe or batch passed by, or something failed.
@@ -159,14 +164,16 @@ struct Shared {
     lost: AtomicBool,
 }
 
-/// The hidden levels of an open disk, shared by its clients and the thread that fills stripes or batches.
+/// The hidden levels of an open disk, shared by its clients and the thread that fills stripes or
+/// batches.
 pub struct HiddenLevels {
     levels: Vec<Shared>,
 }
 
 impl HiddenLevels {
-    /// Levels 1 and up of a disk whose last stripe or batch is `head`. The queue of level *l* holds `memory` bytes divided
-    /// by 2 to the power of *l* before writers wait, however many levels are open.
+    /// Levels 1 and up of a disk whose last stripe or batch is `head`. The queue of level *l* holds
+    /// `memory` bytes divided by 2 to the power of *l* before writers wait, however many levels are
+    /// open.
     pub fn new(levels: Vec<HiddenLevel>, head: u64, memory: u64) -> HiddenLevels {
         let shared = |(number, level): (u32, HiddenLevel)| Shared {
             gives_up: AtomicBool::new(false),
@@ -215,8 +222,8 @@ impl HiddenLevels {
         shared.wake_writer(state);
     }
 
-    /// Whether nothing of a level, from 1 up, waits for cover from now on: it is being closed, and the cover that closing takes is
-    /// written.
+    /// Whether nothing of a level, from 1 up, waits for cover from now on: it is being closed, and
+    /// the cover that closing takes is written.
     pub fn give_up(&self, level: u8, gives_up: bool) {
         self.shared(level).gives_up.store(gives_up, Ordering::Release);
         if gives_up {
@@ -224,7 +231,8 @@ impl HiddenLevels {
         }
     }
 
-    /// How long something of a level, from 1 up, may wait as things are: not at all once it gives up.
+    /// How long something of a level, from 1 up, may wait as things are: not at all once it gives
+    /// up.
     pub fn patience(&self, wait: &Wait<'_>, level: u8) -> Option<Duration> {
         if self.shared(level).gives_up() { Some(Duration::ZERO) } else { wait.patience }
     }
@@ -234,7 +242,8 @@ impl HiddenLevels {
         self.shared(level).lost.store(true, Ordering::Release);
     }
 
-    /// Errors: [`Kind::NoCover`] if a level has anything pending that no stripe or batch has taken, or has lost something.
+    /// Errors: [`Kind::NoCover`] if a level has anything pending that no stripe or batch has taken,
+    /// or has lost something.
     pub fn check_taken(&self, health: &FailStop) -> Result<()> {
         let (mut left, mut bytes) = (self.levels.iter().any(|shared| shared.lost.load(Ordering::Acquire)), 0);
         for level in self.lock_all(health) {
@@ -285,8 +294,9 @@ impl HiddenLevels {
         Ok(())
     }
 
-    /// Loads the leaves that say where blocks of a level are, without the lock: the thread that fills stripes or batches
-    /// must not wait for the medium. What cannot be read is left to the reader of the map.
+    /// Loads the leaves that say where blocks of a level are, without the lock: the thread that
+    /// fills stripes or batches must not wait for the medium. What cannot be read is left to the
+    /// reader of the map.
     pub fn warm(&self, health: &FailStop, level: u8, first: u64, count: u64, source: &dyn PageSource) {
         warm(first, count, source, |act| act(&mut self.lock(health, level).level.tree));
     }
@@ -318,8 +328,8 @@ impl HiddenLevels {
         Ok(())
     }
 
-    /// Waits until everything that a level acknowledged was taken by a stripe or batch, and returns the last that took anything:
-    /// once that one is durable, so is what was acknowledged.
+    /// Waits until everything that a level acknowledged was taken by a stripe or batch, and returns
+    /// the last that took anything: once that one is durable, so is what was acknowledged.
     pub fn wait_passed(&self, wait: &Wait<'_>, level: u8) -> Result<u64> {
         wait.health.check()?;
         let ticket = self.lock(wait.health, level).level.queue.ticket();
@@ -366,7 +376,8 @@ impl HiddenLevels {
         Ok(state)
     }
 
-    /// Where blocks of a level lie that were taken in; the others are read at once, and their place given as 0.
+    /// Where blocks of a level lie that were taken in; the others are read at once, and their place
+    /// given as 0.
     pub fn look(
         &self,
         health: &FailStop,

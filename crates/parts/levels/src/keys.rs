@@ -1,6 +1,8 @@
-//! The keys of one write to the medium, a stripe or a batch: for each level one pair, derived from the level's key and
-//! the write's random salt. A salt is drawn for every write there ever is and hedged with its content, so no key is used for two,
-//! after a power cut, on a restored copy and in two copies of a running machine as little as otherwise; within a write each nonce is a domain and an index.
+//! The keys of one write to the medium, a stripe or a batch: for each level one pair, derived from
+//! the level's key and the write's random salt. A salt is drawn for every write there ever is and
+//! hedged with its content, so no key is used for two, after a power cut, on a restored copy and in
+//! two copies of a running machine as little as otherwise; within a write each nonce is a domain
+//! and an index.
 
 use crate::entry::Entry;
 use lacuna_contracts::{Error, Kind, Result, Secret};
@@ -37,12 +39,14 @@ impl WriteKey {
         Ok(WriteKey { data, entries })
     }
 
-    /// Encrypts something of which a write has one in this domain with this index. The tag binds `aad` too.
+    /// Encrypts something of which a write has one in this domain with this index. The tag binds
+    /// `aad` too.
     pub fn seal(&self, domain: u8, index: u8, aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; TAG_LEN] {
         self.data.seal(&nonce(domain, index), aad, src, dst)
     }
 
-    /// Decrypts what [`WriteKey::seal`] encrypted, where it lies; it is zeroed if it does not verify.
+    /// Decrypts what [`WriteKey::seal`] encrypted, where it lies; it is zeroed if it does not
+    /// verify.
     pub fn open(
         &self,
         domain: u8,
@@ -54,9 +58,9 @@ impl WriteKey {
         self.data.open_in_place(&nonce(domain, index), aad, buf, tag).map_err(|_| Unverified)
     }
 
-    /// A tag by which to tell whether all of these sectors were written, or some are still what lay there before: over
-    /// their first bytes, which are random in every write. It does not notice later damage, which the tags of what is in
-    /// them do.
+    /// A tag by which to tell whether all of these sectors were written, or some are still what lay
+    /// there before: over their first bytes, which are random in every write. It does not notice
+    /// later damage, which the tags of what is in them do.
     pub fn digest(&self, domain: u8, sectors: &[u8]) -> [u8; TAG_LEN] {
         let mut heads = Vec::with_capacity(sectors.len() / SECTOR * 16);
         sectors.chunks_exact(SECTOR).for_each(|sector| heads.extend_from_slice(&sector[..16]));
@@ -72,7 +76,8 @@ impl WriteKey {
         covered
     }
 
-    /// What [`WriteKey::cover`] covered in these 16 bytes, if this key did; nothing for [`Entry::Empty`].
+    /// What [`WriteKey::cover`] covered in these 16 bytes, if this key did; nothing for
+    /// [`Entry::Empty`].
     pub fn uncover(&self, domain: u8, slot: u8, covered: &[u8]) -> Option<Entry> {
         let mut plain = self.pad(domain, slot);
         plain.iter_mut().zip(covered).for_each(|(pad, byte)| *pad ^= byte);

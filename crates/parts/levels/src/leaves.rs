@@ -1,4 +1,5 @@
-//! The leaves of a map that are in memory: cached within a bound, with what changed of those that are not.
+//! The leaves of a map that are in memory: cached within a bound, with what changed of those that
+//! are not.
 
 use crate::map_size::FANOUT;
 use lacuna_contracts::BoundedCache;
@@ -83,7 +84,8 @@ impl Leaves {
         was
     }
 
-    /// Every place of a cached leaf has become 0: what changed of it before does not matter any more.
+    /// Every place of a cached leaf has become 0: what changed of it before does not matter any
+    /// more.
     pub(crate) fn cleared(&mut self, number: u64) {
         let spills = self.spills;
         let leaf = self.leaf(number);
@@ -108,8 +110,8 @@ impl Leaves {
         }
     }
 
-    /// Puts a leaf into the cache, as its page says it and changed as is known. `is_dirty` says which leaves are to be
-    /// written.
+    /// Puts a leaf into the cache, as its page says it and changed as is known. `is_dirty` says
+    /// which leaves are to be written.
     pub(crate) fn put(&mut self, number: u64, mut places: Page, is_dirty: impl Fn(u64) -> bool) {
         let known = self.delta.remove(&number).unwrap_or_default();
         for (at, packed) in &known {

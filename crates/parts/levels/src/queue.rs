@@ -1,5 +1,5 @@
-//! What a hidden level was given and no stripe or batch has taken yet: blocks, in order, and the ranges that were discarded
-//! before them.
+//! What a hidden level was given and no stripe or batch has taken yet: blocks, in order, and the
+//! ranges that were discarded before them.
 
 use lacuna_contracts::Plain;
 use rustc_hash::FxHashMap;
@@ -66,7 +66,8 @@ impl Queue {
         self.trims.iter().any(|&(first, count)| (first..first + count).contains(&addr))
     }
 
-    /// Adds a block, whose turn comes last. One for this address must not wait already: it is changed in its place.
+    /// Adds a block, whose turn comes last. One for this address must not wait already: it is
+    /// changed in its place.
     pub fn put(&mut self, addr: u64, block: WaitingBlock) {
         self.blocks.insert(addr, block);
         self.given += 1;
@@ -93,7 +94,8 @@ impl Queue {
         } else {
             self.blocks.retain(|addr, _| !(first..first + count).contains(addr));
         }
-        // Their turns go with them: a block that is put again must not come before others that wait.
+        // Their turns go with them: a block that is put again must not come before others that
+        // wait.
         if self.blocks.len() < before {
             let blocks = &self.blocks;
             self.order.retain(|(_, addr)| blocks.contains_key(addr));
@@ -120,7 +122,8 @@ impl Queue {
         self.trims.drain(..count)
     }
 
-    /// Whether a stripe or batch took something and has not passed. Who sees that under the lock sees one that failed.
+    /// Whether a stripe or batch took something and has not passed. Who sees that under the lock
+    /// sees one that failed.
     pub(crate) fn is_half_taken(&self) -> bool {
         self.was_taken_from
     }

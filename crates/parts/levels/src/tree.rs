@@ -1,10 +1,12 @@
-//! The map of one level: a tree of pages of 512 places, whose leaves say where each block is (PD-DM's PPM for level
-//! 0, its HM for the others). What a place means is the format's: a nonzero word.
+//! The map of one level: a tree of pages of 512 places, whose leaves say where each block is
+//! (PD-DM's PPM for level 0, its HM for the others). What a place means is the format's: a nonzero
+//! word.
 //!
-//! Pages lie in slots like data. Those above the leaves are held in memory whole (8 bytes for each 2 MiB of
-//! the level: 4 MiB for 1 TiB); leaves are cached within a bound. A changed page is written out in the next *cycle*:
-//! leaves first, then what points at them, up to the top; then the state moves on, and no earlier summary is needed to
-//! rebuild the map. Changes found in summaries when the disk is opened wait as a delta until their leaf is loaded.
+//! Pages lie in slots like data. Those above the leaves are held in memory whole (8 bytes for each
+//! 2 MiB of the level: 4 MiB for 1 TiB); leaves are cached within a bound. A changed page is
+//! written out in the next *cycle*: leaves first, then what points at them, up to the top; then the
+//! state moves on, and no earlier summary is needed to rebuild the map. Changes found in summaries
+//! when the disk is opened wait as a delta until their leaf is loaded.
 
 use crate::cycle::{Next, WriteOut};
 use crate::entry::{Entry, LOST, MOST_DEPTHS};
@@ -16,8 +18,9 @@ use rustc_hash::FxHashMap;
 
 /// From where pages are read.
 pub trait PageSource {
-    /// Reads the block that lies at `place`, which is neither 0 nor [`LOST`], as `entry`. Errors: [`Kind::Corrupt`] if it
-    /// does not verify; everything that the page would have said is then lost.
+    /// Reads the block that lies at `place`, which is neither 0 nor [`LOST`], as `entry`. Errors:
+    /// [`Kind::Corrupt`] if it does not verify; everything that the page would have said is then
+    /// lost.
     fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()>;
 }
 
@@ -54,8 +57,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The empty map of a level of `blocks` blocks, which writes its pages out once in `cycle_len` stripes (or batches)
-    /// and caches `cached` leaves.
+    /// The empty map of a level of `blocks` blocks, which writes its pages out once in `cycle_len`
+    /// stripes (or batches) and caches `cached` leaves.
     pub fn new(blocks: u64, cycle_len: u64, cached: usize) -> Tree {
         let mut pages = Vec::new();
         let mut width = blocks;
@@ -72,8 +75,9 @@ impl Tree {
         Tree { blocks, pages, write_out, leaves, state: MapState::default() }
     }
 
-    /// The same, for a format that writes pages out no faster than its schedule: changed leaves need not stay in memory, for
-    /// what changed of them does, and `most_dirty` of them may wait to be written.
+    /// The same, for a format that writes pages out no faster than its schedule: changed leaves
+    /// need not stay in memory, for what changed of them does, and `most_dirty` of them may wait to
+    /// be written.
     pub fn spilling(mut self, most_dirty: usize) -> Tree {
         self.leaves.spill();
         self.write_out.allow(most_dirty);
@@ -132,7 +136,8 @@ impl Tree {
             .find(|missing| missing.place != 0 && missing.place != LOST)
     }
 
-    /// Puts a leaf into memory that was loaded without a lock, unless it moved or was loaded meanwhile.
+    /// Puts a leaf into memory that was loaded without a lock, unless it moved or was loaded
+    /// meanwhile.
     pub fn supply(&mut self, leaf: LoadedLeaf) {
         let LoadedLeaf { missing: Missing { number, place }, page } = leaf;
         if self.pages[0][number as usize] == place && !self.leaves.is_cached(number) {
@@ -145,7 +150,8 @@ impl Tree {
         self.leaves.cached() as u64
     }
 
-    /// Leaves that were in memory at once, at most: more than the cache holds where changed ones had to stay.
+    /// Leaves that were in memory at once, at most: more than the cache holds where changed ones
+    /// had to stay.
     pub fn most_leaves(&self) -> u64 {
         self.leaves.most() as u64
     }
@@ -214,8 +220,8 @@ impl Tree {
         Ok(cleared)
     }
 
-    /// Where what `entry` names is: 0 if it is nowhere, not within the level, or of no place in a map; [`LOST`] if nobody
-    /// knows any more.
+    /// Where what `entry` names is: 0 if it is nowhere, not within the level, or of no place in a
+    /// map; [`LOST`] if nobody knows any more.
     pub fn place_of(&mut self, entry: Entry, source: &dyn PageSource) -> Result<u64> {
         match entry {
             Entry::Data(addr) | Entry::Lost(addr) if addr < self.blocks => self.get(addr, source),
@@ -224,8 +230,8 @@ impl Tree {
         }
     }
 
-    /// The page that `entry` names cannot be read any more where it lies: it is written anew with the next cycle, if it is in
-    /// memory.
+    /// The page that `entry` names cannot be read any more where it lies: it is written anew with
+    /// the next cycle, if it is in memory.
     pub fn rewrite(&mut self, entry: Entry) {
         if let Entry::Page { depth, index } = entry
             && self.names(entry)
@@ -251,9 +257,10 @@ impl Tree {
         self.write_out.began()
     }
 
-    /// Goes on with a cycle that an earlier session began, after [`Tree::restore`] and all changes have been repeated: it
-    /// still has to write those leaves that `early` says were changed before it began. Otherwise sessions shorter than a
-    /// cycle would never end one, and what no page says yet would grow old without bound.
+    /// Goes on with a cycle that an earlier session began, after [`Tree::restore`] and all changes
+    /// have been repeated: it still has to write those leaves that `early` says were changed before
+    /// it began. Otherwise sessions shorter than a cycle would never end one, and what no page says
+    /// yet would grow old without bound.
     pub fn resume_cycle(&mut self, began: u64, early: impl Fn(u64) -> bool) {
         self.write_out.resume(began, early);
     }
@@ -265,8 +272,8 @@ impl Tree {
 
     // Writing pages.
 
-    /// How many pages write `seq` should take so that the cycle ends in time and the changed leaves fit the cache.
-    /// Begins a cycle when one is due.
+    /// How many pages write `seq` should take so that the cycle ends in time and the changed leaves
+    /// fit the cache. Begins a cycle when one is due.
     pub fn due(&mut self, seq: u64) -> usize {
         self.write_out.due(seq, self.pages[1..].iter().map(Vec::len)).unwrap_or_else(|| {
             // Whatever was changed before this write is in pages that were written before it.
@@ -275,7 +282,8 @@ impl Tree {
         })
     }
 
-    /// Writes the next page of the cycle, to lie at `place`. None if the cycle has none left, which ends it.
+    /// Writes the next page of the cycle, to lie at `place`. None if the cycle has none left, which
+    /// ends it.
     pub fn emit(&mut self, place: u64, source: &dyn PageSource, block: &mut [u8]) -> Result<Option<Entry>> {
         loop {
             let (depth, index) = match self.write_out.next() {
@@ -293,7 +301,8 @@ impl Tree {
             if empty && *listed == 0 {
                 continue;
             }
-            // A page that has become empty is written all the same: a crash must not find the one before it.
+            // A page that has become empty is written all the same: a crash must not find the one
+            // before it.
             self.state.pages = self.state.pages.saturating_add(u64::from(*listed == 0));
             *listed = place;
             self.write_out.mark_above(depth, index);

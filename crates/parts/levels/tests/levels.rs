@@ -108,7 +108,8 @@ fn a_level_that_was_not_closed_well_is_known_when_the_disk_is_closed() {
     assert_eq!(*asked.closed.lock().unwrap(), 0);
 }
 
-/// A write that is refused while its level is being closed does not come again; a flush that is refused loses nothing.
+/// A write that is refused while its level is being closed does not come again; a flush that is
+/// refused loses nothing.
 #[test]
 fn what_is_given_up_is_lost_if_it_was_refused() {
     let health = FailStop::default();

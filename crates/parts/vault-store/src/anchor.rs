@@ -1,4 +1,5 @@
-//! The anchor: what this machine remembers of a vault where the adversary cannot reach, a few hundred bytes.
+//! The anchor: what this machine remembers of a vault where the adversary cannot reach, a few
+//! hundred bytes.
 
 use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
@@ -24,8 +25,9 @@ pub trait Anchor: Send + Sync {
     fn load(&self) -> Result<Option<AnchorState>>;
     /// Remembers `next` instead of `expected`, durably: whole or not at all.
     ///
-    /// Errors: [`Kind::Changed`] if it remembers something else than `expected`, [`Kind::Usage`] if `next` is of another
-    /// vault or not newer. A refusal ([`Kind::is_refusal`]), which a sync never is, leaves it as it was: the same may be asked again.
+    /// Errors: [`Kind::Changed`] if it remembers something else than `expected`, [`Kind::Usage`] if
+    /// `next` is of another vault or not newer. A refusal ([`Kind::is_refusal`]), which a sync
+    /// never is, leaves it as it was: the same may be asked again.
     fn advance(&self, expected: Option<&AnchorState>, next: &AnchorState) -> Result<()>;
 }
 

@@ -1,5 +1,5 @@
-//! The anchor in a local file: two slots that are written in turn and in place, so that an advance is one write and one sync
-//! of 512 bytes.
+//! The anchor in a local file: two slots that are written in turn and in place, so that an advance
+//! is one write and one sync of 512 bytes.
 
 use crate::anchor::{Anchor, AnchorState, check_advance};
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result, Secret};
@@ -18,13 +18,15 @@ const MAGIC: &[u8; 8] = b"lacunaan";
 const SLOT: usize = 512;
 /// Bytes of a slot that say something; a checksum of them follows.
 const SAID: usize = 96;
-/// How often, and how far apart, a lock that another process holds is tried again: as long as that of a vault's header.
+/// How often, and how far apart, a lock that another process holds is tried again: as long as that
+/// of a vault's header.
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The path of a vault's anchor if nobody names another one: in `$XDG_STATE_HOME/lacuna/anchors`, or
-/// `.local/state/lacuna/anchors` in the home directory; for root in `/var/lib/lacuna/anchors`. Its name is the vault's UUID.
-/// A `$XDG_STATE_HOME` of another user counts for nothing, as root has it after `su`: its owner could put the anchor back.
+/// The path of a vault's anchor if nobody names another one: in `$XDG_STATE_HOME/lacuna/anchors`,
+/// or `.local/state/lacuna/anchors` in the home directory; for root in `/var/lib/lacuna/anchors`.
+/// Its name is the vault's UUID. A `$XDG_STATE_HOME` of another user counts for nothing, as root
+/// has it after `su`: its owner could put the anchor back.
 ///
 /// Errors: [`Kind::Usage`] if there is no home directory.
 pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
@@ -33,7 +35,8 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
         if geteuid().is_root() {
             return Some(PathBuf::from("/var/lib"));
         }
-        // Where mount(8) starts a helper for a user, $HOME is not set, and what the system knows of the user counts.
+        // Where mount(8) starts a helper for a user, $HOME is not set, and what the system knows of
+        // the user counts.
         let home = std::env::home_dir().filter(|home| home.is_absolute());
         home.map(|home| home.join(".local/state"))
     };
@@ -52,8 +55,8 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
     Ok(state.join("lacuna/anchors").join(groups.join("-")))
 }
 
-/// Whether the nearest directory that exists, on the way to `path`, belongs to another user than root and this one. Errors: that
-/// it cannot be told.
+/// Whether the nearest directory that exists, on the way to `path`, belongs to another user than
+/// root and this one. Errors: that it cannot be told.
 fn is_of_another_user(path: &Path) -> Result<bool> {
     for dir in path.ancestors() {
         match std::fs::metadata(dir) {
@@ -65,7 +68,8 @@ fn is_of_another_user(path: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// An anchor in a file that its owner alone may read. Holds a lock on it until dropped, unless it is read-only.
+/// An anchor in a file that its owner alone may read. Holds a lock on it until dropped, unless it
+/// is read-only.
 pub struct FileAnchor {
     path: PathBuf,
     uuid: [u8; 16],
@@ -84,8 +88,8 @@ struct Open {
 impl FileAnchor {
     /// Opens the anchor of a vault. The file is made by the first advance.
     ///
-    /// Errors: [`Kind::Busy`] if another program has it open, [`Kind::Corrupt`] if neither slot can be read, [`Kind::Usage`]
-    /// if it is the anchor of another vault.
+    /// Errors: [`Kind::Busy`] if another program has it open, [`Kind::Corrupt`] if neither slot can
+    /// be read, [`Kind::Usage`] if it is the anchor of another vault.
     pub fn open(path: &Path, uuid: [u8; 16], read_only: bool) -> Result<FileAnchor> {
         let mut open = Open { file: None, read_only, state: None, sequence: 0 };
         match OpenOptions::new().read(true).write(!read_only).open(path) {
@@ -130,7 +134,8 @@ impl FileAnchor {
         let mut new = path.clone().into_os_string();
         new.push(".new");
         let made = || -> std::io::Result<File> {
-            // A crash may have left one. Where others write to the folder, it may be a link: it goes, and none is followed.
+            // A crash may have left one. Where others write to the folder, it may be a link: it
+            // goes, and none is followed.
             match std::fs::remove_file(&new) {
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
                 _ => {}
@@ -174,7 +179,8 @@ impl Anchor for FileAnchor {
         }
         let sequence = open.sequence + 1;
         let file = open.file.as_ref().expect("it was just made");
-        // A write that is refused may have torn its slot: the other one counts then, and the write is tried again.
+        // A write that is refused may have torn its slot: the other one counts then, and the write
+        // is tried again.
         file.write_all_at(&to_slot(sequence, next), sequence % 2 * SLOT as u64)
             .map_err(|e| failed("write", &self.path, &e))?;
         file.sync_data().map_err(|e| failed("sync", &self.path, &e).of_sync())?;
@@ -184,8 +190,9 @@ impl Anchor for FileAnchor {
     }
 }
 
-/// The directories above one that is to be made with all that is missing above it, from the bottom up, and whether a name in each
-/// was there already. Also those that were there: a process that made them may have been killed before they were durable.
+/// The directories above one that is to be made with all that is missing above it, from the bottom
+/// up, and whether a name in each was there already. Also those that were there: a process that
+/// made them may have been killed before they were durable.
 fn above(folder: &Path) -> Vec<(PathBuf, bool)> {
     let named = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let pairs = folder.ancestors().zip(folder.ancestors().skip(1));
@@ -196,7 +203,8 @@ fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("cannot {what} the vault's anchor {}", path.display()), e)
 }
 
-/// Takes the lock, and tries again for a moment while another process has it: one that was killed holds it until it is gone.
+/// Takes the lock, and tries again for a moment while another process has it: one that was killed
+/// holds it until it is gone.
 fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {

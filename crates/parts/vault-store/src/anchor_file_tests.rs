@@ -1,4 +1,5 @@
-//! The file remembers the last advance, whatever a power cut leaves of the slot that was being written.
+//! The file remembers the last advance, whatever a power cut leaves of the slot that was being
+//! written.
 
 use super::*;
 

@@ -32,7 +32,8 @@ pub(crate) struct Assembly {
     pub(crate) background: bool,
 }
 
-/// Puts the parts together in the state that `replay` found in `journal` and `superblock`, beside an anchor that knows `known`.
+/// Puts the parts together in the state that `replay` found in `journal` and `superblock`, beside
+/// an anchor that knows `known`.
 pub(crate) fn assemble(
     base: StoreBase,
     keys: Arc<StoreKeys>,

@@ -1,4 +1,5 @@
-//! The checkpointer: the pages of one journal file go to their places while the other file takes what comes, and the superblock says so.
+//! The checkpointer: the pages of one journal file go to their places while the other file takes
+//! what comes, and the superblock says so.
 
 use crate::commit_log::{CommitLog, Frozen, Request};
 use crate::doubled::Further;
@@ -30,7 +31,8 @@ pub(crate) struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Of a store with this superblock, in which a recovery found a checkpoint that was begun, or none.
+    /// Of a store with this superblock, in which a recovery found a checkpoint that was begun, or
+    /// none.
     pub(crate) fn new(
         parts: Arc<Parts>,
         reclaimer: Arc<Reclaimer>,
@@ -48,11 +50,13 @@ impl Checkpointer {
         self.frozen.lock().is_some()
     }
 
-    /// Commits with a root, after the checkpoint before is finished: a checkpoint begins, and with `finishes` it is finished.
+    /// Commits with a root, after the checkpoint before is finished: a checkpoint begins, and with
+    /// `finishes` it is finished.
     pub(crate) fn commit(&self, asked: &Request<'_>, noted: &mut dyn FnMut(), finishes: bool) -> Result<()> {
         let mut frozen = self.frozen.lock();
         self.settle(&mut frozen)?;
-        // An opening that could not write it left the other file as it was; nothing may lead there from the journal file that comes next.
+        // An opening that could not write it left the other file as it was; nothing may lead there
+        // from the journal file that comes next.
         self.complete_superblock().map_err(|e| self.parts.health.refused(e))?;
         *frozen = self.log.commit(asked, noted)?;
         if !finishes {
@@ -65,7 +69,8 @@ impl Checkpointer {
         }
     }
 
-    /// Makes a commit durable that was noted and refused. If it has a root, the checkpoint that it begins is left for later.
+    /// Makes a commit durable that was noted and refused. If it has a root, the checkpoint that it
+    /// begins is left for later.
     pub(crate) fn resume_commit(&self) -> Result<()> {
         self.resume(&mut self.frozen.lock())
     }
@@ -77,10 +82,11 @@ impl Checkpointer {
         self.finish(&mut self.frozen.lock())
     }
 
-    /// Finishes a checkpoint that began, and that of a commit with a root that was noted and refused.
+    /// Finishes a checkpoint that began, and that of a commit with a root that was noted and
+    /// refused.
     ///
-    /// Errors: a call that the host refuses, for want of space above all, leaves it begun, and it may be tried again; anything else is
-    /// fail-stop.
+    /// Errors: a call that the host refuses, for want of space above all, leaves it begun, and it
+    /// may be tried again; anything else is fail-stop.
     pub(crate) fn finish_owed(&self) -> Result<()> {
         self.settle(&mut self.frozen.lock())
     }
@@ -96,7 +102,8 @@ impl Checkpointer {
         self.give_back(|| journal.shrink_idle()).map_err(|e| health.broken(e))
     }
 
-    /// Finishes what is owed, and gives most of the journal's space back if nothing was committed since.
+    /// Finishes what is owed, and gives most of the journal's space back if nothing was committed
+    /// since.
     pub(crate) fn close(&self) -> Result<()> {
         let Parts { health, journal, .. } = &*self.parts;
         let mut frozen = self.frozen.lock();
@@ -122,7 +129,8 @@ impl Checkpointer {
         self.superblock.lock().complete(&self.parts.keys, &*self.random)
     }
 
-    /// Makes a commit durable that was noted before. Where it has a root nothing is frozen yet: it begins a checkpoint.
+    /// Makes a commit durable that was noted before. Where it has a root nothing is frozen yet: it
+    /// begins a checkpoint.
     fn resume(&self, frozen: &mut Option<Frozen>) -> Result<()> {
         if let Some(begun) = self.log.resume()? {
             *frozen = Some(begun);
@@ -130,8 +138,9 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Finishes what began: a checkpoint, and that of a commit with a root that was noted and refused. Until then the journal file that
-    /// this commit left has what no superblock says is in its place.
+    /// Finishes what began: a checkpoint, and that of a commit with a root that was noted and
+    /// refused. Until then the journal file that this commit left has what no superblock says is in
+    /// its place.
     fn settle(&self, frozen: &mut Option<Frozen>) -> Result<()> {
         self.finish(frozen)?;
         if self.log.owes_root() {
@@ -182,7 +191,8 @@ impl Checkpointer {
         objects.sync(&brought)?;
         objects.sync_names()?;
         let (commit, facts, root) = (&begun.commit, &begun.facts, begun.root.as_deref());
-        // As soon as the second files are written to, the root before is whole in neither: the new one must not hang on its record alone.
+        // As soon as the second files are written to, the root before is whole in neither: the new
+        // one must not hang on its record alone.
         self.superblock.lock().begin(keys, &*self.random, commit, facts, root, 1 - begun.left)?;
         for which in Further::ALL {
             self.bring_further(&begun.objects, which)?;
@@ -190,8 +200,8 @@ impl Checkpointer {
         self.complete_superblock()
     }
 
-    /// Brings the pages of doubled objects to one of their further files, after they are durable in the one before, and makes them durable
-    /// there.
+    /// Brings the pages of doubled objects to one of their further files, after they are durable in
+    /// the one before, and makes them durable there.
     fn bring_further(&self, frozen: &[u64], which: Further) -> Result<()> {
         let objects = &self.parts.objects;
         let mut files = Vec::new();
@@ -210,8 +220,8 @@ impl Checkpointer {
         objects.sync_names()
     }
 
-    /// Brings one object's pages to their places in a file. No other thread writes to these places meanwhile, and an object that is cut is
-    /// written nowhere but to the journal.
+    /// Brings one object's pages to their places in a file. No other thread writes to these places
+    /// meanwhile, and an object that is cut is written nowhere but to the journal.
     fn bring_object(&self, id: u64, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
         if let Some(cut) = layer.cut
             && file.len()? > cut * PAGE as u64
@@ -235,9 +245,11 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Reads a page from the journal. One that is not as it was written may be in its first file already, after a checkpoint that was cut
-    /// short. If it is not there, a file's page goes to its place as it is, and is an error of that block alone. A doubled object's must go
-    /// nowhere: its second file has what the root before needs, which gives the same state with the changes since.
+    /// Reads a page from the journal. One that is not as it was written may be in its first file
+    /// already, after a checkpoint that was cut short. If it is not there, a file's page goes to
+    /// its place as it is, and is an error of that block alone. A doubled object's must go nowhere:
+    /// its second file has what the root before needs, which gives the same state with the changes
+    /// since.
     fn append(&self, object: u64, page: u64, entry: &Entry, run: &mut Vec<u8>) -> Result<()> {
         let Parts { keys, objects, journal, .. } = &*self.parts;
         let from = run.len();
@@ -289,8 +301,9 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Gives space of journal files back in which nothing is needed any more, if all superblocks say so: then the loss of some loses
-    /// nothing. File systems that write nothing over itself may need space for it: without it nothing is given back.
+    /// Gives space of journal files back in which nothing is needed any more, if all superblocks
+    /// say so: then the loss of some loses nothing. File systems that write nothing over itself may
+    /// need space for it: without it nothing is given back.
     fn give_back(&self, cut: impl FnOnce() -> Result<()>) -> Result<()> {
         if !self.superblock.lock().is_in_all() {
             return Ok(());

@@ -1,11 +1,13 @@
 //! The commit log: what changed becomes durable whole, and the anchor advances.
 //!
-//! The order is the security argument and the crash argument in one: (1) what was written in place, (2) the record, which is
-//! the new state and the signed intent to advance, (3) the anchor, (4) only then what the old state alone refers to goes.
+//! The order is the security argument and the crash argument in one: (1) what was written in place,
+//! (2) the record, which is the new state and the signed intent to advance, (3) the anchor, (4)
+//! only then what the old state alone refers to goes.
 //!
-//! A host that refuses to take the record (it is full, or has a quota) fails this commit and nothing else: what it says is kept, and the
-//! next commit writes it first, in the same place and with the same bytes. Nothing that it notes is undone, so nothing is sealed twice
-//! with different words.
+//! A host that refuses to take the record (it is full, or has a quota) fails this commit and
+//! nothing else: what it says is kept, and the next commit writes it first, in the same place and
+//! with the same bytes. Nothing that it notes is undone, so nothing is sealed twice with different
+//! words.
 
 use crate::anchor::{Anchor, AnchorState};
 use crate::content::{
@@ -37,7 +39,8 @@ pub(crate) struct Request<'a> {
     pub(crate) anyway: bool,
 }
 
-/// What a checkpoint brings to its place, and what its superblock says. A commit with a root leaves it.
+/// What a checkpoint brings to its place, and what its superblock says. A commit with a root leaves
+/// it.
 pub(crate) struct Frozen {
     pub(crate) objects: Vec<u64>,
     /// The journal file that holds it.
@@ -56,7 +59,8 @@ pub(crate) struct History {
     /// What the anchor remembers.
     anchor: Option<AnchorState>,
     machine: [u8; 16],
-    /// A commit that was noted and is not durable, because the host refused to take its record. The next one makes it durable first.
+    /// A commit that was noted and is not durable, because the host refused to take its record. The
+    /// next one makes it durable first.
     pending: Option<Pending>,
 }
 
@@ -81,11 +85,13 @@ struct Noted {
     /// The text of the record, and its place.
     plain: Vec<u8>,
     place: Place,
-    /// The record and its digest, once it was tried: the next try writes the same bytes, also in another session.
+    /// The record and its digest, once it was tried: the next try writes the same bytes, also in
+    /// another session.
     sealed: Option<(Vec<u8>, [u8; 32])>,
     /// Objects that must be durable before the record is.
     placed: Vec<u64>,
-    /// Objects that changed, and those that were appended to before: nothing need be known of them once it is durable, if they are idle.
+    /// Objects that changed, and those that were appended to before: nothing need be known of them
+    /// once it is durable, if they are idle.
     touched: Vec<u64>,
     removed: Vec<u64>,
 }
@@ -151,7 +157,8 @@ impl CommitLog {
         self.history.lock().facts.clone()
     }
 
-    /// Whether a commit with a root was noted and is not durable: [`CommitLog::resume`] makes it so.
+    /// Whether a commit with a root was noted and is not durable: [`CommitLog::resume`] makes it
+    /// so.
     pub(crate) fn owes_root(&self) -> bool {
         self.owes_root.load(Ordering::Acquire)
     }
@@ -188,22 +195,23 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Pages of the journal that writes of this many pages may take, and those of the record of a commit after them, with a root and with
-    /// this many bytes of puts.
+    /// Pages of the journal that writes of this many pages may take, and those of the record of a
+    /// commit after them, with a root and with this many bytes of puts.
     pub(crate) fn room(&self, pages: u64, puts: u64) -> (u64, u64) {
         let pages = pages + COPIED;
         let (touched, removed) = {
             let changed = self.parts.interval.changed();
             (changed.touched.len() as u64, changed.removed.len() as u64)
         };
-        // At most: every page since the last record is listed, every object was cut, and there are as many facts as there can be.
+        // At most: every page since the last record is listed, every object was cut, and there are
+        // as many facts as there can be.
         let lists = 44 * (self.parts.journal.taken() + pages) + 16 * touched + 8 * removed;
         let facts = 88 * MACHINES as u64 + 16 * APPENDABLE as u64 + puts + ROOT_MAX as u64 + 256;
         (pages, record::pages_of((lists + facts) as usize))
     }
 
-    /// Commits. With a root, gives what the checkpoint must bring to its place; the one before it is complete then. `noted` is called as
-    /// soon as changes belong to the next commit.
+    /// Commits. With a root, gives what the checkpoint must bring to its place; the one before it
+    /// is complete then. `noted` is called as soon as changes belong to the next commit.
     pub(crate) fn commit(&self, asked: &Request<'_>, noted: &mut dyn FnMut()) -> Result<Option<Frozen>> {
         let health = &self.parts.health;
         health.may_change()?;
@@ -226,8 +234,8 @@ impl CommitLog {
         self.complete(&mut history)
     }
 
-    /// Makes a commit durable that was noted and whose record the host refused to take. With a root, gives what the checkpoint must bring
-    /// to its place.
+    /// Makes a commit durable that was noted and whose record the host refused to take. With a
+    /// root, gives what the checkpoint must bring to its place.
     pub(crate) fn resume(&self) -> Result<Option<Frozen>> {
         self.parts.health.check()?;
         let _cut_short = self.parts.health.end_on_panic();
@@ -248,7 +256,8 @@ impl CommitLog {
         };
         self.owes_root.store(false, Ordering::Release);
         let Pending { noted, switched } = pending;
-        // Before another commit can begin a checkpoint, after which no recovery would look for their files.
+        // Before another commit can begin a checkpoint, after which no recovery would look for
+        // their files.
         self.reclaimer.add(&noted.removed);
         match self.release(&noted) {
             // Files of removed objects are left: they go with the next commit.
@@ -265,7 +274,8 @@ impl CommitLog {
         }))
     }
 
-    /// Notes what the commit says. Until it returns no object changes; from then on changes belong to the next commit.
+    /// Notes what the commit says. Until it returns no object changes; from then on changes belong
+    /// to the next commit.
     fn note(&self, history: &History, asked: &Request<'_>) -> Result<Option<Pending>> {
         let Parts { health, objects, interval, journal, .. } = &*self.parts;
         let _alone = interval.alone();
@@ -281,7 +291,8 @@ impl CommitLog {
         let mut changes = Changes {
             removals: changed.removed.clone(),
             root: asked.root.map(<[u8]>::to_vec),
-            // With a root as well: until its checkpoint is done they lead to it from the root before, whose pages are whole.
+            // With a root as well: until its checkpoint is done they lead to it from the root
+            // before, whose pages are whole.
             puts: asked.puts.to_vec(),
             ..Changes::default()
         };
@@ -289,8 +300,9 @@ impl CommitLog {
         let facts = self.facts_after(history, appendable);
         check_readable(number, &facts, &changes)?;
         let plain = record_to_bytes(&facts, &changes);
-        // Where the host may refuse what it seems to have room for, it is asked while nothing is noted: what is removed now may still make
-        // room, and files that no commit refers to need no other commit to go.
+        // Where the host may refuse what it seems to have room for, it is asked while nothing is
+        // noted: what is removed now may still make room, and files that no commit refers to need
+        // no other commit to go.
         let asks = health.is_tight() || asked.root.is_some();
         let place = journal.take_record(record::pages_of(plain.len()), asks)?;
         // Nothing fails from here on.
@@ -299,7 +311,8 @@ impl CommitLog {
             let Some(object) = objects.get(*id) else { continue };
             let mut object = object.write();
             let listed = is_listed(&facts, *id);
-            // What was in no record, or in the last one's list, is cut by a recovery that does not find this record.
+            // What was in no record, or in the last one's list, is cut by a recovery that does not
+            // find this record.
             let known = interval.is_new(*id) || object.appendable.is_some();
             object.said(listed.then_some(if known { 0 } else { number }));
         }
@@ -314,8 +327,9 @@ impl CommitLog {
         Ok(Some(Pending { noted, switched }))
     }
 
-    /// Lists cuts and journaled pages of the objects that were touched. Gives those that may be appended to in place from now on, with their
-    /// pages, and those that must be durable before the record is: none if what was written in place was `copied` to the journal.
+    /// Lists cuts and journaled pages of the objects that were touched. Gives those that may be
+    /// appended to in place from now on, with their pages, and those that must be durable before
+    /// the record is: none if what was written in place was `copied` to the journal.
     fn list(
         &self,
         changed: &Changed,
@@ -382,7 +396,8 @@ impl CommitLog {
         }
     }
 
-    /// Steps 1 to 3: makes the commit durable. Gives it. What the host refused to take may be tried again.
+    /// Steps 1 to 3: makes the commit durable. Gives it. What the host refused to take may be tried
+    /// again.
     fn publish(&self, history: &mut History, noted: &mut Noted) -> Result<Commit> {
         let Parts { keys, objects, interval, journal, .. } = &*self.parts;
         objects.sync(&noted.placed)?;
@@ -408,7 +423,8 @@ impl CommitLog {
         Ok(last)
     }
 
-    /// Step 4: the files of removed objects go, at once or by the thread, and what is known of idle objects is forgotten.
+    /// Step 4: the files of removed objects go, at once or by the thread, and what is known of idle
+    /// objects is forgotten.
     fn release(&self, noted: &Noted) -> Result<()> {
         if !self.background {
             self.reclaimer.reclaim()?;

@@ -66,11 +66,13 @@ pub(crate) struct Facts {
 /// What a record changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Objects that were cut, and where. What is journaled past that by this commit came after the cut.
+    /// Objects that were cut, and where. What is journaled past that by this commit came after the
+    /// cut.
     pub(crate) cuts: Vec<ObjectPages>,
     pub(crate) removals: Vec<u64>,
     pub(crate) pages: Vec<JournaledPage>,
-    /// With a root, the commit begins a checkpoint: the next record stands at the start of the other journal file.
+    /// With a root, the commit begins a checkpoint: the next record stands at the start of the
+    /// other journal file.
     pub(crate) root: Option<Vec<u8>>,
     pub(crate) puts: Vec<u8>,
 }
@@ -117,7 +119,8 @@ impl<'b> Reader<'b> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// How many things follow, each of which takes `size` bytes: never more than there are bytes for.
+    /// How many things follow, each of which takes `size` bytes: never more than there are bytes
+    /// for.
     fn count(&mut self, size: usize) -> Option<usize> {
         let count = self.u32()? as usize;
         (count.checked_mul(size)? <= self.0.len()).then_some(count)
@@ -179,7 +182,8 @@ fn are_bounded(facts: &Facts) -> bool {
     short && given && numbered
 }
 
-/// Whether a commit with this number can be read again. Nothing else may be sealed: a reader refuses it for ever.
+/// Whether a commit with this number can be read again. Nothing else may be sealed: a reader
+/// refuses it for ever.
 pub(crate) fn is_readable(number: u64, facts: &Facts, changes: &Changes) -> bool {
     let root_fits = changes.root.as_ref().is_none_or(|root| root.len() <= ROOT_MAX);
     number <= MOST_NUMBER && are_bounded(facts) && root_fits && are_objects(facts, changes)
@@ -253,7 +257,8 @@ fn are_objects(facts: &Facts, changes: &Changes) -> bool {
         && changes.pages.iter().all(|page| is_object(facts, (page.object, page.page)))
 }
 
-/// The text of a superblock before it is sealed: a commit, what is true after it, the root, and which journal file goes on.
+/// The text of a superblock before it is sealed: a commit, what is true after it, the root, and
+/// which journal file goes on.
 pub(crate) fn super_to_bytes(commit: &Commit, facts: &Facts, root: Option<&[u8]>, area: u8) -> Vec<u8> {
     let mut out = Writer(Vec::with_capacity(1024));
     out.u64(commit.number);

@@ -14,8 +14,8 @@ pub enum PageCopy {
     Current,
     /// In the second file.
     Second,
-    /// In the first file, where reads find it in the journal or cut: a checkpoint that was cut short may have brought it there, or another
-    /// root may have it.
+    /// In the first file, where reads find it in the journal or cut: a checkpoint that was cut
+    /// short may have brought it there, or another root may have it.
     Behind,
     /// In the third file.
     Third,
@@ -70,7 +70,8 @@ pub(crate) fn is_in_all_files(parts: &Parts, object: u64, page: u64) -> bool {
     are_alike(parts, object, page, &[PageCopy::Second, PageCopy::Third])
 }
 
-/// Whether these copies of a page are as the first file has it, or a checkpoint is still to bring it there.
+/// Whether these copies of a page are as the first file has it, or a checkpoint is still to bring
+/// it there.
 fn are_alike(parts: &Parts, object: u64, page: u64, copies: &[PageCopy]) -> bool {
     let known = parts.objects.get(object);
     if known.is_some_and(|known| known.read().source(page) != Source::Own) {

@@ -1,13 +1,16 @@
 //! Doubled objects: those of which the folder holds a second file, and a third.
 //!
-//! What is written to a doubled object goes to the journal, always, and from there to both files by a checkpoint: to the second after the
-//! first is durable, and a superblock that says so. So at any time one of the two is whole, as at the last checkpoint or at the one that is
-//! under way, its root is in two places, and a doubled object costs nothing but the second write of what a checkpoint brings. Which of the
-//! copies of a page is right is for its reader to verify: none is believed because of where it lies.
+//! What is written to a doubled object goes to the journal, always, and from there to both files by
+//! a checkpoint: to the second after the first is durable, and a superblock that says so. So at any
+//! time one of the two is whole, as at the last checkpoint or at the one that is under way, its
+//! root is in two places, and a doubled object costs nothing but the second write of what a
+//! checkpoint brings. Which of the copies of a page is right is for its reader to verify: none is
+//! believed because of where it lies.
 //!
-//! The third file is for those who bring out what there is of a damaged folder, so that two bad blocks are not all copies of a page: nothing
-//! else reads it. A checkpoint brings to it what it brought to the second, after that is durable: so the root before is whole in one file
-//! until the new one is in two.
+//! The third file is for those who bring out what there is of a damaged folder, so that two bad
+//! blocks are not all copies of a page: nothing else reads it. A checkpoint brings to it what it
+//! brought to the second, after that is durable: so the root before is whole in one file until the
+//! new one is in two.
 
 use crate::keys::StoreKeys;
 use lacuna_contracts::{Kind, Result};

@@ -1,5 +1,5 @@
-//! Whether a state of the folder is one that this machine may go on from: the judgement that tells a crash and another
-//! machine's turn from a rollback.
+//! Whether a state of the folder is one that this machine may go on from: the judgement that tells
+//! a crash and another machine's turn from a rollback.
 
 use crate::anchor::AnchorState;
 use crate::content::{Commit, Facts, MACHINES};
@@ -21,8 +21,8 @@ pub(crate) enum Standing {
 
 /// Judges the newest state in the folder.
 ///
-/// Errors: [`Kind::RolledBack`] for whatever does not descend from what the anchor remembers, [`Kind::Usage`] for the anchor of
-/// another vault.
+/// Errors: [`Kind::RolledBack`] for whatever does not descend from what the anchor remembers,
+/// [`Kind::Usage`] for the anchor of another vault.
 pub(crate) fn judge(
     uuid: &[u8; 16],
     anchor: Option<&AnchorState>,
@@ -62,8 +62,8 @@ fn states(known: &AnchorState, last: &Commit, facts: &Facts) -> (CommitInfo, Com
     )
 }
 
-/// The refusal of a state that names as many other machines as a state can, and not this one. It may have grown out of what this
-/// machine knows, and nobody can tell.
+/// The refusal of a state that names as many other machines as a state can, and not this one. It
+/// may have grown out of what this machine knows, and nobody can tell.
 fn forgotten(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
     let (found, expected) = states(known, last, facts);
     Error::new(Kind::RolledBack, "the vault no longer remembers this machine")

@@ -1,4 +1,5 @@
-//! Parsers of what seals protect, for fuzz targets: each gives what it parsed as a store would write it.
+//! Parsers of what seals protect, for fuzz targets: each gives what it parsed as a store would
+//! write it.
 
 use crate::content::{record_from_bytes, record_to_bytes, super_from_bytes, super_to_bytes};
 

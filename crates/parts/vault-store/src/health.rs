@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Health {
     read_only: bool,
     alive: FailStop,
-    /// The host refused something since the last checkpoint. Where it has limits that no call tells, such as quotas, space that a commit
-    /// needs is taken before anything is noted.
+    /// The host refused something since the last checkpoint. Where it has limits that no call
+    /// tells, such as quotas, space that a commit needs is taken before anything is noted.
     tight: AtomicBool,
 }
 
@@ -36,8 +36,9 @@ impl Health {
         self.alive.check()
     }
 
-    /// Takes note of a failure on the write path, which ends all writing. A call that the host refuses, for want of space above all, does
-    /// not, nor does a read that fails, because nothing that is committed was touched.
+    /// Takes note of a failure on the write path, which ends all writing. A call that the host
+    /// refuses, for want of space above all, does not, nor does a read that fails, because nothing
+    /// that is committed was touched.
     pub(crate) fn refused(&self, e: Error) -> Error {
         if e.kind().is_refusal() {
             self.tight.store(true, Ordering::Relaxed);
@@ -48,7 +49,8 @@ impl Health {
         self.alive.fail(e)
     }
 
-    /// Takes note of a failure that ends all writing, whatever its kind: the caller must not go on as after a write that was refused whole.
+    /// Takes note of a failure that ends all writing, whatever its kind: the caller must not go on
+    /// as after a write that was refused whole.
     pub(crate) fn broken(&self, e: Error) -> Error {
         self.alive.fail(e.of_sync())
     }
@@ -58,7 +60,8 @@ impl Health {
         self.alive.close();
     }
 
-    /// Ends all writing if this thread panics while the guard lives: a commit that was noted would be left out.
+    /// Ends all writing if this thread panics while the guard lives: a commit that was noted would
+    /// be left out.
     pub(crate) fn end_on_panic(&self) -> OnPanic<impl FnMut()> {
         OnPanic::new(move || drop(self.alive.fail(defect())))
     }

@@ -1,4 +1,5 @@
-//! The interval since the last record: which objects changed, which numbers were given, and which commit will say so.
+//! The interval since the last record: which objects changed, which numbers were given, and which
+//! commit will say so.
 
 use crate::content::Facts;
 use crate::ids::ObjectId;
@@ -18,7 +19,8 @@ pub(crate) struct Changed {
 
 /// The interval, and the numbers of commits and checkpoints between which it lies.
 pub(crate) struct Interval {
-    /// Shared by everything that changes objects; a commit takes it alone while it notes what it says.
+    /// Shared by everything that changes objects; a commit takes it alone while it notes what it
+    /// says.
     gate: RwLock<()>,
     /// Number of the commit that will say what changes now.
     commit: AtomicU64,
@@ -38,8 +40,9 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
-    /// The empty interval after commit `durable`, after which `facts` are true. The next commit has number `commit`, and `epoch` checkpoints
-    /// began, after which the journal has something of the objects `journaled`.
+    /// The empty interval after commit `durable`, after which `facts` are true. The next commit has
+    /// number `commit`, and `epoch` checkpoints began, after which the journal has something of the
+    /// objects `journaled`.
     pub(crate) fn new(
         durable: u64,
         facts: &Facts,
@@ -106,7 +109,8 @@ impl Interval {
 
     /// See [`crate::Store::needs_commit`].
     pub(crate) fn needs_commit(&self) -> bool {
-        // In this order: a commit may be noted between the two, and puts `new_from` where the next number was a moment ago.
+        // In this order: a commit may be noted between the two, and puts `new_from` where the next
+        // number was a moment ago.
         let from = self.new_from.load(Ordering::Acquire);
         let next = self.next.load(Ordering::Acquire);
         let limit = self.limit.load(Ordering::Acquire);
@@ -144,7 +148,8 @@ impl Interval {
         self.journaled.lock().len() as u64
     }
 
-    /// The commit is noted: what changes now belongs to the next one, and objects from `next_object` on are in no record.
+    /// The commit is noted: what changes now belongs to the next one, and objects from
+    /// `next_object` on are in no record.
     pub(crate) fn end(&self, commit: u64, next_object: u64) {
         self.new_from.store(next_object, Ordering::Release);
         self.commit.store(commit + 1, Ordering::Release);

@@ -1,7 +1,7 @@
 //! The journal: two files, of which one grows while the pages of the other go to their places.
 //!
-//! A file is written with zeros before it is used, a piece at a time, and overwritten in place ever after: a sync of it then
-//! has nothing to do but write the bytes.
+//! A file is written with zeros before it is used, a piece at a time, and overwritten in place ever
+//! after: a sync of it then has nothing to do but write the bytes.
 
 use crate::ids::PAGE;
 use lacuna_contracts::{Error, Kind, Result};
@@ -13,7 +13,8 @@ use std::sync::{Arc, OnceLock};
 /// The files.
 pub(crate) const NAMES: [&str; 2] = ["journal.0", "journal.1"];
 
-/// Pages that a file keeps when the store is closed, and that are prepared behind a record if there is space.
+/// Pages that a file keeps when the store is closed, and that are prepared behind a record if there
+/// is space.
 const KEPT: u64 = 16;
 
 /// How often as long as `most` a file may be with what a checkpoint writes to it.
@@ -61,7 +62,8 @@ pub(crate) enum Need {
     Usual,
     /// What a record takes and leaves behind it: the file system is nearly full.
     Little,
-    /// What a few records take, so that what makes space can be committed when the file system is full at the next opening.
+    /// What a few records take, so that what makes space can be committed when the file system is
+    /// full at the next opening.
     Closed,
 }
 
@@ -73,7 +75,8 @@ struct Cursor {
     said: u64,
     /// Pages of each file that were written at least once.
     prepared: [u64; 2],
-    /// Pages of the file that a checkpoint brings to their places, and the objects that they are of.
+    /// Pages of the file that a checkpoint brings to their places, and the objects that they are
+    /// of.
     left: (u64, u64),
 }
 
@@ -167,7 +170,8 @@ impl Journal {
         self.shrink(idle, Need::Little)
     }
 
-    /// Pages that have places of their own to go to, and the objects of those in the file that was left: at most so many.
+    /// Pages that have places of their own to go to, and the objects of those in the file that was
+    /// left: at most so many.
     pub(crate) fn owed(&self) -> (u64, u64) {
         let cursor = self.cursor.lock();
         (cursor.tail + cursor.left.0, cursor.left.1)
@@ -190,8 +194,9 @@ impl Journal {
         end <= cursor.prepared[usize::from(cursor.active)] && end + beside <= self.most_pages()
     }
 
-    /// Prepares the active file for so many pages, if it may have `beside` more. With `asks` they are written anew: a host that writes
-    /// nothing over itself, and has limits of its own, says now whether it will take them.
+    /// Prepares the active file for so many pages, if it may have `beside` more. With `asks` they
+    /// are written anew: a host that writes nothing over itself, and has limits of its own, says
+    /// now whether it will take them.
     pub(crate) fn prepare_record(&self, pages: u64, beside: u64, asks: bool) -> Result<()> {
         let mut cursor = self.cursor.lock();
         let end = cursor.tail + pages;
@@ -211,8 +216,8 @@ impl Journal {
         lifted * self.size.most / PAGE as u64
     }
 
-    /// Lets the active file become longer than writes may make it, or no more: a checkpoint must find its place whatever lies in it. Nobody
-    /// else writes meanwhile.
+    /// Lets the active file become longer than writes may make it, or no more: a checkpoint must
+    /// find its place whatever lies in it. Nobody else writes meanwhile.
     pub(crate) fn lift(&self, lifted: bool) {
         self.lifted.store(lifted, Ordering::Release);
     }
@@ -252,16 +257,18 @@ impl Journal {
         self.size.prepared() * PAGE as u64
     }
 
-    /// Takes pages that follow each other, and leaves prepared ones behind them for a record: a full file system must not keep
-    /// what makes space from being committed.
+    /// Takes pages that follow each other, and leaves prepared ones behind them for a record: a
+    /// full file system must not keep what makes space from being committed.
     ///
-    /// Errors: [`Kind::NoSpace`] if the file system, or the journal, is full: nothing is taken then.
+    /// Errors: [`Kind::NoSpace`] if the file system, or the journal, is full: nothing is taken
+    /// then.
     pub(crate) fn take(&self, pages: u64) -> Result<Place> {
         self.take_before(pages, self.size.prepared())
     }
 
-    /// The same for a record, which may use what [`Journal::take`] leaves. With `asks`, zeros are written to the place: a host that has
-    /// limits of its own says so now. Nobody else takes pages meanwhile.
+    /// The same for a record, which may use what [`Journal::take`] leaves. With `asks`, zeros are
+    /// written to the place: a host that has limits of its own says so now. Nobody else takes pages
+    /// meanwhile.
     pub(crate) fn take_record(&self, pages: u64, asks: bool) -> Result<Place> {
         let place = self.take_before(pages, 0)?;
         let asked = if asks { self.write_record(place, &vec![0; pages as usize * PAGE]) } else { Ok(true) };
@@ -278,9 +285,10 @@ impl Journal {
         }
     }
 
-    /// Prepares the active file for so many pages, and for a record of `record` pages after them, as far as the journal may grow.
-    /// As long as nobody else takes any, they find space: all of them are written anew, for a host that writes nothing over itself may have
-    /// limits that nothing tells of, and says so now.
+    /// Prepares the active file for so many pages, and for a record of `record` pages after them,
+    /// as far as the journal may grow. As long as nobody else takes any, they find space: all of
+    /// them are written anew, for a host that writes nothing over itself may have limits that
+    /// nothing tells of, and says so now.
     pub(crate) fn reserve(&self, pages: u64, record: u64) -> Result<()> {
         let mut cursor = self.cursor.lock();
         let end = self.reserved(&cursor, pages, record);
@@ -288,8 +296,8 @@ impl Journal {
         self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, end.saturating_sub(cursor.tail))
     }
 
-    /// Writes zeros to pages that hold nothing, with one call: in parts, a host that writes nothing over itself would find space for each
-    /// where the one before was.
+    /// Writes zeros to pages that hold nothing, with one call: in parts, a host that writes nothing
+    /// over itself would find space for each where the one before was.
     fn ask(&self, place: Place, pages: u64) -> Result<()> {
         self.write(place, &vec![0; pages as usize * PAGE])
     }
@@ -327,7 +335,8 @@ impl Journal {
         Ok(place)
     }
 
-    /// Gives pages back that were taken, since what they were for was refused; unless other pages were taken behind them.
+    /// Gives pages back that were taken, since what they were for was refused; unless other pages
+    /// were taken behind them.
     pub(crate) fn give_back(&self, place: Place, pages: u64) {
         let mut cursor = self.cursor.lock();
         if cursor.active == place.area && cursor.tail == u64::from(place.page) + pages {
@@ -342,7 +351,8 @@ impl Journal {
             .remedy("free space on the file system that holds the vault's directory, so that a checkpoint can be written")
     }
 
-    /// Prepares the active file up to a page, in large pieces. Where there is no space for that, up to page `least`.
+    /// Prepares the active file up to a page, in large pieces. Where there is no space for that, up
+    /// to page `least`.
     fn prepare(&self, cursor: &mut Cursor, least: u64, end: u64) -> Result<()> {
         while cursor.prepared[usize::from(cursor.active)] < end {
             let from = cursor.prepared[usize::from(cursor.active)];
@@ -361,10 +371,12 @@ impl Journal {
         if from >= to {
             return Ok(());
         }
-        // Not with `allocate`: the first write to what was only allocated changes metadata, which a sync must write too.
+        // Not with `allocate`: the first write to what was only allocated changes metadata, which a
+        // sync must write too.
         let zeros = vec![0; (to - from) as usize * PAGE];
         file.write_at(from * PAGE as u64, &zeros).inspect_err(|_| {
-            // What was written of it is given back: it is the space for what follows. The file may as well be longer.
+            // What was written of it is given back: it is the space for what follows. The file may
+            // as well be longer.
             let _shorter = file.set_len(from * PAGE as u64);
         })?;
         *prepared = to;
@@ -376,8 +388,9 @@ impl Journal {
         self.file(place.area)?.write_at(place.offset(), bytes)
     }
 
-    /// Writes a record, or what asks for it, to its place. Where the host refuses that, it gets the pages back that are prepared behind what
-    /// is taken, and the record is written once more: it is what makes space. Gives whether the host had the space by itself.
+    /// Writes a record, or what asks for it, to its place. Where the host refuses that, it gets the
+    /// pages back that are prepared behind what is taken, and the record is written once more: it
+    /// is what makes space. Gives whether the host had the space by itself.
     pub(crate) fn write_record(&self, place: Place, bytes: &[u8]) -> Result<bool> {
         let pages = (bytes.len() / PAGE) as u64;
         match self.write(place, bytes) {
@@ -392,7 +405,8 @@ impl Journal {
     fn give_prepared(&self, record: Place, pages: u64) -> Result<bool> {
         let mut cursor = self.cursor.lock();
         let active = (cursor.active, cursor.tail);
-        // Where a checkpoint begins with the record, it is the last one of its file, and the other file begins.
+        // Where a checkpoint begins with the record, it is the last one of its file, and the other
+        // file begins.
         let mut keeps = vec![active];
         if record.area != active.0 {
             keeps.push((record.area, u64::from(record.page) + pages));
@@ -426,7 +440,8 @@ impl Journal {
 
     /// Returns when a file is durable.
     ///
-    /// Errors: [`Kind::Io`], also if somebody removed it: what is written to it then is lost when it is closed.
+    /// Errors: [`Kind::Io`], also if somebody removed it: what is written to it then is lost when
+    /// it is closed.
     pub(crate) fn sync(&self, area: u8) -> Result<()> {
         let file = self.file(area)?;
         file.sync().map_err(Error::of_sync)?;
@@ -438,7 +453,8 @@ impl Journal {
             .remedy("close the vault; bring the directory back from a copy, then open it again"))
     }
 
-    /// The next page goes to the start of the other file. Gives the file that was left, in which pages of so many objects are.
+    /// The next page goes to the start of the other file. Gives the file that was left, in which
+    /// pages of so many objects are.
     pub(crate) fn switch(&self, objects: u64) -> u8 {
         let mut cursor = self.cursor.lock();
         let left = cursor.active;
@@ -448,7 +464,8 @@ impl Journal {
         left
     }
 
-    /// Gives back what a file has more than it needs: nothing in it is used any more. What was taken of it since the caller looked stays.
+    /// Gives back what a file has more than it needs: nothing in it is used any more. What was
+    /// taken of it since the caller looked stays.
     pub(crate) fn shrink(&self, area: u8, need: Need) -> Result<()> {
         let keep = match need {
             Need::Usual => self.usual(),

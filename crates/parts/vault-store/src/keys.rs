@@ -30,7 +30,8 @@ pub struct StoreKeys {
     parts: Secret<32>,
 }
 
-/// What is added to the number of an object for the name of its second file, and twice that for its third.
+/// What is added to the number of an object for the name of its second file, and twice that for its
+/// third.
 const FURTHER: u128 = 1 << 64;
 
 impl StoreKeys {
@@ -101,8 +102,8 @@ impl StoreKeys {
         *keyed_hash(&self.parts, &[place.as_flattened(), bytes]).first_chunk().expect("a hash is longer")
     }
 
-    /// The tag of a page that is journaled: a pseudorandom function of its sequence number and its content, which a session that
-    /// goes on twice may give twice.
+    /// The tag of a page that is journaled: a pseudorandom function of its sequence number and its
+    /// content, which a session that goes on twice may give twice.
     pub(crate) fn page_tag(&self, sequence: u64, page: &[u8]) -> [u8; TAG] {
         let mut counter = [0; HEDGED];
         counter[..8].copy_from_slice(&sequence.to_le_bytes());
@@ -114,7 +115,8 @@ impl StoreKeys {
         constant_time_eq(&self.page_tag(sequence, page), tag)
     }
 
-    /// What stands in a record's header of its nonce: a pseudorandom function of the other fields of the header and of the text.
+    /// What stands in a record's header of its nonce: a pseudorandom function of the other fields
+    /// of the header and of the text.
     pub(crate) fn hedge_of_record(&self, fields: &[u8], plain: &[u8]) -> [u8; HEDGE] {
         self.nonces.nonce(b"record\0\0\0\0\0\0\0\0\0\0", fields, plain)
     }
@@ -138,7 +140,8 @@ pub(crate) fn malformed(what: &str) -> Error {
         .remedy("use the version of lacuna that wrote it")
 }
 
-/// The nonce of a record. A session seals each number once, and where it goes on twice the hedge differs with the text.
+/// The nonce of a record. A session seals each number once, and where it goes on twice the hedge
+/// differs with the text.
 pub(crate) fn nonce_of_record(session: u64, number: u64, hedge: &[u8; HEDGE]) -> [u8; NONCE] {
     let mut nonce = [0; NONCE];
     nonce[..8].copy_from_slice(&session.to_le_bytes());

@@ -1,5 +1,5 @@
-//! One object that was changed since the last checkpoint: which of its pages lie in the journal, and which may be written in
-//! place.
+//! One object that was changed since the last checkpoint: which of its pages lie in the journal,
+//! and which may be written in place.
 
 use crate::journal::Place;
 use crate::keys::TAG;
@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages that were written in place between two commits and may be copied to the journal instead of being synced: a sync of
-/// the object and of its name costs more.
+/// Pages that were written in place between two commits and may be copied to the journal instead of
+/// being synced: a sync of the object and of its name costs more.
 pub(crate) const COPIED: u64 = 16;
 
-/// The first pages of a new object, which go to the journal: many objects end before these are over, need no file before the
-/// next checkpoint, and often are removed before it.
+/// The first pages of a new object, which go to the journal: many objects end before these are
+/// over, need no file before the next checkpoint, and often are removed before it.
 pub(crate) const SMALL: u64 = 16;
 
 /// A page in the journal.
@@ -29,7 +29,8 @@ pub(crate) struct Entry {
 #[derive(Clone, Default)]
 pub(crate) struct Layer {
     pub(crate) pages: BTreeMap<u64, Entry>,
-    /// The object was cut here: what lies further on is zeros, as far as no page in this layer says otherwise.
+    /// The object was cut here: what lies further on is zeros, as far as no page in this layer says
+    /// otherwise.
     pub(crate) cut: Option<u64>,
 }
 
@@ -71,8 +72,8 @@ pub(crate) struct Fresh {
     pub(crate) placed: u64,
     /// Which, as long as they are few.
     pub(crate) runs: Vec<Range<u64>>,
-    /// A refused write or a cut may have left pages in place, past the end or in what was put back since: only a sync of the object
-    /// says that they are gone.
+    /// A refused write or a cut may have left pages in place, past the end or in what was put back
+    /// since: only a sync of the object says that they are gone.
     pub(crate) shrunk: bool,
 }
 
@@ -111,7 +112,8 @@ impl Object {
         self.live.cut = Some(pages);
     }
 
-    /// After a recovery cut what no commit refers to: what comes past these pages may be written in place.
+    /// After a recovery cut what no commit refers to: what comes past these pages may be written in
+    /// place.
     pub(crate) fn trimmed_to(&mut self, pages: u64) {
         // A commit lists no object as appendable that has a cut of its own.
         self.live.cut = None;
@@ -119,7 +121,8 @@ impl Object {
         self.appendable = Some(0);
     }
 
-    /// Before a change: begins what is noted for `commit`, after checkpoint number `epoch` began. Whether it begins anew.
+    /// Before a change: begins what is noted for `commit`, after checkpoint number `epoch` began.
+    /// Whether it begins anew.
     pub(crate) fn begin(&mut self, commit: u64, epoch: u64) -> bool {
         self.turn(epoch);
         let begins = self.fresh.commit != commit;
@@ -217,7 +220,8 @@ impl Object {
         !self.is_cut()
     }
 
-    /// Cuts it where its file could not be cut, although no commit refers to what lies there: the next record says that it is cut.
+    /// Cuts it where its file could not be cut, although no commit refers to what lies there: the
+    /// next record says that it is cut.
     pub(crate) fn cut_above_file(&mut self, pages: u64) {
         self.live.cut = Some(self.live.cut.map_or(pages, |cut| cut.min(pages)));
         self.fresh.cut = Some(self.fresh.cut.map_or(pages, |cut| cut.min(pages)));
@@ -240,7 +244,8 @@ impl Object {
         self.fresh = Fresh::default();
     }
 
-    /// Whether nothing is known of it that its file does not tell: no commit is owed, and nothing is in the journal.
+    /// Whether nothing is known of it that its file does not tell: no commit is owed, and nothing
+    /// is in the journal.
     pub(crate) fn is_idle(&self, commit: u64) -> bool {
         let owed = self.fresh.commit == commit;
         !owed

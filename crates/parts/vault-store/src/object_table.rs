@@ -1,4 +1,5 @@
-//! The table of objects: what is known of those that were changed since the last checkpoint, and the files of all.
+//! The table of objects: what is known of those that were changed since the last checkpoint, and
+//! the files of all.
 
 use crate::doubled::{Doubled, Further};
 use crate::ids::PAGE;
@@ -24,7 +25,8 @@ pub(crate) struct ObjectTable {
     files: Mutex<BoundedCache<u64, Arc<dyn FolderFile>>>,
     /// Objects that have further files.
     pub(crate) doubled: Doubled,
-    /// Subfolders whose names changed and are not durable yet, those of files of changed objects aside ([`Object::name_unsynced`]).
+    /// Subfolders whose names changed and are not durable yet, those of files of changed objects
+    /// aside ([`Object::name_unsynced`]).
     names: Mutex<BTreeSet<String>>,
 }
 
@@ -66,7 +68,8 @@ impl ObjectTable {
         (pages.sum(), all.len() as u64)
     }
 
-    /// Forgets those of `objects` that are idle. No object changes meanwhile: the caller sees to that.
+    /// Forgets those of `objects` that are idle. No object changes meanwhile: the caller sees to
+    /// that.
     pub(crate) fn forget_idle(&self, objects: &[u64], commit: u64) {
         let mut changed = self.changed.write();
         for object in objects {
@@ -97,8 +100,8 @@ impl ObjectTable {
         }
     }
 
-    /// The file of a locked object, if it has one. A `new` object, which is in no record, has none before it is made: looking would gain
-    /// nothing.
+    /// The file of a locked object, if it has one. A `new` object, which is in no record, has none
+    /// before it is made: looking would gain nothing.
     pub(crate) fn file_of(
         &self,
         number: u64,
@@ -177,15 +180,17 @@ impl ObjectTable {
         Ok(())
     }
 
-    /// Changes a name, and notes it then, whatever the outcome. Noted before, it would be taken off the list by a checkpoint that syncs names
-    /// meanwhile, and the change be durable by no later one.
+    /// Changes a name, and notes it then, whatever the outcome. Noted before, it would be taken off
+    /// the list by a checkpoint that syncs names meanwhile, and the change be durable by no later
+    /// one.
     fn change_name<T>(&self, name: &str, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = change();
         self.names.lock().insert(subfolder(name).to_owned());
         done
     }
 
-    /// Makes names durable that changed: those of files that were removed, and of further files that were made.
+    /// Makes names durable that changed: those of files that were removed, and of further files
+    /// that were made.
     pub(crate) fn sync_names(&self) -> Result<()> {
         let names = std::mem::take(&mut *self.names.lock());
         let synced = if names.len() > SYNCS {

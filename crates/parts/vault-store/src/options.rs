@@ -41,7 +41,8 @@ pub struct Consent(pub(crate) Agrees);
 type Agrees = Arc<dyn Fn(Error) -> Result<()> + Send + Sync>;
 
 impl Consent {
-    /// Asks: it is given the refusal of the state that was found, and an error of its own is that of the opening.
+    /// Asks: it is given the refusal of the state that was found, and an error of its own is that
+    /// of the opening.
     pub fn asked(agrees: impl Fn(Error) -> Result<()> + Send + Sync + 'static) -> Consent {
         Consent(Arc::new(agrees))
     }
@@ -57,10 +58,11 @@ impl Consent {
 pub struct StoreOptions {
     /// Refuses every change. The anchor is compared with and stays as it is.
     pub read_only: bool,
-    /// Takes the state that is there, although it does not descend from what the anchor remembers, and commits it anew.
+    /// Takes the state that is there, although it does not descend from what the anchor remembers,
+    /// and commits it anew.
     pub accept: Option<Consent>,
-    /// Checkpoints are finished, and files of removed objects are removed, by a thread, while commits go on. Without it, by the
-    /// commit.
+    /// Checkpoints are finished, and files of removed objects are removed, by a thread, while
+    /// commits go on. Without it, by the commit.
     pub background: bool,
     /// How large the journal may become.
     pub journal: JournalSize,
@@ -68,8 +70,8 @@ pub struct StoreOptions {
     pub past: PastDamage,
 }
 
-/// What a look at a damaged store passes over, each with all before it. Other than [`PastDamage::Nothing`] it is for reading alone, and for
-/// a reader who verifies.
+/// What a look at a damaged store passes over, each with all before it. Other than
+/// [`PastDamage::Nothing`] it is for reading alone, and for a reader who verifies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PastDamage {
     /// Nothing.
@@ -77,7 +79,8 @@ pub enum PastDamage {
     Nothing,
     /// Both superblocks: the third counts then.
     Superblocks,
-    /// Records of the journal, if all behind them are there up to the one that the anchor remembers, and a checkpoint began with one of
-    /// these. Pages that the damaged ones list may be older then.
+    /// Records of the journal, if all behind them are there up to the one that the anchor
+    /// remembers, and a checkpoint began with one of these. Pages that the damaged ones list may be
+    /// older then.
     Records,
 }

@@ -1,4 +1,5 @@
-//! The parts that reading, writing, commits and checkpoints have in common. Each owns its state and its locks.
+//! The parts that reading, writing, commits and checkpoints have in common. Each owns its state and
+//! its locks.
 
 use crate::health::Health;
 use crate::interval::Interval;

@@ -69,8 +69,9 @@ pub(crate) fn is_listed(keys: &StoreKeys, entry: &Entry, page: &[u8]) -> bool {
     keys.is_page(entry.sequence, page, &entry.tag)
 }
 
-/// Puts pages that are not in the journal as they were written right, if a checkpoint that was cut short brought them to their places.
-/// For a store that nothing is written to: others find them there when that checkpoint is done.
+/// Puts pages that are not in the journal as they were written right, if a checkpoint that was cut
+/// short brought them to their places. For a store that nothing is written to: others find them
+/// there when that checkpoint is done.
 fn take_brought(parts: &Parts, known: &Object, object: u64, first: u64, pages: &mut [u8]) -> Result<()> {
     let mut brought = [0; PAGE];
     for (page, bytes) in (first..).zip(pages.chunks_exact_mut(PAGE)) {

@@ -13,7 +13,8 @@ const UNLINKED: usize = 256;
 pub(crate) struct Reclaimer {
     parts: Arc<Parts>,
     leaving: Mutex<Vec<u64>>,
-    /// Held by the thread that removes files: when it is free, the files of all objects that are not listed are gone.
+    /// Held by the thread that removes files: when it is free, the files of all objects that are
+    /// not listed are gone.
     at_work: Mutex<()>,
 }
 
@@ -40,7 +41,8 @@ impl Reclaimer {
         leaving.split_off(from)
     }
 
-    /// Removes the files of all objects on the list. Those whose removal the host refuses stay on it.
+    /// Removes the files of all objects on the list. Those whose removal the host refuses stay on
+    /// it.
     pub(crate) fn reclaim(&self) -> Result<()> {
         // Held until it is done: a checkpoint that finds nothing left may go on.
         let _alone = self.at_work.lock();

@@ -63,8 +63,9 @@ pub(crate) struct Found {
     pub(crate) end: u64,
 }
 
-/// The record that follows `last`, from page `tail` of a journal file on: pages that were journaled stand before it. Pages that the
-/// system cannot read are passed, and `unread` is its last word on them.
+/// The record that follows `last`, from page `tail` of a journal file on: pages that were journaled
+/// stand before it. Pages that the system cannot read are passed, and `unread` is its last word on
+/// them.
 pub(crate) fn find(
     keys: &StoreKeys,
     journal: &Journal,
@@ -92,8 +93,8 @@ pub(crate) fn find(
     Ok(None)
 }
 
-/// The newest records of a journal file that nothing leads to: those with higher numbers than `than`, whatever they follow. What is damaged
-/// of the journal comes before them.
+/// The newest records of a journal file that nothing leads to: those with higher numbers than
+/// `than`, whatever they follow. What is damaged of the journal comes before them.
 pub(crate) fn unreached(keys: &StoreKeys, journal: &Journal, area: u8, than: u64) -> Result<Vec<Found>> {
     let (mut found, mut page, mut unread) = (Vec::new(), vec![0; PAGE], None);
     for at in 0..journal.pages_in(area) {
@@ -106,7 +107,8 @@ pub(crate) fn unreached(keys: &StoreKeys, journal: &Journal, area: u8, than: u64
     Ok(found)
 }
 
-/// Reads pages of the journal. Those that the system cannot read are zeros, and `unread` is its last word on them.
+/// Reads pages of the journal. Those that the system cannot read are zeros, and `unread` is its
+/// last word on them.
 fn read_pages(journal: &Journal, place: Place, out: &mut [u8], unread: &mut Option<Error>) -> Result<()> {
     match journal.read(place, out) {
         Err(e) if e.kind() == Kind::Io => {}
@@ -137,7 +139,8 @@ struct Header {
 }
 
 impl Header {
-    /// The header at the start of these bytes, if it is of the record at this place that follows `last`.
+    /// The header at the start of these bytes, if it is of the record at this place that follows
+    /// `last`.
     fn following(keys: &StoreKeys, bytes: &[u8], place: Place, last: &Commit) -> Option<Header> {
         let header = Record(bytes);
         let follows = header.u64(8) > last.number && header.array(24) == last.digest;
@@ -158,8 +161,8 @@ impl Header {
     }
 }
 
-/// The record whose header was looked at; nothing if the rest of it is torn. The folder may answer this read with other bytes than
-/// the first: what is used is verified again.
+/// The record whose header was looked at; nothing if the rest of it is torn. The folder may answer
+/// this read with other bytes than the first: what is used is verified again.
 fn read(
     keys: &StoreKeys,
     journal: &Journal,

@@ -1,4 +1,5 @@
-//! Opening: the newest state that superblock and journal give, judged by the anchor, and rid of what a crash left half done.
+//! Opening: the newest state that superblock and journal give, judged by the anchor, and rid of
+//! what a crash left half done.
 
 use crate::anchor::AnchorState;
 use crate::assembly::{Assembly, assemble};
@@ -51,7 +52,8 @@ pub(crate) fn look(
         replay.cross_gap(&keys, &journal, known)?;
     }
     let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
-    // Whatever the system cannot read of the journal, the state that the anchor remembers is the newest of this machine.
+    // Whatever the system cannot read of the journal, the state that the anchor remembers is the
+    // newest of this machine.
     let is_newest = matches!(judged, Ok(Standing::Same | Standing::Next));
     if let Some(e) = replay.unread.take().filter(|_| !is_newest && options.accept.is_none()) {
         return Err(e.context("cannot read the journal of the vault"));
@@ -63,7 +65,8 @@ pub(crate) fn look(
                 let is_there = known.as_ref().map(|known| holds_newest(&keys, &journal, &replay.last, known));
                 return Err(if is_there.transpose()?.unwrap_or(false) { damaged(&replay.last) } else { e });
             };
-            // What is agreed to is the state that was read just now, whatever lies in the folder meanwhile.
+            // What is agreed to is the state that was read just now, whatever lies in the folder
+            // meanwhile.
             agrees(e)?;
             (Standing::Newer, true)
         }
@@ -92,8 +95,8 @@ pub(crate) fn look(
     Ok((assembly, recovered, untaken))
 }
 
-/// Numbers in the marks of pages that the root of the state that was found cannot have: see [`Recovered::stale`]. They end with those
-/// that this opening will give.
+/// Numbers in the marks of pages that the root of the state that was found cannot have: see
+/// [`Recovered::stale`]. They end with those that this opening will give.
 fn stale(replay: &Replay, known: Option<&AnchorState>, read_only: bool, standing: Standing) -> Range<u64> {
     let end = match standing {
         _ if read_only => u64::MAX,
@@ -104,8 +107,9 @@ fn stale(replay: &Replay, known: Option<&AnchorState>, read_only: bool, standing
     replay.root_commit..end
 }
 
-/// Whether the journal holds the record of the commit that the anchor remembers, although nothing leads to it from the last one that was
-/// found: what lies between is damaged, and no older state was put back.
+/// Whether the journal holds the record of the commit that the anchor remembers, although nothing
+/// leads to it from the last one that was found: what lies between is damaged, and no older state
+/// was put back.
 fn holds_newest(keys: &StoreKeys, journal: &Journal, last: &Commit, known: &AnchorState) -> Result<bool> {
     for area in 0..2 {
         let unreached = record::unreached(keys, journal, area, last.number)?;
@@ -134,7 +138,8 @@ fn is_durable(known: Option<&AnchorState>, commit: &Commit) -> bool {
     known.is_some_and(|known| (known.number, known.digest) == (commit.number, commit.digest))
 }
 
-/// Goes on from the state that was found: rids it of what a crash left half done, and lets the anchor remember it.
+/// Goes on from the state that was found: rids it of what a crash left half done, and lets the
+/// anchor remember it.
 pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
     let Assembly { parts, log, checkpoints, background, .. } = store;
     parts.journal.make_lost(&*parts.folder)?;
@@ -151,7 +156,8 @@ pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
     let unless_refused =
         |done: Result<()>| done.or_else(|e| if e.changed_nothing() { Ok(()) } else { Err(e) });
     if !checkpoints.is_begun() {
-        // Otherwise the checkpoint writes both. Where the host refuses that, the next checkpoint does it.
+        // Otherwise the checkpoint writes both. Where the host refuses that, the next checkpoint
+        // does it.
         unless_refused(checkpoints.complete_superblock())?;
     }
     // The thread finishes it while the vault is in use.
@@ -162,8 +168,8 @@ pub(crate) fn take_up(store: &Assembly, untaken: &Untaken) -> Result<()> {
     Ok(())
 }
 
-/// Removes what the last commit does not refer to: objects that it removed, objects made since, and pages past the ends of
-/// those that may be appended to in place.
+/// Removes what the last commit does not refer to: objects that it removed, objects made since, and
+/// pages past the ends of those that may be appended to in place.
 fn tidy(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
     let (folder, objects, facts) = (&store.parts.folder, &store.parts.objects, store.log.facts());
     let mut folders = BTreeSet::new();
@@ -194,8 +200,9 @@ fn tidy(store: &Assembly, removed: &BTreeSet<u64>) -> Result<()> {
     folders.iter().try_for_each(|name| folder.sync_names(name))
 }
 
-/// Makes the anchor remember the state that was found. A state that is not by this machine is followed by a commit of its
-/// own, so that what the anchor remembers is always this machine's last commit, and other machines find it in the table.
+/// Makes the anchor remember the state that was found. A state that is not by this machine is
+/// followed by a commit of its own, so that what the anchor remembers is always this machine's last
+/// commit, and other machines find it in the table.
 fn remember(store: &Assembly, standing: Standing) -> Result<()> {
     match standing {
         Standing::Same => Ok(()),

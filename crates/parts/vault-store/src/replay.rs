@@ -43,9 +43,11 @@ pub(crate) struct Replay {
     /// The number of the commit that brought the root: what was written for it bears smaller ones.
     pub(crate) root_commit: u64,
     pub(crate) before: Option<Before>,
-    /// What the system said of pages of the journal that it cannot read: records in them are missed.
+    /// What the system said of pages of the journal that it cannot read: records in them are
+    /// missed.
     pub(crate) unread: Option<Error>,
-    /// Whether the records prove that the checkpoint was finished: a superblock that said so is lost.
+    /// Whether the records prove that the checkpoint was finished: a superblock that said so is
+    /// lost.
     pub(crate) was_finished: bool,
     /// Whether numbers of commits are left out: a state was accepted since the superblock's.
     pub(crate) has_gap: bool,
@@ -72,8 +74,9 @@ impl Replay {
         }
     }
 
-    /// Reads every record that follows the superblock. `is_durable` says of a commit whether it is known to have been durable:
-    /// then pages of it that do not verify were altered later, and are errors of these pages alone.
+    /// Reads every record that follows the superblock. `is_durable` says of a commit whether it is
+    /// known to have been durable: then pages of it that do not verify were altered later, and are
+    /// errors of these pages alone.
     pub(crate) fn read(
         keys: &StoreKeys,
         journal: &Journal,
@@ -84,7 +87,8 @@ impl Replay {
         let mut unread = None;
         let mut next = record::find(keys, journal, replay.area, replay.tail, &replay.last, &mut unread)?;
         while let Some(found) = next {
-            // A record is written after the one before is durable with its pages: only the last can be without some.
+            // A record is written after the one before is durable with its pages: only the last can
+            // be without some.
             let switches = found.changes.root.is_some();
             let (area, tail) = if switches { (1 - replay.area, 0) } else { (replay.area, found.end) };
             let after = record::find(keys, journal, area, tail, &found.commit, &mut unread)?;
@@ -101,8 +105,9 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Reads from the older one of two superblocks, if it leads to the newer one: then the checkpoint of the newer one may not have reached
-    /// the second files, and is finished once more.
+    /// Reads from the older one of two superblocks, if it leads to the newer one: then the
+    /// checkpoint of the newer one may not have reached the second files, and is finished once
+    /// more.
     pub(crate) fn read_from_either(
         keys: &StoreKeys,
         journal: &Journal,
@@ -111,7 +116,8 @@ impl Replay {
         is_durable: impl Fn(&Commit) -> bool,
     ) -> Result<Replay> {
         if let Some(older) = older {
-            // Whatever keeps it from leading there: the newer one has all that is in the first files.
+            // Whatever keeps it from leading there: the newer one has all that is in the first
+            // files.
             let read = Replay::read(keys, journal, older, &is_durable);
             let leads = |replay: &Replay| {
                 replay.unfinished.as_ref().is_some_and(|begun| begun.commit == newer.commit)
@@ -123,10 +129,11 @@ impl Replay {
         Replay::read(keys, journal, newer, is_durable)
     }
 
-    /// Goes on past records that are damaged, if those behind them are there up to the one that the anchor remembers, and a checkpoint
-    /// began with one of them. Its root has all that was committed before, so the state is the newest one. Pages that the damaged records
-    /// list, and no later record does, may be older: their reader must notice that. The chain is followed from the anchor back, so every
-    /// record that counts was committed as it is read.
+    /// Goes on past records that are damaged, if those behind them are there up to the one that the
+    /// anchor remembers, and a checkpoint began with one of them. Its root has all that was
+    /// committed before, so the state is the newest one. Pages that the damaged records list, and
+    /// no later record does, may be older: their reader must notice that. The chain is followed
+    /// from the anchor back, so every record that counts was committed as it is read.
     pub(crate) fn cross_gap(
         &mut self,
         keys: &StoreKeys,
@@ -157,13 +164,14 @@ impl Replay {
         Ok(())
     }
 
-    /// The number of the next commit. An accepted state is followed by one that is newer than what the anchor knows: the anchor never goes
-    /// back.
+    /// The number of the next commit. An accepted state is followed by one that is newer than what
+    /// the anchor knows: the anchor never goes back.
     pub(crate) fn following(&self, known: Option<&AnchorState>) -> u64 {
         self.last.number.max(known.map_or(0, |known| known.number)) + 1
     }
 
-    /// Takes a record up. Whatever was read before: one that does not follow the last commit is refused.
+    /// Takes a record up. Whatever was read before: one that does not follow the last commit is
+    /// refused.
     fn apply(&mut self, found: Found) -> Result<()> {
         if found.commit.before != self.last.digest || found.commit.number <= self.last.number {
             return Err(malformed("the journal"));
@@ -204,9 +212,10 @@ impl Replay {
         Ok(())
     }
 
-    /// Forgets cuts that were carried out. An object that is to be cut by a checkpoint may not be appended to in place before
-    /// that is done. So if a commit since the checkpoint began lists an object as appendable, its cut was carried out, and to
-    /// cut it again would take pages that were appended later. This happens if the superblock that says so is lost.
+    /// Forgets cuts that were carried out. An object that is to be cut by a checkpoint may not be
+    /// appended to in place before that is done. So if a commit since the checkpoint began lists an
+    /// object as appendable, its cut was carried out, and to cut it again would take pages that
+    /// were appended later. This happens if the superblock that says so is lost.
     fn keep_what_was_appended(&mut self) {
         if self.unfinished.is_none() {
             return;

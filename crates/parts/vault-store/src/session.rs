@@ -1,8 +1,10 @@
-//! The session: the random number of an opening, which goes into the write counters of files and the nonces of records.
+//! The session: the random number of an opening, which goes into the write counters of files and
+//! the nonces of records.
 //!
-//! Where the machine was resumed from a snapshot, a copy of it may go on in the same session. Nonces do not repeat then, since they
-//! depend on the content; but blocks that have no tag of their own (RAND-EINT) could be exchanged between the copies. So
-//! another session is drawn as soon as that is noticed.
+//! Where the machine was resumed from a snapshot, a copy of it may go on in the same session.
+//! Nonces do not repeat then, since they depend on the content; but blocks that have no tag of
+//! their own (RAND-EINT) could be exchanged between the copies. So another session is drawn as soon
+//! as that is noticed.
 
 use lacuna_crypto::RandomSource;
 use parking_lot::Mutex;

@@ -71,16 +71,17 @@ impl Store {
 
     /// Opens the store of a folder, in its newest state.
     ///
-    /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers, [`Kind::Corrupt`] if there
-    /// is no superblock that verifies.
+    /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers,
+    /// [`Kind::Corrupt`] if there is no superblock that verifies.
     pub fn open(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
         let (store, found) = Store::look(base, keys, options)?;
         store.take_up()?;
         Ok((store, found))
     }
 
-    /// The same, but nothing is changed before [`Store::take_up`], neither in the folder nor in the anchor: until then it is for reading
-    /// alone. So a state that turns out to be incomplete leaves no trace.
+    /// The same, but nothing is changed before [`Store::take_up`], neither in the folder nor in the
+    /// anchor: until then it is for reading alone. So a state that turns out to be incomplete
+    /// leaves no trace.
     pub fn look(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
         let (assembly, found, untaken) = recovery::look(base, keys, options)?;
         let untaken = Mutex::new(Some(untaken).filter(|_| !options.read_only));
@@ -98,7 +99,8 @@ impl Store {
                 if let Err(e) = reclaimer.reclaim() {
                     parts.health.refused(e);
                 }
-                // What changed nothing is tried again by the next checkpoint, which tells of it; anything else is fail-stop already.
+                // What changed nothing is tried again by the next checkpoint, which tells of it;
+                // anything else is fail-stop already.
                 let _failure = checkpoints.finish_begun();
             }));
         }
@@ -119,7 +121,8 @@ impl Store {
 
     /// A number for a new object, which has no pages.
     ///
-    /// Errors: [`Kind::Busy`] if too many were made since the last commit; [`Store::needs_commit`] says so in time.
+    /// Errors: [`Kind::Busy`] if too many were made since the last commit; [`Store::needs_commit`]
+    /// says so in time.
     pub fn new_object(&self) -> Result<ObjectId> {
         self.parts().health.may_change()?;
         self.parts().interval.new_object()
@@ -132,8 +135,9 @@ impl Store {
 
     /// Writes whole pages from page `first` on. Durable after the next commit.
     ///
-    /// Errors: what the host refuses ([`Kind::is_refusal`]), and [`Kind::NoSpace`] if the journal is full: all pages are as they were, and
-    /// the store goes on. Anything else is fail-stop, and so is a refusal to put back what was overwritten.
+    /// Errors: what the host refuses ([`Kind::is_refusal`]), and [`Kind::NoSpace`] if the journal
+    /// is full: all pages are as they were, and the store goes on. Anything else is fail-stop, and
+    /// so is a refusal to put back what was overwritten.
     pub fn write(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
         self.with_space(|| self.assembly.writer.write(object.0, first, pages))
     }
@@ -148,23 +152,26 @@ impl Store {
         self.assembly.writer.remove(object.0)
     }
 
-    /// Returns when everything that returned before is durable and the anchor has advanced. `puts` is an opaque batch, which
-    /// may be empty: a later opening gives it back. With a root, at most [`crate::ROOT_MAX`] bytes, which holds all batches so far and this
-    /// one, a checkpoint begins; until that is done an opening that asks gives the root before and these batches ([`crate::Before`]).
+    /// Returns when everything that returned before is durable and the anchor has advanced. `puts`
+    /// is an opaque batch, which may be empty: a later opening gives it back. With a root, at most
+    /// [`crate::ROOT_MAX`] bytes, which holds all batches so far and this one, a checkpoint begins;
+    /// until that is done an opening that asks gives the root before and these batches
+    /// ([`crate::Before`]).
     ///
-    /// Errors: one that changed nothing, such as a refusal of the host ([`lacuna_contracts::Error::changed_nothing`]): the store goes on, and
-    /// what was to be committed is with the next commit.
-    /// Anything else is fail-stop, a sync that failed above all.
+    /// Errors: one that changed nothing, such as a refusal of the host
+    /// ([`lacuna_contracts::Error::changed_nothing`]): the store goes on, and what was to be
+    /// committed is with the next commit. Anything else is fail-stop, a sync that failed above all.
     pub fn commit(&self, puts: &[u8], root: Option<&[u8]>) -> Result<()> {
         self.commit_then(puts, root, &mut || ())
     }
 
-    /// The same; `noted` is called as soon as changes belong to the next commit, before this one is durable, and once at most. If it is
-    /// not called, nothing is noted.
+    /// The same; `noted` is called as soon as changes belong to the next commit, before this one is
+    /// durable, and once at most. If it is not called, nothing is noted.
     pub fn commit_then(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
         let is_noted = Cell::new(false);
         self.with_space(|| {
-            // Others change objects since then, and what they do is not whole: nothing is noted a second time.
+            // Others change objects since then, and what they do is not whole: nothing is noted a
+            // second time.
             if is_noted.get() {
                 return self.complete_noted();
             }
@@ -211,13 +218,15 @@ impl Store {
         Ok(())
     }
 
-    /// The batches of commits in the journal that are newer than the last one that was found, and that nothing leads to: a block between
-    /// is damaged. With their numbers. For a store that was only looked at.
+    /// The batches of commits in the journal that are newer than the last one that was found, and
+    /// that nothing leads to: a block between is damaged. With their numbers. For a store that was
+    /// only looked at.
     pub fn unreached(&self) -> Result<Vec<(u64, Vec<u8>)>> {
         self.assembly.log.unreached()
     }
 
-    /// Makes a commit durable that was noted and refused. If it has a root, the checkpoint that it begins is left to the thread.
+    /// Makes a commit durable that was noted and refused. If it has a root, the checkpoint that it
+    /// begins is left to the thread.
     fn complete_noted(&self) -> Result<()> {
         self.assembly.checkpoints.resume_commit()?;
         self.wake();
@@ -235,7 +244,8 @@ impl Store {
         self.assembly.checkpoints.finish_and_shrink()
     }
 
-    /// Lets the journal become longer for a checkpoint, or no more; a commit with a root ends that. No other thread writes meanwhile.
+    /// Lets the journal become longer for a checkpoint, or no more; a commit with a root ends that.
+    /// No other thread writes meanwhile.
     pub fn lift_journal(&self, lifted: bool) {
         self.parts().journal.lift(lifted);
     }
@@ -251,13 +261,15 @@ impl Store {
         }
     }
 
-    /// Whether the next commit should come soon: many objects were made since the last. Ask before making objects.
+    /// Whether the next commit should come soon: many objects were made since the last. Ask before
+    /// making objects.
     pub fn needs_commit(&self) -> bool {
         self.parts().interval.needs_commit()
     }
 
-    /// Prepares the journal for writes of this many bytes and for the commit with a root and this many bytes of puts that follows: at most
-    /// what the journal may have. It stays theirs as long as no other thread writes.
+    /// Prepares the journal for writes of this many bytes and for the commit with a root and this
+    /// many bytes of puts that follows: at most what the journal may have. It stays theirs as long
+    /// as no other thread writes.
     ///
     /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
     pub fn reserve(&self, bytes: u64, puts: u64) -> Result<()> {
@@ -273,10 +285,11 @@ impl Store {
         self.parts().journal.lacks(pages, record) * PAGE as u64
     }
 
-    /// Prepares the journal file that is written to for the record of a commit with this many bytes of puts, and `spare` bytes behind it.
-    /// `beside` bytes that it must be able to take later, at most what a checkpoint writes to it, count against what it may have. Nothing is
-    /// taken: a second call gives the same pages, so the caller adds up what simultaneous changes need; and a commit with a root goes on
-    /// in the other file, for which nothing is prepared.
+    /// Prepares the journal file that is written to for the record of a commit with this many bytes
+    /// of puts, and `spare` bytes behind it. `beside` bytes that it must be able to take later, at
+    /// most what a checkpoint writes to it, count against what it may have. Nothing is taken: a
+    /// second call gives the same pages, so the caller adds up what simultaneous changes need; and
+    /// a commit with a root goes on in the other file, for which nothing is prepared.
     ///
     /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
     pub fn prepare_record(&self, puts: u64, spare: u64, beside: u64) -> Result<()> {
@@ -302,8 +315,8 @@ impl Store {
         self.parts().journal.prepared_at_once()
     }
 
-    /// What the file system must have free, so that what is in the journal finds its places and commits go on meanwhile: bytes, and
-    /// files. At most.
+    /// What the file system must have free, so that what is in the journal finds its places and
+    /// commits go on meanwhile: bytes, and files. At most.
     pub fn owed(&self) -> (u64, u64) {
         let Parts { objects, interval, journal, .. } = self.parts();
         let ((pages, left), (doubled, objects)) = (journal.owed(), objects.doubled_in_journal());
@@ -315,12 +328,14 @@ impl Store {
         (pages * PAGE as u64 + names + 2 * journal.prepared_at_once(), files)
     }
 
-    /// Whether the next commit should come soon and with a root. Ask before each write; what is written meanwhile still fits.
+    /// Whether the next commit should come soon and with a root. Ask before each write; what is
+    /// written meanwhile still fits.
     pub fn needs_checkpoint(&self) -> bool {
         self.parts().journal.is_due()
     }
 
-    /// Space of the file system that holds the folder. Where it is short, what was removed is counted as free.
+    /// Space of the file system that holds the folder. Where it is short, what was removed is
+    /// counted as free.
     pub fn space(&self) -> Result<Space> {
         let folder = &self.parts().folder;
         let space = folder.space()?;
@@ -334,12 +349,14 @@ impl Store {
         }
     }
 
-    /// Number of the last commit that was noted, durable or not: what is written now belongs to a later one.
+    /// Number of the last commit that was noted, durable or not: what is written now belongs to a
+    /// later one.
     pub fn last_number(&self) -> u64 {
         self.parts().interval.commit() - 1
     }
 
-    /// From now on an object is doubled. To be said before the first write to it, and at each opening before the store is taken up.
+    /// From now on an object is doubled. To be said before the first write to it, and at each
+    /// opening before the store is taken up.
     pub fn double(&self, object: ObjectId) {
         self.parts().objects.doubled.add(object.0);
     }
@@ -349,7 +366,8 @@ impl Store {
         copies::read_copy(self.parts(), object.0, page, copy, out)
     }
 
-    /// Whether both files of a doubled object hold the same page, or a checkpoint is still to bring it there.
+    /// Whether both files of a doubled object hold the same page, or a checkpoint is still to bring
+    /// it there.
     pub fn is_in_both_files(&self, object: ObjectId, page: u64) -> bool {
         copies::is_in_both_files(self.parts(), object.0, page)
     }
@@ -374,7 +392,8 @@ impl Store {
         self.parts().objects.doubled.name(object.0, Further::Second)
     }
 
-    /// The tag by which a page of an object of the namespace's parts is told from a damaged one. It says nothing of its age.
+    /// The tag by which a page of an object of the namespace's parts is told from a damaged one. It
+    /// says nothing of its age.
     pub fn part_tag(&self, object: ObjectId, page: u64, bytes: &[u8]) -> [u8; 16] {
         self.parts().keys.part_tag(object.0, page, bytes)
     }
@@ -411,8 +430,9 @@ impl Store {
         Status { items }
     }
 
-    /// Finishes a checkpoint that is under way, gives most of the journal's space back if nothing was committed since, and refuses
-    /// whatever follows. Commits nothing: commit with a root before.
+    /// Finishes a checkpoint that is under way, gives most of the journal's space back if nothing
+    /// was committed since, and refuses whatever follows. Commits nothing: commit with a root
+    /// before.
     pub fn close(&self) -> Result<()> {
         drop(self.worker.lock().take());
         let health = &self.parts().health;

@@ -1,9 +1,12 @@
-//! The superblock: the state at the last checkpoint, in two files that hold the same. One is written after the other is durable, so one of
-//! them verifies whenever the power fails, and afterwards the loss of either loses nothing. Between the two a checkpoint brings what it must
-//! to the further files of doubled objects: meanwhile the new state is in the first superblock and in the journal, which both lead to it.
+//! The superblock: the state at the last checkpoint, in two files that hold the same. One is
+//! written after the other is durable, so one of them verifies whenever the power fails, and
+//! afterwards the loss of either loses nothing. Between the two a checkpoint brings what it must to
+//! the further files of doubled objects: meanwhile the new state is in the first superblock and in
+//! the journal, which both lead to it.
 //!
-//! A third file holds it as well, written last: nothing opens by it, but who brings out what there is of a damaged folder begins there where
-//! both others are lost. The journal leads from what it holds to the newest state as it does from the others.
+//! A third file holds it as well, written last: nothing opens by it, but who brings out what there
+//! is of a damaged folder begins there where both others are lost. The journal leads from what it
+//! holds to the newest state as it does from the others.
 
 use crate::content::{Commit, Facts, MOST_NUMBER, Super, super_from_bytes, super_to_bytes};
 use crate::keys::{NONCE, StoreKeys, TAG};
@@ -44,7 +47,8 @@ pub(crate) struct SuperFiles {
 /// The superblock that counts.
 pub(crate) struct Newest {
     pub(crate) found: Super,
-    /// That of the other file, if it is an older one: a checkpoint may not have reached the second files.
+    /// That of the other file, if it is an older one: a checkpoint may not have reached the second
+    /// files.
     pub(crate) older: Option<Super>,
     /// Why one of the files has no superblock: a crash while it was written leaves that, or damage.
     pub(crate) fault: Option<String>,
@@ -80,9 +84,11 @@ impl SuperFiles {
         Ok(SuperFiles { files, third, sequence: 0, kept: 1, both: false, in_third: false, text: Vec::new() })
     }
 
-    /// The files, and the newest superblock in them. `synced` is for folders that may be written: what is read is durable then.
+    /// The files, and the newest superblock in them. `synced` is for folders that may be written:
+    /// what is read is durable then.
     ///
-    /// Errors: [`Kind::Corrupt`] if none verifies that counts; what the system says of them. One that cannot be read is a fault of it alone.
+    /// Errors: [`Kind::Corrupt`] if none verifies that counts; what the system says of them. One
+    /// that cannot be read is a fault of it alone.
     pub(crate) fn open(
         folder: &dyn Folder,
         keys: &StoreKeys,
@@ -169,8 +175,9 @@ impl SuperFiles {
         self.complete(keys, random)
     }
 
-    /// Writes the next superblock and returns when it is durable in one of the files: in that which is not needed. If it was written before,
-    /// it is left as it is. Refuses one that could not be read again.
+    /// Writes the next superblock and returns when it is durable in one of the files: in that which
+    /// is not needed. If it was written before, it is left as it is. Refuses one that could not be
+    /// read again.
     pub(crate) fn begin(
         &mut self,
         keys: &StoreKeys,
@@ -188,7 +195,8 @@ impl SuperFiles {
         self.begin_text(keys, random, &text)
     }
 
-    /// Writes the newest superblock to the other file as well, and then to the third, if they do not hold it.
+    /// Writes the newest superblock to the other file as well, and then to the third, if they do
+    /// not hold it.
     pub(crate) fn complete(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<()> {
         if !self.both {
             let slot = seal(keys, random, self.sequence, &self.text)?;
@@ -250,7 +258,8 @@ fn seal(keys: &StoreKeys, random: &dyn RandomSource, sequence: u64, text: &[u8])
     Ok(slot)
 }
 
-/// The superblock in a file, which is put in its place; nothing if none verifies, or there is no file.
+/// The superblock in a file, which is put in its place; nothing if none verifies, or there is no
+/// file.
 fn read(
     folder: &dyn Folder,
     name: &str,
@@ -339,7 +348,8 @@ mod tests {
         assert_eq!(opened(&folder, &keys).err().map(|e| e.kind()), Some(Kind::Corrupt));
     }
 
-    /// The write of either file is refused: the state that is durable stays the newest, and everything may be tried again.
+    /// The write of either file is refused: the state that is durable stays the newest, and
+    /// everything may be tried again.
     #[test]
     fn a_refusal_leaves_what_is_durable_and_may_be_tried_again() {
         for after in [0, 1] {
@@ -381,7 +391,8 @@ mod tests {
         assert!(files.is_in_both() && newest.older.is_none() && newest.fault.is_none());
     }
 
-    /// Whatever a cut of the power leaves of the file that is written, the other one verifies; and either alone is enough afterwards.
+    /// Whatever a cut of the power leaves of the file that is written, the other one verifies; and
+    /// either alone is enough afterwards.
     #[test]
     fn one_of_the_files_is_enough_and_is_never_written_while_it_is_the_only_one() {
         for lost in NAMES {
@@ -396,7 +407,8 @@ mod tests {
                 assert!(newest.fault.unwrap().starts_with(lost) && !files.is_in_both());
                 assert_eq!(newest.found.root.as_deref(), ROOT);
                 files.make_lost(&folder).unwrap();
-                // The first write is that of the lost file: it fails, and the other one is as it was.
+                // The first write is that of the lost file: it fails, and the other one is as it
+                // was.
                 folder.fail(lacuna_sim::FolderOp::Sync, 0, Kind::Io, false);
                 let next = Commit { number: 5, ..commit.clone() };
                 files.write(&keys, &random, &next, &facts, ROOT, 0).unwrap_err();
@@ -413,7 +425,8 @@ mod tests {
         }
     }
 
-    /// No opening goes on without the first two. Who looks at what is damaged begins at the third, if that one verifies.
+    /// No opening goes on without the first two. Who looks at what is damaged begins at the third,
+    /// if that one verifies.
     #[test]
     fn the_third_file_counts_for_a_look_at_damage_alone() {
         let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));

@@ -1,9 +1,11 @@
 //! The writer: changes objects before a commit says so. It writes, cuts and removes.
 //!
-//! One write of pages to an object writes all of them, or for want of space none. A write that finds no space may have changed what lies
-//! before the place at which it stopped: a file has holes, a file system that writes nothing over itself needs space for what is there
-//! already, and so does one with a quota. So whatever a write may overwrite is read before, and put back if it fails. Pages that were
-//! zeros are punched, which many file systems do without space. Nothing is noted before all of it is written.
+//! One write of pages to an object writes all of them, or for want of space none. A write that
+//! finds no space may have changed what lies before the place at which it stopped: a file has
+//! holes, a file system that writes nothing over itself needs space for what is there already, and
+//! so does one with a quota. So whatever a write may overwrite is read before, and put back if it
+//! fails. Pages that were zeros are punched, which many file systems do without space. Nothing is
+//! noted before all of it is written.
 
 use crate::content::MOST_PAGES;
 use crate::ids::PAGE;
@@ -130,8 +132,8 @@ impl Writer {
         Ok(())
     }
 
-    /// What was written past all that commits refer to goes at once with a removed object: a host that refuses more may have no room for
-    /// the commit that says so.
+    /// What was written past all that commits refer to goes at once with a removed object: a host
+    /// that refuses more may have no room for the commit that says so.
     fn shorten_removed(&self, number: u64, object: &mut Object) -> Result<()> {
         let Some(stable) = object.stable.filter(|stable| object.end > *stable) else { return Ok(()) };
         match self.shorten(number, object, stable) {
@@ -140,8 +142,8 @@ impl Writer {
         }
     }
 
-    /// The host does not cut the file of an object: the pages past these read as zeros all the same, the next commit says so, and
-    /// a checkpoint cuts the file.
+    /// The host does not cut the file of an object: the pages past these read as zeros all the
+    /// same, the next commit says so, and a checkpoint cuts the file.
     fn cut_by_commit(&self, number: u64, object: &mut Object, pages: u64) {
         object.cut_above_file(pages);
         self.parts.interval.note_journaled(number);
@@ -216,7 +218,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Refuses pages for which the object's file cannot become long enough: they would find place in the journal, and none after it.
+    /// Refuses pages for which the object's file cannot become long enough: they would find place
+    /// in the journal, and none after it.
     fn check_longest(&self, end: u64) -> Result<()> {
         if end <= self.longest {
             return Ok(());
@@ -226,7 +229,8 @@ impl Writer {
             .expected(format!("at most {} bytes", self.longest.saturating_mul(PAGE as u64))))
     }
 
-    /// Divides a write into pieces, and takes the places in the journal that they need. After an error `pieces` has those that have theirs.
+    /// Divides a write into pieces, and takes the places in the journal that they need. After an
+    /// error `pieces` has those that have theirs.
     fn divide(&self, number: u64, object: &Object, pages: Range<u64>, pieces: &mut Vec<Piece>) -> Result<()> {
         let Parts { objects, interval, journal, .. } = &*self.parts;
         let (durable, new) = (interval.durable(), interval.is_new(number));
@@ -261,8 +265,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives places in the journal back that a write took which is refused: on a full host, writes that are tried again and again would use up
-    /// what is prepared for records. No record is noted while a write is under way, so none lists them.
+    /// Gives places in the journal back that a write took which is refused: on a full host, writes
+    /// that are tried again and again would use up what is prepared for records. No record is noted
+    /// while a write is under way, so none lists them.
     fn give_back(&self, pieces: &[Piece]) {
         for piece in pieces.iter().rev() {
             if let Goal::Append(place) = piece.to {
@@ -299,8 +304,9 @@ impl Writer {
                 if matches!(piece.to, Goal::Inside) {
                     let mut old = vec![0; bytes.len()];
                     file.read_at(offset, &mut old).map_err(Error::of_read)?;
-                    // With a quota btrfs takes a part of a write into a hole, and then neither zeros, nor a punch, nor a cut. The space for
-                    // all of it is taken whole or not at all.
+                    // With a quota btrfs takes a part of a write into a hole, and then neither
+                    // zeros, nor a punch, nor a cut. The space for all of it is taken whole or not
+                    // at all.
                     if old.chunks_exact(PAGE).any(|page| page.iter().all(|byte| *byte == 0)) {
                         file.allocate(offset, bytes.len() as u64)?;
                     }
@@ -313,9 +319,10 @@ impl Writer {
         }
     }
 
-    /// After a write that failed: puts back what it may have overwritten, and cuts off what it left past the end, so that every
-    /// page is as it was. Gives the error of the write; if this fails as well, the store takes no more changes: so it is where a quota
-    /// does not take back pages that were no zeros.
+    /// After a write that failed: puts back what it may have overwritten, and cuts off what it left
+    /// past the end, so that every page is as it was. Gives the error of the write; if this fails
+    /// as well, the store takes no more changes: so it is where a quota does not take back pages
+    /// that were no zeros.
     fn take_back(&self, number: u64, object: &mut Object, begun: &Begun, e: Error) -> Error {
         let health = &self.parts.health;
         match self.restore(number, object, begun) {
@@ -342,7 +349,8 @@ impl Writer {
         for old in begun.old.iter().rev() {
             match (old, &begun.file) {
                 (Old::Own { first, bytes }, Some(file)) => {
-                    // Copies of other pages in the journal do not make it durable that these are back.
+                    // Copies of other pages in the journal do not make it durable that these are
+                    // back.
                     object.fresh.shrunk = true;
                     put_back(&**file, *first, bytes)?;
                 }
@@ -358,8 +366,9 @@ impl Writer {
         Ok(())
     }
 
-    /// If few pages were written in place since the last record, copies them to the journal: then nothing but the journal must be synced.
-    /// Gives whether it did. No object changes meanwhile: the caller sees to that.
+    /// If few pages were written in place since the last record, copies them to the journal: then
+    /// nothing but the journal must be synced. Gives whether it did. No object changes meanwhile:
+    /// the caller sees to that.
     pub(crate) fn copy_few(&self, changed: &Changed) -> Result<bool> {
         let Parts { objects, interval, journal, .. } = &*self.parts;
         let touched = || changed.touched.iter().filter_map(|id| Some((*id, objects.get(*id)?)));

@@ -1,4 +1,5 @@
-//! An anchor after a sync that failed: the system's memory holds a state that the medium does not. Needs root and loop devices.
+//! An anchor after a sync that failed: the system's memory holds a state that the medium does not.
+//! Needs root and loop devices.
 
 use lacuna_vault_store::{Anchor, AnchorState, FileAnchor};
 use std::io::Write;

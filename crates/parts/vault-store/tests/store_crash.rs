@@ -1,5 +1,6 @@
-//! Power cuts after every operation of random workloads on the store alone. After each, the store opens without an alarm and
-//! holds exactly the last commit that returned, or the one that was under way, whole.
+//! Power cuts after every operation of random workloads on the store alone. After each, the store
+//! opens without an alarm and holds exactly the last commit that returned, or the one that was
+//! under way, whole.
 //!
 //! `LACUNA_CUTS` says how many cuts in all, `LACUNA_SEED` the first seed (1 without it).
 

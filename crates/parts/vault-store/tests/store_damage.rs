@@ -8,8 +8,9 @@ use lacuna_vault_store::{Consent, FILES, ObjectId, PAGE, StoreOptions, Superbloc
 use store_world::machine::{Machine, commit, content, copy, grown, lying, write};
 use store_world::{options, page};
 
-/// Whatever an adversary does to the files of the store itself, and shows at every read or at some: the newest state or an error, and
-/// never a panic. Objects are not sealed by the store; its users verify them.
+/// Whatever an adversary does to the files of the store itself, and shows at every read or at some:
+/// the newest state or an error, and never a panic. Objects are not sealed by the store; its users
+/// verify them.
 #[test]
 fn altered_files_are_refused() {
     let mut seen = std::collections::BTreeMap::<String, u64>::new();
@@ -75,8 +76,8 @@ fn altered_files_are_refused() {
     );
 }
 
-/// A store whose object was cut, and appended to in place after the checkpoint that brought the cut to its place. Also the
-/// superblock before that checkpoint, and what the object holds.
+/// A store whose object was cut, and appended to in place after the checkpoint that brought the cut
+/// to its place. Also the superblock before that checkpoint, and what the object holds.
 fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, Image, Vec<u8>) {
     let (machine, folder, store, object) = grown(0);
     let stamped = |stamps: std::ops::Range<u64>| stamps.flat_map(page).collect::<Vec<u8>>();
@@ -95,8 +96,9 @@ fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, Image, Vec<u8>) {
     (machine, folder, object, older, content)
 }
 
-/// Without the newest superblock the journal has everything: the checkpoint that it ended is carried out once more, and takes
-/// nothing that was appended since. So it is where both files are those of an earlier day, and where one is and the other is damaged.
+/// Without the newest superblock the journal has everything: the checkpoint that it ended is
+/// carried out once more, and takes nothing that was appended since. So it is where both files are
+/// those of an earlier day, and where one is and the other is damaged.
 #[test]
 fn what_was_appended_survives_the_loss_of_a_superblock() {
     for (rolled_back, other) in [(false, "super.0"), (false, "super.1"), (true, "super.1")] {
@@ -134,7 +136,8 @@ fn what_was_appended_survives_the_loss_of_a_superblock() {
     }
 }
 
-/// A file that an adversary made as long as a file can be is no reason to write what nobody could read again.
+/// A file that an adversary made as long as a file can be is no reason to write what nobody could
+/// read again.
 #[test]
 fn a_file_as_long_as_can_be_spoils_no_commit() {
     let (mut machine, folder, store, object) = grown(0);
@@ -164,7 +167,8 @@ fn a_file_as_long_as_can_be_spoils_no_commit() {
     assert_eq!(folder.snapshot().files[&name].len(), PAGE as u64);
 }
 
-/// A journal file that is made anew is there after a power cut: its name is durable before a commit stands in it.
+/// A journal file that is made anew is there after a power cut: its name is durable before a commit
+/// stands in it.
 #[test]
 fn a_journal_file_that_is_made_anew_stays() {
     let (mut machine, folder, store, object) = grown(1);
@@ -187,7 +191,8 @@ fn a_journal_file_that_is_made_anew_stays() {
     }
 }
 
-/// More machines use a vault than a state can name: the one that has not used it for longest is told why it cannot judge.
+/// More machines use a vault than a state can name: the one that has not used it for longest is
+/// told why it cannot judge.
 #[test]
 fn the_machine_after_the_last_that_is_listed_is_told_so() {
     let (mut first, folder, store, object) = grown(1);
@@ -210,7 +215,8 @@ fn the_machine_after_the_last_that_is_listed_is_told_so() {
     assert!(!first.open(&folder).unwrap().1.accepted);
 }
 
-/// A journaled page of a commit that the anchor remembers is altered: that page alone is wrong, and its reader sees it.
+/// A journaled page of a commit that the anchor remembers is altered: that page alone is wrong, and
+/// its reader sees it.
 #[test]
 fn one_altered_page_in_the_journal_is_one_bad_page() {
     let (mut machine, folder, store, object) = grown(2);

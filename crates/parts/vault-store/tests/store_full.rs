@@ -1,5 +1,5 @@
-//! A full folder under the store alone. A write that finds no space leaves every page as it was, or ends all writing; what was
-//! committed is there in either case.
+//! A full folder under the store alone. A write that finds no space leaves every page as it was, or
+//! ends all writing; what was committed is there in either case.
 
 mod store_world;
 
@@ -20,8 +20,8 @@ fn read(store: &Store, object: ObjectId, first: u64, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Pages that were written in place, and a hole behind them, lie in the way of a write for which there is no space, also on a file system
-/// that does not punch.
+/// Pages that were written in place, and a hole behind them, lie in the way of a write for which
+/// there is no space, also on a file system that does not punch.
 #[test]
 fn no_space_in_a_hole_leaves_the_pages_before_it() {
     for (free, punches) in (0..13).flat_map(|free| [(free, true), (free, false)]) {
@@ -48,8 +48,9 @@ fn no_space_in_a_hole_leaves_the_pages_before_it() {
     }
 }
 
-/// Writes that come out of order leave a hole. A quota that nothing tells of takes the first pages of the write that fills it, and then no
-/// zeros in their place: they are punched, the store goes on, and no cut brings back what the write left.
+/// Writes that come out of order leave a hole. A quota that nothing tells of takes the first pages
+/// of the write that fills it, and then no zeros in their place: they are punched, the store goes
+/// on, and no cut brings back what the write left.
 #[test]
 fn a_quota_that_ends_in_a_hole_stops_nothing() {
     for room in 1..16 {
@@ -79,8 +80,8 @@ fn a_quota_that_ends_in_a_hole_stops_nothing() {
     }
 }
 
-/// Pages in the journal that no commit lists yet, and pages in their places: file systems that write nothing over itself, and
-/// quotas, refuse to overwrite them.
+/// Pages in the journal that no commit lists yet, and pages in their places: file systems that
+/// write nothing over itself, and quotas, refuse to overwrite them.
 #[test]
 fn no_space_for_what_is_there_leaves_it() {
     let mut outcomes = [0; 3];
@@ -148,8 +149,8 @@ fn refused_writes_do_not_use_up_the_journal() {
     assert!(read(&store, object, 0, 30) == pages((1..=5).chain(100..120).chain(26..=30)));
 }
 
-/// As soon as a commit is noted, others change what belongs to the next one. If the record is refused then, it is written once more as it
-/// is: what others have done is not whole yet.
+/// As soon as a commit is noted, others change what belongs to the next one. If the record is
+/// refused then, it is written once more as it is: what others have done is not whole yet.
 #[test]
 fn a_commit_that_is_refused_says_no_more_when_it_is_tried_again() {
     for root in [None, Some(&b"root"[..])] {
@@ -175,8 +176,8 @@ fn a_commit_that_is_refused_says_no_more_when_it_is_tried_again() {
     }
 }
 
-/// While a commit with a root waits for space, the journal file that it left has what no checkpoint brought to its place: nothing of it is
-/// given back, whoever asks for that.
+/// While a commit with a root waits for space, the journal file that it left has what no checkpoint
+/// brought to its place: nothing of it is given back, whoever asks for that.
 #[test]
 fn the_journal_is_whole_while_a_root_waits_for_space() {
     let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));

@@ -1,4 +1,5 @@
-//! What a store knows of objects is bounded by its journal, and not by how many of them were ever written.
+//! What a store knows of objects is bounded by its journal, and not by how many of them were ever
+//! written.
 
 mod store_world;
 

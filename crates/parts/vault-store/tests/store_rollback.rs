@@ -1,5 +1,6 @@
-//! What the anchor and the seals notice: older states, lost and altered files, forks, a folder that answers two reads of one place
-//! differently; and what they let pass: a crash, another machine's turn, a state that was accepted.
+//! What the anchor and the seals notice: older states, lost and altered files, forks, a folder that
+//! answers two reads of one place differently; and what they let pass: a crash, another machine's
+//! turn, a state that was accepted.
 
 mod store_world;
 
@@ -15,8 +16,8 @@ use store_world::{base, keys, options, page};
 /// Folders that lie, in each test of them.
 const LYING: u64 = 400;
 
-/// Writes and commits states from the first to before the last, now and then with a root. Their records have the same length. Gives the
-/// folder before them, and after each.
+/// Writes and commits states from the first to before the last, now and then with a root. Their
+/// records have the same length. Gives the folder before them, and after each.
 fn live(
     folder: &CrashFolder,
     store: &Store,
@@ -67,8 +68,9 @@ fn every_older_state_is_named() {
     assert_eq!((content(&store, object), found.first_opening, found.accepted), (29, false, false));
 }
 
-/// Some reads are answered with what their place held in any earlier state, or with another record, or with what was made of it; all of the
-/// folder may be an older one besides. Looking gives the newest state, with all that was committed since its root, or an error.
+/// Some reads are answered with what their place held in any earlier state, or with another record,
+/// or with what was made of it; all of the folder may be an older one besides. Looking gives the
+/// newest state, with all that was committed since its root, or an error.
 #[test]
 fn a_folder_that_lies_gives_the_newest_state_or_an_error() {
     let (mut machine, folder, store, object) = grown(0);
@@ -91,7 +93,8 @@ fn a_folder_that_lies_gives_the_newest_state_or_an_error() {
     assert!(refused > LYING / 4 && good > LYING / 50, "{refused} refused, {good} good: lies hardly mattered");
 }
 
-/// What is committed on the strength of lies follows the newest state, or is missed: no later opening gives anything else.
+/// What is committed on the strength of lies follows the newest state, or is missed: no later
+/// opening gives anything else.
 #[test]
 fn what_is_committed_to_a_folder_that_lies_follows_the_newest_state() {
     let (mut machine, folder, store, object) = grown(0);
@@ -217,11 +220,13 @@ fn what_is_accepted_is_the_state_that_was_shown() {
         Ok(())
     });
     match machine.open_as(&folder, &StoreOptions { accept: Some(consent), ..options() }) {
-        // What is read is verified against the state that was shown, by who uses the store; the older one never counts.
+        // What is read is verified against the state that was shown, by who uses the store; the
+        // older one never counts.
         Ok((store, found)) => {
             assert!(found.accepted && found.state.number > 8);
             drop(store);
-            // The next opening finds the older state, and says so; or it finds a gap before the record of what was accepted.
+            // The next opening finds the older state, and says so; or it finds a gap before the
+            // record of what was accepted.
             assert!(matches!(machine.refused(&folder).kind(), Kind::RolledBack | Kind::Corrupt));
         }
         Err(e) => assert_ne!(e.kind(), Kind::RolledBack),
@@ -349,7 +354,8 @@ fn a_fork_is_noticed_by_both() {
     assert!(!one.open(&mine).unwrap().1.accepted);
 }
 
-/// A third machine forks from a state that a second one has left: what the first has seen of the second is missed.
+/// A third machine forks from a state that a second one has left: what the first has seen of the
+/// second is missed.
 #[test]
 fn what_a_machine_has_seen_of_another_is_missed() {
     let (mut one, folder, store, object) = grown(2);

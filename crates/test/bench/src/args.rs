@@ -22,7 +22,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Tell whether two commits differ in processor time, and with what confidence
     Compare(CompareArgs),
-    /// Show that `compare` finds a commit with 5 % more processor time, and nothing in an unchanged one
+    /// Show that `compare` finds a commit with 5 % more processor time, and nothing in an unchanged
+    /// one
     SelfTest(SelfTestArgs),
     /// Compare the stable measures of two runs, as `--record` wrote them
     Agree {

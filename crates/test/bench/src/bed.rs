@@ -1,4 +1,5 @@
-//! A disk on a simulated medium, and the jobs that are done on it: the time that the models charge is taken as time.
+//! A disk on a simulated medium, and the jobs that are done on it: the time that the models charge
+//! is taken as time.
 
 use crate::in_process;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Clock, Disk, Error, Kind, ManualClock, Result};
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 /// Blocks of a sequential request: 1 MiB.
 pub const LONG: u64 = 256;
-/// Blocks that one of two clients gets done before it is the other's turn: they are served side by side.
+/// Blocks that one of two clients gets done before it is the other's turn: they are served side by
+/// side.
 const TURN: u64 = 8;
 /// Random writes that are flushed now and then, and after how many each time.
 const SYNCED_BLOCKS: u64 = 4096;
@@ -25,7 +27,8 @@ pub const HELD_BACK: u64 = 32;
 pub enum Model {
     /// 5400 turns a minute, every call served at once: Tables 2 and 3.
     HardDisk,
-    /// The same behind a cache that holds writes back until they are synced, as the system does for a file.
+    /// The same behind a cache that holds writes back until they are synced, as the system does for
+    /// a file.
     CachedHardDisk,
     /// SATA: Table 4.
     Ssd,
@@ -76,7 +79,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// A disk that `open` makes of a medium of `len` bytes. `span` blocks of each level are written and read.
+    /// A disk that `open` makes of a medium of `len` bytes. `span` blocks of each level are written
+    /// and read.
     pub fn new(
         len: u64,
         span: u64,
@@ -110,7 +114,8 @@ impl Bed {
         self.levels.len()
     }
 
-    /// What was read so far, by how many seeks, and the time charged, by the model of the paper's disk.
+    /// What was read so far, by how many seeks, and the time charged, by the model of the paper's
+    /// disk.
     pub fn charged(&self) -> (Reads, u64, Duration) {
         let (_, clock, medium) = &self.charged[0];
         (medium.reads(), medium.seeks(), clock.now())
@@ -125,7 +130,8 @@ impl Bed {
         }
     }
 
-    /// Ages the disk with the pattern, then measures it in all operations: bytes per second on each model.
+    /// Ages the disk with the pattern, then measures it in all operations: bytes per second on each
+    /// model.
     pub fn aged_jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
         for _ in 0..2 {
             self.write(random, self.span)?;
@@ -201,8 +207,8 @@ impl Bed {
         self.levels[0].flush()
     }
 
-    /// Writes as much to level 0 as to level 1, and flushes of both. Two clients write side by side; while the hidden
-    /// one must wait, the public one goes on.
+    /// Writes as much to level 0 as to level 1, and flushes of both. Two clients write side by
+    /// side; while the hidden one must wait, the public one goes on.
     fn write_both(&mut self, random: bool, blocks: u64) -> Result<()> {
         let turns = |requests: Vec<(u64, u64)>| {
             requests.into_iter().flat_map(|(first, count)| {

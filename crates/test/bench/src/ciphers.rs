@@ -1,5 +1,5 @@
-//! Ciphers on blocks of 4096 bytes: ours, GCM with hedged nonces beside AES-256-GCM-SIV, and HCTR2-256 beside the `hctr2-rs`
-//! crate; one thread, no disk.
+//! Ciphers on blocks of 4096 bytes: ours, GCM with hedged nonces beside AES-256-GCM-SIV, and
+//! HCTR2-256 beside the `hctr2-rs` crate; one thread, no disk.
 
 use crate::measured::{Measured, Stable};
 use crate::page::Run;
@@ -14,7 +14,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const PEER: &str = "hctr2-rs";
-/// GCM as `sealed` runs it, without the draw of the random value, which every cipher with a nonce needs.
+/// GCM as `sealed` runs it, without the draw of the random value, which every cipher with a nonce
+/// needs.
 const HEDGED_GCM: &str = "gcm, hedged nonces";
 /// The cipher that would need no hedge.
 const GCM_SIV: &str = "AES-256-GCM-SIV of aws-lc";
@@ -22,7 +23,8 @@ const GCM_SIV: &str = "AES-256-GCM-SIV of aws-lc";
 /// Speeds in GB/s.
 struct Ciphers(Vec<(&'static str, Samples)>);
 
-/// More rounds of shorter windows than other sections have: what slows a machine for a moment then slows few of them.
+/// More rounds of shorter windows than other sections have: what slows a machine for a moment then
+/// slows few of them.
 const SHORTER: u32 = 4;
 
 /// Measures all of them in turns.
@@ -56,7 +58,8 @@ fn hctr2_of_the_peer(window: Duration) -> f64 {
     })
 }
 
-/// The speed of GCM whose nonce is a function of the block as well. Errors: those of setting up a key.
+/// The speed of GCM whose nonce is a function of the block as well. Errors: those of setting up a
+/// key.
 fn hedged_gcm(window: Duration) -> Result<f64> {
     let (key, master) = (GcmKey::new(&Secret::copy_from(&[7; 32]))?, Secret::copy_from(&[8; 32]));
     let hedge = HedgedNonce::derive(&master, "benchmark of hedged nonces", b"");
@@ -95,7 +98,8 @@ fn gigabytes(window: Duration, mut encrypt: impl FnMut(u128)) -> f64 {
 }
 
 impl Ciphers {
-    /// The speed of one to another's. The upper quartile, for other work on the machine only takes from a speed.
+    /// The speed of one to another's. The upper quartile, for other work on the machine only takes
+    /// from a speed.
     fn ratio(&self, one: &str, to: &str) -> Option<f64> {
         let speed = |name: &str| self.0.iter().find(|(n, _)| *n == name).map(|(_, s)| s.upper_quartile());
         Some(speed(one)? / speed(to)?)

@@ -1,5 +1,6 @@
-//! An NBD client that keeps a number of requests in flight on one connection: it sends as many as the depth allows, then one
-//! for each reply. It looks at no content: a reply with an error ends the run.
+//! An NBD client that keeps a number of requests in flight on one connection: it sends as many as
+//! the depth allows, then one for each reply. It looks at no content: a reply with an error ends
+//! the run.
 
 use crate::job::{Direction, Job};
 use lacuna_contracts::{Error, Kind, Result};
@@ -69,7 +70,8 @@ impl Client {
         connected().map_err(|e| failed("cannot connect to a server", &e))
     }
 
-    /// Has `count` requests of a job done on a disk of `disk` bytes, and calls `replied` with the time that each took.
+    /// Has `count` requests of a job done on a disk of `disk` bytes, and calls `replied` with the
+    /// time that each took.
     pub(crate) fn perform(
         &mut self,
         job: Job,
@@ -255,7 +257,8 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// Serves one connection: each read is answered with its length in bytes, writes without content, the third request with EIO.
+    /// Serves one connection: each read is answered with its length in bytes, writes without
+    /// content, the third request with EIO.
     fn serve(listener: &UnixListener, fail_at: u64) -> io::Result<u64> {
         let (mut stream, _) = listener.accept()?;
         stream.write_all(&[0; 18])?;

@@ -1,4 +1,5 @@
-//! The Ceph cluster to measure on: the one that the environment names, or one of our own that goes with the run.
+//! The Ceph cluster to measure on: the one that the environment names, or one of our own that goes
+//! with the run.
 
 use crate::program;
 use crate::workspace::Workspace;
@@ -14,7 +15,8 @@ pub(crate) const POOL: &str = "lacuna";
 /// Bytes of the device of each OSD of a cluster of our own: half as much again as all images.
 const OSD_GIB: u64 = 16;
 const OSDS: u64 = 3;
-/// An OSD that finds the file system full ends itself, and everybody waits for ever: so the space must be there.
+/// An OSD that finds the file system full ends itself, and everybody waits for ever: so the space
+/// must be there.
 const NEEDED: u64 = (OSD_GIB * OSDS + 1) << 30;
 const DAEMONS: [&str; 4] = ["ceph", "ceph-mon", "ceph-mgr", "ceph-osd"];
 

@@ -9,8 +9,8 @@ use crate::self_test;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Does what the command line says. The exit code is 1 where a comparison found a difference that it must not find, and 2 where
-/// something failed.
+/// Does what the command line says. The exit code is 1 where a comparison found a difference that
+/// it must not find, and 2 where something failed.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let done = match &args.command {

@@ -1,4 +1,5 @@
-//! Programs of commits: each is built once from the files of its commit, in a folder below `target/compare`, and kept.
+//! Programs of commits: each is built once from the files of its commit, in a folder below
+//! `target/compare`, and kept.
 
 use crate::interrupt::Interrupt;
 use crate::program;

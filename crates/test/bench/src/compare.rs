@@ -1,5 +1,6 @@
-//! Two commits beside each other: whether one takes more processor time for a request than the other. Both servers are alive and do
-//! short slices of the same job in turns, so that whatever slows the machine slows both; each session starts both anew.
+//! Two commits beside each other: whether one takes more processor time for a request than the
+//! other. Both servers are alive and do short slices of the same job in turns, so that whatever
+//! slows the machine slows both; each session starts both anew.
 
 use crate::args::CompareArgs;
 use crate::commits;
@@ -34,8 +35,9 @@ struct Side {
     work: Workspace,
 }
 
-/// How much more processor time the other takes than the one, twice: by the lower quartile of the slices, which is precise and does not
-/// see what falls into few of them, and by their sum, which sees everything and is less precise.
+/// How much more processor time the other takes than the one, twice: by the lower quartile of the
+/// slices, which is precise and does not see what falls into few of them, and by their sum, which
+/// sees everything and is less precise.
 #[derive(Clone, Copy)]
 pub(crate) struct Ratios {
     pub quartile: Ratio,
@@ -55,7 +57,8 @@ pub(crate) struct Comparison {
     all: Vec<(&'static str, Ratios)>,
 }
 
-/// Compares two commits or programs, and says what came out. The exit code is 1 if the other takes more.
+/// Compares two commits or programs, and says what came out. The exit code is 1 if the other takes
+/// more.
 pub(crate) fn run(args: &CompareArgs) -> Result<bool> {
     let interrupt = Interrupt::install()?;
     let programs = [program(&args.one, &interrupt)?, program(&args.other, &interrupt)?];
@@ -75,7 +78,8 @@ fn program(name: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     commits::program_of(&commits::resolve(name)?, interrupt)
 }
 
-/// Compares two programs in sessions, each with this number of slices of each server at each job, on disks in a directory.
+/// Compares two programs in sessions, each with this number of slices of each server at each job,
+/// on disks in a directory.
 pub(crate) fn compare(
     programs: &[PathBuf; 2],
     sessions: u32,
@@ -109,7 +113,8 @@ pub(crate) fn compare(
     Ok(found)
 }
 
-/// Makes and fills the disks of both anew, each first in half of the times: where a disk lies is part of what it costs.
+/// Makes and fills the disks of both anew, each first in half of the times: where a disk lies is
+/// part of what it costs.
 fn make_disks(sides: &[Side; 2], subject: Subject, time: u32) -> Result<()> {
     sides
         .iter()
@@ -156,8 +161,8 @@ impl Side {
     }
 }
 
-/// Starts both servers, has them do all jobs in turns, and ends them: the ratios of the processor times at each job,
-/// by the lower quartile and by the sum of the slices.
+/// Starts both servers, has them do all jobs in turns, and ends them: the ratios of the processor
+/// times at each job, by the lower quartile and by the sum of the slices.
 fn hold_session(sides: &[Side; 2], subject: Subject, number: u64, slices: u64) -> Result<Vec<[f64; 2]>> {
     // Each is started first in half of the sessions.
     let first = (number % 2) as usize;
@@ -176,7 +181,8 @@ fn hold_session(sides: &[Side; 2], subject: Subject, number: u64, slices: u64) -
 }
 
 impl Comparison {
-    /// More, if at any disk the other takes more in all jobs together or in one of them; else less, if it does so at any.
+    /// More, if at any disk the other takes more in all jobs together or in one of them; else less,
+    /// if it does so at any.
     pub(crate) fn verdict(&self) -> Verdict {
         let all =
             self.all.iter().map(|(_, ratios)| ratios).chain(self.jobs.iter().map(|(.., ratios)| ratios));

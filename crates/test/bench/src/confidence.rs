@@ -1,11 +1,13 @@
-//! The verdict of a comparison: whether one program takes more processor time than another, from the ratios of several sessions.
+//! The verdict of a comparison: whether one program takes more processor time than another, from
+//! the ratios of several sessions.
 
 use crate::samples::Samples;
 use std::fmt;
 
 /// The probability with which the true ratio lies in the interval.
 const CONFIDENCE: f64 = 0.999;
-/// A ratio nearer to 1 than this is no difference that matters: how a program happens to lie in memory makes as much.
+/// A ratio nearer to 1 than this is no difference that matters: how a program happens to lie in
+/// memory makes as much.
 const LEAST: f64 = 0.01;
 
 /// What the ratios say.
@@ -30,7 +32,8 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// From one ratio for each session. No distribution is assumed but that each session is as likely to err up as down.
+    /// From one ratio for each session. No distribution is assumed but that each session is as
+    /// likely to err up as down.
     pub(crate) fn of(sessions: &Samples) -> Ratio {
         let (low, high) = sessions.interval_with(CONFIDENCE);
         let verdict = if low > 1.0 + LEAST {

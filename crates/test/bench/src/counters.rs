@@ -1,5 +1,6 @@
-//! What a server asks of the system, counted by the kernel with `bpftrace`: system calls, what they move, switches of threads,
-//! copies of memory. Counting costs the server time, so a turn that is counted is not timed.
+//! What a server asks of the system, counted by the kernel with `bpftrace`: system calls, what they
+//! move, switches of threads, copies of memory. Counting costs the server time, so a turn that is
+//! counted is not timed.
 
 use crate::program;
 use crate::workspace::Workspace;
@@ -57,7 +58,8 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// What is left without a part of it. Calls and switches of that part are not the same every time: nothing is less than nothing.
+    /// What is left without a part of it. Calls and switches of that part are not the same every
+    /// time: nothing is less than nothing.
     pub(crate) fn without(self, part: Counts) -> Counts {
         Counts {
             calls: self.calls.saturating_sub(part.calls),
@@ -80,7 +82,8 @@ pub(crate) struct Counting {
 /// Where the kernel tells of its tracepoints. systemd mounts it; elsewhere root may.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// Why nothing is counted here, if it is not. Mounts the file system of tracepoints where that is missing, and leaves it mounted.
+/// Why nothing is counted here, if it is not. Mounts the file system of tracepoints where that is
+/// missing, and leaves it mounted.
 pub(crate) fn missing() -> Option<String> {
     let is_root = rustix::process::geteuid().is_root();
     if is_root && !Path::new(TRACEFS).join("events").exists() {
@@ -162,7 +165,8 @@ fn script(pid: u32) -> Result<String> {
     ))
 }
 
-/// The C library and where in it the function begins that copies memory on this processor, which all programs here use.
+/// The C library and where in it the function begins that copies memory on this processor, which
+/// all programs here use.
 fn copy_function() -> Result<(String, u64)> {
     let address = libc::memcpy as *const () as u64;
     let maps = std::fs::read_to_string("/proc/self/maps")

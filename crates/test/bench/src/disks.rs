@@ -1,4 +1,5 @@
-//! Disks of format `sealed` over NBD: beside the servers that people use today, and the ciphers beside each other.
+//! Disks of format `sealed` over NBD: beside the servers that people use today, and the ciphers
+//! beside each other.
 
 use crate::grid::Grid;
 use crate::job::{Caches, Direction, Job};
@@ -35,7 +36,8 @@ pub(crate) const RANDOM_READ: Job = Job::of_size(Direction::Read, SMALL);
 /// The four that everything is compared in.
 pub(crate) const MAIN: [Job; 4] = [WRITE, READ, RANDOM_WRITE, RANDOM_READ];
 
-/// Each job beside peers, with the processor time allowed to the better LUKS server and to the server without encryption.
+/// Each job beside peers, with the processor time allowed to the better LUKS server and to the
+/// server without encryption.
 pub(crate) const PEER_JOBS: [(Job, f64, f64); 6] = [
     (WRITE, 0.20, 1.33),
     (READ, 0.40, 1.33),
@@ -107,7 +109,8 @@ impl Disks {
         RIVALS.into_iter().filter(|s| self.grid.has(*s, job)).min_by(|a, b| ratio(a).total_cmp(&ratio(b)))
     }
 
-    /// The processor time of one server to another's: side by side on one processor, or else in the rounds.
+    /// The processor time of one server to another's: side by side on one processor, or else in the
+    /// rounds.
     pub(crate) fn processor_ratio(&self, subject: Subject, to: Subject, job: Job) -> Option<f64> {
         self.steady.ratio(subject, to, job).or_else(|| self.grid.processor_ratio(subject, to, job))
     }

@@ -1,5 +1,6 @@
-//! What the end of a session takes after one write, which is the same whatever the session did before. Disks with levels write the cover
-//! of a closing then; if it counted as work of a job, a figure for each byte would say how short the job was.
+//! What the end of a session takes after one write, which is the same whatever the session did
+//! before. Disks with levels write the cover of a closing then; if it counted as work of a job, a
+//! figure for each byte would say how short the job was.
 
 use crate::counters::Counts;
 use crate::samples::Samples;
@@ -34,7 +35,8 @@ impl Endings {
         self.counts = Some(counts);
     }
 
-    /// Nanoseconds of processor time: the lower quartile, for other work on the machine only adds to it.
+    /// Nanoseconds of processor time: the lower quartile, for other work on the machine only adds
+    /// to it.
     pub(crate) fn processor(&self) -> f64 {
         self.processor.lower_quartile()
     }

@@ -1,4 +1,5 @@
-//! The jobs on mounted file systems: large and small requests to one file, and a tree of small files.
+//! The jobs on mounted file systems: large and small requests to one file, and a tree of small
+//! files.
 
 use crate::machine_time;
 use crate::mountable::Mountable;
@@ -31,7 +32,8 @@ pub(crate) enum FileJob {
     Read,
     /// 4 KiB at random places of the file, with an fsync at the end.
     RandomWrite,
-    /// 4 KiB at random places of the file, by several threads, after unmounting and mounting, with empty caches.
+    /// 4 KiB at random places of the file, by several threads, after unmounting and mounting, with
+    /// empty caches.
     RandomRead,
     /// Random writes with an fsync after each.
     SyncedWrite,
@@ -169,7 +171,8 @@ impl Rates {
         ratios.map_or_else(|| "-".into(), |ratios| format!("{:.2}{}", ratios.median(), ratios.mark()))
     }
 
-    /// The processor time of the machine for one subject to that for another: of each the lower quartile of the rounds.
+    /// The processor time of the machine for one subject to that for another: of each the lower
+    /// quartile of the rounds.
     pub(crate) fn processor_ratio(&self, subject: Mountable, to: Mountable, job: FileJob) -> Option<f64> {
         let time = |subject| self.0.get(&(subject, job)).map(|reached| reached.processor.lower_quartile());
         Some(time(subject)? / time(to)?)

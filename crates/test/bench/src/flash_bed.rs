@@ -1,5 +1,5 @@
-//! Disks of format `flash` on a simulated NAND chip in the memory of this process: with a key for each block, or without keys,
-//! as what they are compared with.
+//! Disks of format `flash` on a simulated NAND chip in the memory of this process: with a key for
+//! each block, or without keys, as what they are compared with.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom};
@@ -9,7 +9,8 @@ use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, Wearing};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
-/// Of a thousand nodes for which the log has room, how many stay free on a full disk: what `create` does unasked.
+/// Of a thousand nodes for which the log has room, how many stay free on a full disk: what `create`
+/// does unasked.
 pub(crate) const SPARE: u32 = 70;
 
 /// Which keys a disk has.

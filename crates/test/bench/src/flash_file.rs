@@ -1,4 +1,5 @@
-//! What an opening costs of flash of 64 GiB whose chip is in a file, divided as `create` does unasked.
+//! What an opening costs of flash of 64 GiB whose chip is in a file, divided as `create` does
+//! unasked.
 
 use crate::flash_bed::{self, Keys, master, options};
 use crate::requirement::{Bound, Requirement};
@@ -59,7 +60,8 @@ fn make(path: &Path, chip: ChipGeometry, flushes: u64) -> Result<Params> {
     Ok(params)
 }
 
-/// Opens the disk as the command does, of which nothing is in the system's cache, and says how many seconds that took.
+/// Opens the disk as the command does, of which nothing is in the system's cache, and says how many
+/// seconds that took.
 fn open(path: &Path, params: &Params) -> Result<(FlashDisk, f64)> {
     let start = Instant::now();
     let medium = FileMedium::open(path, Access::Write)?;

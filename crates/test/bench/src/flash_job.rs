@@ -28,8 +28,9 @@ const fn job(direction: Direction, random: bool, depth: u32) -> Job {
     Job { depth, ..Job::of_size(direction, size) }
 }
 
-/// Reads or writes this number of blocks, with a thread for each request of the depth. Writes end in a flush; one
-/// request of 16 discards instead; and a disk with keys is purged each time that a twentieth of it was overwritten.
+/// Reads or writes this number of blocks, with a thread for each request of the depth. Writes end
+/// in a flush; one request of 16 discards instead; and a disk with keys is purged each time that a
+/// twentieth of it was overwritten.
 pub(crate) fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<()> {
     let len = u64::from(job.size) / BLOCK_SIZE as u64;
     let requests = blocks / len;

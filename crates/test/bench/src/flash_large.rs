@@ -67,7 +67,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Large> {
     Ok(Large { chip, key_blocks: params.key_blocks(), purges, key_storage, opened, replayed })
 }
 
-/// A full disk of files, of which each epoch deletes and writes again as many at random as have one of a hundred keys.
+/// A full disk of files, of which each epoch deletes and writes again as many at random as have one
+/// of a hundred keys.
 fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params)> {
     let medium = Arc::new(SparseMedium::new(SimulatedChip::medium_len(chip)));
     let flash = flash_bed::new_flash(medium.clone(), chip)?;
@@ -116,7 +117,8 @@ fn purges(work: &Workspace, chip: ChipGeometry) -> Result<(Vec<OnePurge>, Params
     Ok((purges, params))
 }
 
-/// Seconds that opening took after a crash, and how many groups it replayed: small random writes, each flushed.
+/// Seconds that opening took after a crash, and how many groups it replayed: small random writes,
+/// each flushed.
 fn open(chip: ChipGeometry, flushes: u64) -> Result<([f64; 2], u64)> {
     let medium = Arc::new(SparseMedium::new(SimulatedChip::medium_len(chip)));
     let flash = flash_bed::new_flash(medium.clone(), chip)?;

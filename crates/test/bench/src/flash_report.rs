@@ -1,5 +1,5 @@
-//! The format `flash` on simulated chips in this process: its speed beside itself without keys, and what purges, its
-//! key storage area and opening cost.
+//! The format `flash` on simulated chips in this process: its speed beside itself without keys, and
+//! what purges, its key storage area and opening cost.
 
 use crate::flash_file::{self, InFile};
 use crate::flash_large::{self, Large};

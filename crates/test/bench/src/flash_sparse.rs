@@ -1,4 +1,5 @@
-//! A medium in memory of which only what was written takes room, for chips of 64 GiB; it may forget what nodes hold.
+//! A medium in memory of which only what was written takes room, for chips of 64 GiB; it may forget
+//! what nodes hold.
 
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
@@ -22,8 +23,8 @@ impl SparseMedium {
         SparseMedium { len, forgets: AtomicUsize::new(0), pages: RwLock::default() }
     }
 
-    /// From now on only the first page is kept of writes of at most so many bytes: of groups in the log their headers. The rest
-    /// reads as it did.
+    /// From now on only the first page is kept of writes of at most so many bytes: of groups in the
+    /// log their headers. The rest reads as it did.
     pub(crate) fn keep_first_pages(&self, most: usize) {
         self.forgets.store(most, Ordering::Relaxed);
     }

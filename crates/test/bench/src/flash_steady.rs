@@ -1,5 +1,5 @@
-//! Processor times of disks on flash that two runs on one commit agree on: with keys and without do short slices of the same job in
-//! turns, on one processor, as the servers of `side_by_side` do.
+//! Processor times of disks on flash that two runs on one commit agree on: with keys and without do
+//! short slices of the same job in turns, on one processor, as the servers of `side_by_side` do.
 
 use crate::flash_bed::Keys;
 use crate::flash_job::{JOBS, PURGES, run};

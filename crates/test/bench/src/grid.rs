@@ -1,5 +1,5 @@
-//! The figures of one section: for each subject and job all turns, for each subject what its sessions take to end, and what tables
-//! say of them.
+//! The figures of one section: for each subject and job all turns, for each subject what its
+//! sessions take to end, and what tables say of them.
 
 use crate::ending::Endings;
 use crate::job::{Direction, Job};
@@ -95,8 +95,8 @@ impl<S: Copy + Eq + Hash> Grid<S> {
         figure(self.processor_ratio(subject, to, job), 2)
     }
 
-    /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones, marked if it moves too
-    /// much.
+    /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones,
+    /// marked if it moves too much.
     pub(crate) fn cell(&self, subject: S, job: Job, durable: bool) -> String {
         let Some(turns) = self.turns(subject, job) else { return "-".into() };
         if job.in_bytes() {
@@ -108,8 +108,8 @@ impl<S: Copy + Eq + Hash> Grid<S> {
         }
     }
 
-    /// A cell of a table: processor time for a GiB in milliseconds, or for a thousand requests; after a plus sign what of it is
-    /// spent behind the requests, where that is anything.
+    /// A cell of a table: processor time for a GiB in milliseconds, or for a thousand requests;
+    /// after a plus sign what of it is spent behind the requests, where that is anything.
     pub(crate) fn processor_cell(&self, subject: S, job: Job) -> String {
         let Some(turns) = self.turns(subject, job) else { return "-".into() };
         let (foreground, background) = turns.processor();
@@ -122,7 +122,8 @@ impl<S: Copy + Eq + Hash> Grid<S> {
         format!("{foreground:.decimals$} ms")
     }
 
-    /// A cell of a table: microseconds that half of the requests, and 99 of a hundred, do not exceed.
+    /// A cell of a table: microseconds that half of the requests, and 99 of a hundred, do not
+    /// exceed.
     pub(crate) fn latency_cell(&self, subject: S, job: Job) -> String {
         let Some(turns) = self.turns(subject, job) else { return "-".into() };
         let (p50, p99) = turns.latency();

@@ -1,4 +1,5 @@
-//! What is measured on Ceph: a server program with an image of its own in the pool, ours or librbd's.
+//! What is measured on Ceph: a server program with an image of its own in the pool, ours or
+//! librbd's.
 
 use crate::cluster::{Cluster, POOL};
 use crate::program;

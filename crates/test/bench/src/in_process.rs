@@ -1,5 +1,6 @@
-//! Disks opened in this process on any medium, without threads and with seeded randomness: what they ask of the medium
-//! follows from the calls alone, so that it can be counted, or charged by a model, and comes out the same every time.
+//! Disks opened in this process on any medium, without threads and with seeded randomness: what
+//! they ask of the medium follows from the calls alone, so that it can be counted, or charged by a
+//! model, and comes out the same every time.
 
 use lacuna_contracts::{Budget, Disk, Result, Secret};
 use lacuna_crypto::SeededRandom;

@@ -1,4 +1,5 @@
-//! Whether somebody wants the run to end: INT and TERM set a flag, so that servers and files are cleared away.
+//! Whether somebody wants the run to end: INT and TERM set a flag, so that servers and files are
+//! cleared away.
 
 use lacuna_contracts::{Error, Kind, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};

@@ -24,7 +24,8 @@ impl Direction {
 pub(crate) enum Caches {
     /// The whole disk was read once through the server.
     Warm,
-    /// The disk's file was in the page cache when the server started, which may have dropped it; nothing was asked of the server since.
+    /// The disk's file was in the page cache when the server started, which may have dropped it;
+    /// nothing was asked of the server since.
     JustStarted,
     /// The page cache was emptied after the server had started; nothing was asked of the server.
     Cold,
@@ -51,8 +52,8 @@ pub(crate) struct Job {
 const LARGE: u32 = 256 << 10;
 
 impl Job {
-    /// A job on warm caches, without flushes in between: random requests below 256 KiB with a depth of 32, sequential ones with a
-    /// depth of 8 from there.
+    /// A job on warm caches, without flushes in between: random requests below 256 KiB with a depth
+    /// of 32, sequential ones with a depth of 8 from there.
     pub(crate) const fn of_size(direction: Direction, size: u32) -> Job {
         let random = size < LARGE;
         Job { direction, random, size, depth: if random { 32 } else { 8 }, fsync: None, caches: Caches::Warm }
@@ -76,8 +77,8 @@ impl Job {
         format!("{order} {size} {direction}, depth {depth}{fsync}{caches}")
     }
 
-    /// Requests of one turn on a disk of `disk` bytes. The number is the same for all servers, so that work that a server puts off
-    /// is the same part of every turn.
+    /// Requests of one turn on a disk of `disk` bytes. The number is the same for all servers, so
+    /// that work that a server puts off is the same part of every turn.
     pub(crate) fn requests(&self, disk: u64) -> u64 {
         let once = disk / u64::from(self.size);
         let most = match self.caches {

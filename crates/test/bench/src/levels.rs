@@ -1,5 +1,5 @@
-//! The formats with levels, `deniable` and `oblivious`, over NBD beside `sealed` with `xts` and the raw file, on the same file
-//! system in the same rounds.
+//! The formats with levels, `deniable` and `oblivious`, over NBD beside `sealed` with `xts` and the
+//! raw file, on the same file system in the same rounds.
 
 use crate::grid::Grid;
 use crate::job::{Direction, Job};
@@ -76,7 +76,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     rounds.add(XTS, &JOBS);
     rounds.add(FULL, &[WRITE, READ, RANDOM_READ]);
     rounds.add(HIDDEN, &[WRITE, READ, RANDOM_READ]);
-    // Random writes leave a log whose sequential writes are not what they were: they have disks of their own.
+    // Random writes leave a log whose sequential writes are not what they were: they have disks of
+    // their own.
     rounds.add(WORN, &[RANDOM_WRITE]);
     rounds.add(HALF, &[RANDOM_WRITE]);
     rounds.add(PAPER, &[WRITE]);
@@ -133,7 +134,8 @@ impl Measured for Levels {
         tables
     }
 
-    /// The processor time that each speed wanted of old allows: what has 0.4 of the speed may take 2.5 of the time.
+    /// The processor time that each speed wanted of old allows: what has 0.4 of the speed may take
+    /// 2.5 of the time.
     fn requirements(&self) -> Vec<Requirement> {
         let to_xts = |line: &str, most: f64, cases: &[(&str, Subject, Job)]| {
             let line = format!("processor time to xts: {line}");

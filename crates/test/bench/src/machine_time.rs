@@ -1,10 +1,11 @@
-//! The processor time of the whole machine, which includes clients, servers and the kernel's own threads: the only whole figure for
-//! a mounted file system, whose work lies in all three.
+//! The processor time of the whole machine, which includes clients, servers and the kernel's own
+//! threads: the only whole figure for a mounted file system, whose work lies in all three.
 
 use lacuna_contracts::{Error, Kind, Result};
 use std::time::Duration;
 
-/// Where the kernel tells what all processes used, in the second and in the first version of its control groups.
+/// Where the kernel tells what all processes used, in the second and in the first version of its
+/// control groups.
 const USAGE: [&str; 3] = [
     "/sys/fs/cgroup/cpu.stat",
     "/sys/fs/cgroup/cpuacct/cpuacct.usage",

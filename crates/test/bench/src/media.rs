@@ -1,5 +1,5 @@
-//! All formats on a modelled hard disk and a modelled stick: what depends on the medium, without the noise of one. A function of the
-//! code alone: the same on every machine.
+//! All formats on a modelled hard disk and a modelled stick: what depends on the medium, without
+//! the noise of one. A function of the code alone: the same on every machine.
 
 use crate::bed::{Bed, HELD_BACK, Model, Operation};
 use crate::in_process;
@@ -25,7 +25,8 @@ const HISTORY: History = History {
 /// What lies on a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Format {
-    /// The blocks themselves: what a disk costs without encryption, and what a cipher without metadata costs that writes in place.
+    /// The blocks themselves: what a disk costs without encryption, and what a cipher without
+    /// metadata costs that writes in place.
     Raw,
     Sealed(Cipher),
     Levels(Case),
@@ -66,7 +67,8 @@ const ACTS: [(Act, &str); 8] = [
     ((true, HIDDEN_WRITE), "hidden: random 4 KiB write, until durable"),
 ];
 
-/// The disks are a half full of data where they have levels, and hold the same data where they have none.
+/// The disks are a half full of data where they have levels, and hold the same data where they have
+/// none.
 struct Media {
     /// Bytes per second.
     rates: HashMap<(Model, Format, Act), f64>,

@@ -1,5 +1,5 @@
-//! The disks that are compared on modelled media: `sealed`, `deniable` and `oblivious` on media of the same length, and how much
-//! of them is written and read.
+//! The disks that are compared on modelled media: `sealed`, `deniable` and `oblivious` on media of
+//! the same length, and how much of them is written and read.
 
 use crate::in_process;
 use crate::subject::SPARE_PERMILLE;
@@ -83,7 +83,8 @@ pub struct Sizes {
     pub medium: u64,
     /// Bytes of all caches of a disk.
     pub budget: u64,
-    /// Blocks of the data of a level that is full, which is what every disk has for level 1 as well.
+    /// Blocks of the data of a level that is full, which is what every disk has for level 1 as
+    /// well.
     pub whole: u64,
 }
 

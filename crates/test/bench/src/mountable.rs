@@ -1,5 +1,5 @@
-//! File systems that are mounted for a measurement: some over a plain directory that encrypt, ours and the peers', and ext4 in a `sealed`
-//! disk and on a plain loop device.
+//! File systems that are mounted for a measurement: some over a plain directory that encrypt, ours
+//! and the peers', and ext4 in a `sealed` disk and on a plain loop device.
 
 use crate::program;
 use crate::subject::LEAST_KDF;

@@ -1,4 +1,5 @@
-//! ext4 in a `sealed` disk through `lacuna open`, beside ext4 on a plain loop device and `gocryptfs`, on the same file system.
+//! ext4 in a `sealed` disk through `lacuna open`, beside ext4 on a plain loop device and
+//! `gocryptfs`, on the same file system.
 
 use crate::file_jobs::{FileJob, Load, Rates, Workload};
 use crate::measured::Measured;
@@ -21,7 +22,8 @@ const OURS: [Mountable; 2] = [Mountable::Sealed("gcm"), Mountable::Sealed("xts-r
 const SUBJECTS: [Mountable; 4] = [OURS[0], Mountable::Plain, OURS[1], Mountable::Gocryptfs];
 /// What ours are compared with.
 const PEERS: [Mountable; 2] = [Mountable::Plain, Mountable::Gocryptfs];
-/// Of the speed of a loop device, which encrypts nothing, so that processor time says little beside it.
+/// Of the speed of a loop device, which encrypts nothing, so that processor time says little beside
+/// it.
 const LEAST_OF_LOOP: f64 = 0.85;
 /// Of the processor time of `gocryptfs`.
 const MOST_OF_PEER: f64 = 1.0;

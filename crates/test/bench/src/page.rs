@@ -1,5 +1,5 @@
-//! A page that people and programs write together: each section replaces its own part, between two markers, and adds a line
-//! to its history.
+//! A page that people and programs write together: each section replaces its own part, between two
+//! markers, and adds a line to its history.
 
 use crate::machine::Machine;
 use crate::scale::Scale;
@@ -58,8 +58,8 @@ impl Run {
     }
 }
 
-/// Replaces the part of a section, `levels` for example, that a command writes by what `write` makes of the old one; a page
-/// without one gets it at its end.
+/// Replaces the part of a section, `levels` for example, that a command writes by what `write`
+/// makes of the old one; a page without one gets it at its end.
 pub(crate) fn replace(
     page: &str,
     command: &str,

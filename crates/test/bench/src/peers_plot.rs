@@ -1,4 +1,5 @@
-//! Bars: the processor time of every server in every job, as multiples of the server without encryption (of our `xts` without that one).
+//! Bars: the processor time of every server in every job, as multiples of the server without
+//! encryption (of our `xts` without that one).
 
 use crate::disks::{BESIDE_PEERS, Disks, PEER_JOBS};
 use crate::job::Size;

@@ -3,7 +3,8 @@
 use lacuna_contracts::{Error, Result};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-/// Has all threads of some processes, and this one, run on the first processor that this thread may use; gives those that it could use.
+/// Has all threads of some processes, and this one, run on the first processor that this thread may
+/// use; gives those that it could use.
 pub(crate) fn to_one(processes: impl IntoIterator<Item = u32>) -> Result<CpuSet> {
     let free = sched_getaffinity(None).map_err(|e| failed(&e.into()))?;
     let first = (0..CpuSet::MAX_CPU).find(|cpu| free.is_set(*cpu)).unwrap_or(0);

@@ -1,4 +1,5 @@
-//! What all plots have in common, as SVG: area, axes, series and legend. Text is left to the viewer's fonts.
+//! What all plots have in common, as SVG: area, axes, series and legend. Text is left to the
+//! viewer's fonts.
 
 use crate::disks::SIZES;
 use crate::job::Size;

@@ -1,4 +1,5 @@
-//! The processor time of a server: of the whole process, and of the threads that work behind the requests.
+//! The processor time of a server: of the whole process, and of the threads that work behind the
+//! requests.
 
 use lacuna_contracts::{Error, Kind, Result};
 use nix::sys::time::TimeSpec;
@@ -81,7 +82,8 @@ fn is_background(name: &str) -> bool {
     name.starts_with(OURS) && !FOREGROUND.contains(&name)
 }
 
-/// The first number of `schedstat` is the time on a processor, in nanoseconds. A thread that has ended spends no more.
+/// The first number of `schedstat` is the time on a processor, in nanoseconds. A thread that has
+/// ended spends no more.
 fn running_time(path: &PathBuf) -> Result<Duration> {
     let Some(text) = present(std::fs::read_to_string(path))? else { return Ok(Duration::ZERO) };
     let nanos = text.split(' ').next().unwrap_or(&text).parse();

@@ -31,8 +31,8 @@ pub(crate) fn runs(name: &str, args: &[&str]) -> bool {
     output(Command::new(name).args(args)).is_ok()
 }
 
-/// The `lacuna` to measure: the one given, or a freshly built one of the same profile as this program, or,
-/// outside Cargo, the one beside this program.
+/// The `lacuna` to measure: the one given, or a freshly built one of the same profile as this
+/// program, or, outside Cargo, the one beside this program.
 pub(crate) fn lacuna(given: Option<&Path>) -> Result<PathBuf> {
     let path = match given {
         Some(path) => path.to_owned(),

@@ -1,5 +1,5 @@
-//! Disks on Ceph. Random IVs and authentication in every layout beside our own `xts`, and that beside librbd's own encryption, on
-//! one cluster.
+//! Disks on Ceph. Random IVs and authentication in every layout beside our own `xts`, and that
+//! beside librbd's own encryption, on one cluster.
 
 use crate::cluster::Cluster;
 use crate::counters;
@@ -28,7 +28,8 @@ const FILL: Job = Job::of_size(Direction::Write, 4 << 20);
 /// Requests and bytes of one turn, at most.
 pub(crate) const MOST_REQUESTS: u64 = 512;
 pub(crate) const MOST_BYTES: u64 = 256 << 20;
-/// What one job moves the start of the next on by, so that nobody always follows the same neighbour.
+/// What one job moves the start of the next on by, so that nobody always follows the same
+/// neighbour.
 const ROTATION: usize = 3;
 
 pub(crate) struct Rados {
@@ -47,8 +48,8 @@ pub(crate) fn job(direction: Direction, size: u32) -> Job {
     Job { random: true, depth: 32, ..Job::of_size(direction, size) }
 }
 
-/// Reads come first, then writes from large to small: small ones leave objects in pieces, which would weigh on what
-/// comes after, and the more the faster they were.
+/// Reads come first, then writes from large to small: small ones leave objects in pieces, which
+/// would weigh on what comes after, and the more the faster they were.
 pub(crate) fn jobs() -> Vec<Job> {
     let reads = SIZES.into_iter().map(|size| job(Direction::Read, size));
     let writes = SIZES.into_iter().rev().map(|size| job(Direction::Write, size));
@@ -83,7 +84,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
         }
     }
     let mut pool = Images { work, cluster: &cluster, made: Vec::new() };
-    // All servers are up at once and idle but for their turn: what a ratio compares runs within seconds.
+    // All servers are up at once and idle but for their turn: what a ratio compares runs within
+    // seconds.
     let servers =
         present.iter().map(|image| Ok((*image, pool.create(*image)?))).collect::<Result<Vec<_>>>()?;
     for round in 0..work.scale.rounds {

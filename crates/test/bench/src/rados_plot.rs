@@ -1,5 +1,6 @@
-//! The figures of Harnik et al., drawn from our runs: its figure 3, throughput by request size, and its figure 4, what
-//! a random IV costs on writes. The paper's text gives ranges alone, which are drawn as bands.
+//! The figures of Harnik et al., drawn from our runs: its figure 3, throughput by request size, and
+//! its figure 4, what a random IV costs on writes. The paper's text gives ranges alone, which are
+//! drawn as bands.
 
 use crate::disks::SIZES;
 use crate::image::Image;
@@ -65,7 +66,8 @@ fn speeds(rados: &Rados, direction: Direction, loss: (f64, f64), area: &Area<'_>
     chart.legend(SeriesLabelPosition::LowerRight)
 }
 
-/// Figure 4: percent lost against `xts` on writes; less is better, and below zero something else was slower.
+/// Figure 4: percent lost against `xts` on writes; less is better, and below zero something else
+/// was slower.
 pub(crate) fn overhead(rados: &Rados, path: &Path) -> Result<()> {
     let losses = |image: Image| {
         let ratio = |size| rados.grid.ratio(image, BASE, job(Direction::Write, size));

@@ -1,4 +1,5 @@
-//! A disk whose blocks lie on the medium as they are: what formats are compared with on modelled media.
+//! A disk whose blocks lie on the medium as they are: what formats are compared with on modelled
+//! media.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Extent, Result, Status};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};

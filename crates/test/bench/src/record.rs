@@ -10,7 +10,8 @@ use std::path::Path;
 
 /// How far apart two runs on the same commit may be.
 const AGREE: f64 = 0.05;
-/// Counts below this on both sides are nothing, and say nothing about agreement: two bytes or calls for a thousand.
+/// Counts below this on both sides are nothing, and say nothing about agreement: two bytes or calls
+/// for a thousand.
 const NOTHING: f64 = 0.002;
 /// Rows of the table of what moved most.
 const MOST: usize = 20;

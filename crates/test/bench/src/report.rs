@@ -1,4 +1,5 @@
-//! The report of a run: on the terminal, and in the pages, of which each section replaces its own part and continues its history.
+//! The report of a run: on the terminal, and in the pages, of which each section replaces its own
+//! part and continues its history.
 
 use crate::machine;
 use crate::measured::Measured;
@@ -99,7 +100,8 @@ impl Report {
         format!("\n{}\n\n{}", self.origin(), tables.join("\n"))
     }
 
-    /// When and where the figures of a section were measured: sections can be run alone, on other machines.
+    /// When and where the figures of a section were measured: sections can be run alone, on other
+    /// machines.
     fn origin(&self) -> String {
         let fact = |name| self.run.machine.fact(name);
         format!("Run of {} on {}, {} cores.", self.run.date, fact("processor"), fact("cores"))

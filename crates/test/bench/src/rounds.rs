@@ -1,5 +1,6 @@
-//! The rounds: every subject's disk is made and filled, then in each round each job goes to one subject after another, so that what a
-//! ratio compares was measured within seconds. One more round is counted and not timed.
+//! The rounds: every subject's disk is made and filled, then in each round each job goes to one
+//! subject after another, so that what a ratio compares was measured within seconds. One more round
+//! is counted and not timed.
 
 use crate::counters;
 use crate::grid::Grid;
@@ -113,7 +114,8 @@ impl<'w> Rounds<'w> {
         Ok(())
     }
 
-    /// A job that writes to a hidden level has the same beside it on level 0, until everything hidden is through.
+    /// A job that writes to a hidden level has the same beside it on level 0, until everything
+    /// hidden is through.
     fn order(&self, subject: Subject, job: Job, seed: u64) -> Task<'static> {
         let hidden = subject.has_hidden_level();
         let export = if hidden { HIDDEN } else { PUBLIC };

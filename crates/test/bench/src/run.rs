@@ -12,8 +12,9 @@ use crate::workspace::Workspace;
 use lacuna_contracts::Result;
 use std::time::Instant;
 
-/// Measures those of the sections `all` that were asked for, prints what came out, and writes it into `pages` unless the run is
-/// a partial one. Errors: [`lacuna_contracts::Kind::Usage`] for a section that does not exist; those of the sections.
+/// Measures those of the sections `all` that were asked for, prints what came out, and writes it
+/// into `pages` unless the run is a partial one. Errors: [`lacuna_contracts::Kind::Usage`] for a
+/// section that does not exist; those of the sections.
 pub fn run(args: &RunArgs, all: &'static [Section], pages: &[Page]) -> Result<()> {
     let wanted = args.sections(all)?;
     let interrupt = Interrupt::install()?;

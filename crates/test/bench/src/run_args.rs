@@ -40,7 +40,8 @@ pub(crate) struct PlaceArgs {
 }
 
 impl RunArgs {
-    /// The sections of `all` that were asked for. Errors: [`Kind::Usage`] for a name that none of them has.
+    /// The sections of `all` that were asked for. Errors: [`Kind::Usage`] for a name that none of
+    /// them has.
     pub(crate) fn sections(&self, all: &'static [Section]) -> Result<Vec<&'static Section>> {
         if self.only.is_empty() {
             return Ok(all.iter().collect());
@@ -56,7 +57,8 @@ impl RunArgs {
         self.only.iter().map(by_name).collect()
     }
 
-    /// Where to write, if anywhere. A partial run must not replace the record of a whole one unasked.
+    /// Where to write, if anywhere. A partial run must not replace the record of a whole one
+    /// unasked.
     pub(crate) fn out(&self) -> Option<&Path> {
         let whole = !self.quick && self.only.is_empty();
         self.out.as_deref().or_else(|| whole.then_some(Path::new("docs")))

@@ -40,13 +40,14 @@ impl Samples {
         self.quantile(0.5)
     }
 
-    /// The value below which a quarter of them lies. Other work on a machine can only add to a processor time, so this one moves
-    /// less than the median.
+    /// The value below which a quarter of them lies. Other work on a machine can only add to a
+    /// processor time, so this one moves less than the median.
     pub(crate) fn lower_quartile(&self) -> f64 {
         self.quantile(0.25)
     }
 
-    /// The value above which a quarter of them lies; for speeds what the lower quartile is for times.
+    /// The value above which a quarter of them lies; for speeds what the lower quartile is for
+    /// times.
     pub(crate) fn upper_quartile(&self) -> f64 {
         self.quantile(0.75)
     }
@@ -62,8 +63,8 @@ impl Samples {
         (self.0.len() == to.0.len()).then(|| Samples(pairs.collect()))
     }
 
-    /// Two measurements between which the true median lies with a probability of 95 % or more: of nine the second and the eighth.
-    /// The least and the greatest, if they are too few for that.
+    /// Two measurements between which the true median lies with a probability of 95 % or more: of
+    /// nine the second and the eighth. The least and the greatest, if they are too few for that.
     pub(crate) fn interval(&self) -> (f64, f64) {
         self.interval_with(CONFIDENCE)
     }
@@ -76,7 +77,8 @@ impl Samples {
             return (f64::NAN, f64::NAN);
         }
         let mut outside = 0;
-        // The median lies below the k-th least, or above the k-th greatest, if fewer than k of n fall on one side.
+        // The median lies below the k-th least, or above the k-th greatest, if fewer than k of n
+        // fall on one side.
         while outside + 1 < n / 2 && 2.0 * fewer_than(outside + 2, n) <= 1.0 - confidence {
             outside += 1;
         }

@@ -1,5 +1,5 @@
-//! Whether `compare` can be relied on: it must find a commit with 5 % more processor time for a request, and nothing in a commit that
-//! changes nothing.
+//! Whether `compare` can be relied on: it must find a commit with 5 % more processor time for a
+//! request, and nothing in a commit that changes nothing.
 
 use crate::args::SelfTestArgs;
 use crate::commits;

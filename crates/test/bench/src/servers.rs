@@ -1,4 +1,5 @@
-//! What tables say of servers that did jobs: speed, latency, processor time, and what the kernel counted.
+//! What tables say of servers that did jobs: speed, latency, processor time, and what the kernel
+//! counted.
 
 use crate::ending::Endings;
 use crate::grid::Grid;
@@ -98,9 +99,10 @@ fn cells<S: Named>(subjects: &[S], cell: impl Fn(S) -> String) -> Vec<String> {
     subjects.iter().map(|subject| cell(*subject)).collect()
 }
 
-/// The counts that two runs on the same commit must agree on. When servers destage what sequential writes left in their journals, and so
-/// how much of it goes at once, depends on when threads run: those jobs are left out. So are processor times, which depend on what else
-/// the host of a machine does ([`Steady`](crate::steady::Steady) has others).
+/// The counts that two runs on the same commit must agree on. When servers destage what sequential
+/// writes left in their journals, and so how much of it goes at once, depends on when threads run:
+/// those jobs are left out. So are processor times, which depend on what else the host of a machine
+/// does ([`Steady`](crate::steady::Steady) has others).
 pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[Job]) -> Vec<Stable> {
     let mut all = Vec::new();
     let jobs = jobs.iter().filter(|job| job.random || job.direction == Direction::Read);

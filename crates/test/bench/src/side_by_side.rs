@@ -1,5 +1,6 @@
-//! Servers that are alive together and do short slices of the same jobs in turns, on one processor: whatever slows the machine slows all
-//! of them, and how threads meet on several processors, which is a matter of chance that differs from start to start, plays no part.
+//! Servers that are alive together and do short slices of the same jobs in turns, on one processor:
+//! whatever slows the machine slows all of them, and how threads meet on several processors, which
+//! is a matter of chance that differs from start to start, plays no part.
 
 use crate::client::{Client, Places};
 use crate::job::Job;
@@ -27,7 +28,8 @@ pub(crate) struct Session<'a> {
 /// Processor time of one server at one job, in seconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Spent {
-    /// The lower quartile of the slices, which is precise and does not see what falls into few of them.
+    /// The lower quartile of the slices, which is precise and does not see what falls into few of
+    /// them.
     pub quartile: f64,
     /// All slices and the flush behind them.
     pub sum: f64,
@@ -46,7 +48,8 @@ impl Session<'_> {
             let seed = self.number * self.jobs.len() as u64 + nth as u64;
             let mut places: Vec<Places> = servers.iter().map(|_| Places::new(seed)).collect();
             for _ in 0..self.slices {
-                // Slices of the others stand between two of one, so all have the same time for what they put off.
+                // Slices of the others stand between two of one, so all have the same time for what
+                // they put off.
                 for at in &order {
                     work.interrupt.check()?;
                     runners[*at].slice(*job, self.disk, &mut places[*at])?;
@@ -73,7 +76,8 @@ impl Session<'_> {
 struct Runner {
     client: Client,
     clocks: Processor,
-    /// Processor time of the server up to the beginning of each slice: what it does behind a slice belongs to that slice.
+    /// Processor time of the server up to the beginning of each slice: what it does behind a slice
+    /// belongs to that slice.
     spent: Vec<f64>,
 }
 

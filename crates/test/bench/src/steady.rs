@@ -1,5 +1,5 @@
-//! Processor times that two runs on one commit agree on: of servers side by side on one processor, each to one of them, the median of
-//! several sessions for which all are started anew.
+//! Processor times that two runs on one commit agree on: of servers side by side on one processor,
+//! each to one of them, the median of several sessions for which all are started anew.
 
 use crate::job::{Direction, Job};
 use crate::measured::Stable;

@@ -90,7 +90,8 @@ fn least_medium(size: u64, fits: impl Fn(u64) -> bool) -> u64 {
 }
 
 impl Shape {
-    /// Bytes of the smallest medium whose levels hold `size` bytes, or twice as much; of a sparse one `size`.
+    /// Bytes of the smallest medium whose levels hold `size` bytes, or twice as much; of a sparse
+    /// one `size`.
     fn medium(self, size: u64) -> u64 {
         if self == Shape::Sparse {
             return size;
@@ -177,7 +178,8 @@ impl Subject {
         }
     }
 
-    /// Makes a disk of ours on a medium of so many bytes. Nothing but a hidden level has paced cover: it would be measured.
+    /// Makes a disk of ours on a medium of so many bytes. Nothing but a hidden level has paced
+    /// cover: it would be measured.
     fn create_ours(self, work: &Workspace, medium: u64, words: &[&str]) -> Result<()> {
         let mut command = Command::new(&work.lacuna);
         command.args(["--quiet", "create", "--size", &medium.to_string()]).args(words).args(LEAST_KDF);
@@ -256,8 +258,8 @@ fn luks(work: &Workspace, disk: &Path, size: u64) -> Result<()> {
             command.args(["-o", "key-secret=key,iter-time=10"]).arg(&image).arg(size.to_string());
             program::output(&mut command).map(drop)
         };
-        // It times its key derivation and gives up where the clock of the process is too coarse for that,
-        // which is a matter of luck.
+        // It times its key derivation and gives up where the clock of the process is too coarse for
+        // that, which is a matter of luck.
         (1..LUKS_ATTEMPTS).find_map(|_| make().ok()).map_or_else(make, Ok)?;
     }
     let copied = std::fs::copy(&image, disk);

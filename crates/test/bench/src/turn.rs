@@ -12,9 +12,11 @@ use lacuna_contracts::Result;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Parts of a turn whose processor time is read apart: what disturbs a machine for some milliseconds disturbs some of them only.
+/// Parts of a turn whose processor time is read apart: what disturbs a machine for some
+/// milliseconds disturbs some of them only.
 const SLICES: u64 = 8;
-/// A slice fills the depth of its job this number of times: while it drains, fewer requests are in flight.
+/// A slice fills the depth of its job this number of times: while it drains, fewer requests are in
+/// flight.
 const PIPELINES: u64 = 8;
 /// Between the last answer of a slice and the reading of the clocks.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -34,9 +36,11 @@ pub(crate) struct Took {
     pub p50: Duration,
     /// Of a hundred requests 99 took no longer.
     pub p99: Duration,
-    /// Processor time for a request in each slice, in nanoseconds: of the whole server, and of its background threads.
+    /// Processor time for a request in each slice, in nanoseconds: of the whole server, and of its
+    /// background threads.
     pub slices: Vec<(f64, f64)>,
-    /// Processor time after the last answer until the server had ended, for each request, in nanoseconds; for reads nothing.
+    /// Processor time after the last answer until the server had ended, for each request, in
+    /// nanoseconds; for reads nothing.
     pub after: f64,
 }
 
@@ -62,13 +66,15 @@ impl Task<'_> {
         Client::connect(server.socket(), self.export)
     }
 
-    /// Does the whole job, with something beside it where there is something. A job that writes ends when all is durable.
+    /// Does the whole job, with something beside it where there is something. A job that writes
+    /// ends when all is durable.
     pub(crate) fn perform(&self, server: &Server<'_>) -> Result<(Duration, Duration)> {
         self.perform_in(server, self.requests, drop, |_| Ok(()))
     }
 
-    /// The same in slices of this number of requests: calls `replied` with the time that each request took, and `sliced` with the
-    /// number of requests of each slice after its last answer. The time that this takes does not count.
+    /// The same in slices of this number of requests: calls `replied` with the time that each
+    /// request took, and `sliced` with the number of requests of each slice after its last answer.
+    /// The time that this takes does not count.
     fn perform_in(
         &self,
         server: &Server<'_>,
@@ -137,7 +143,8 @@ impl Task<'_> {
         }
     }
 
-    /// Does the job on a server that is ready for it, then ends the server, whose work until then belongs to the job.
+    /// Does the job on a server that is ready for it, then ends the server, whose work until then
+    /// belongs to the job.
     pub(crate) fn timed(&self, server: Server<'_>) -> Result<Took> {
         let clocks = Processor::of(server.pid())?;
         let (mut took, answered) = self.timed_on(&server, &clocks)?;
@@ -173,7 +180,8 @@ impl Task<'_> {
         let mut before = clocks.spent()?;
         let replied = |latency| latencies.push(latency);
         let sliced = |count| {
-            // The kernel counts the time of a thread when it stops running: after the last answer all those stop that serve requests.
+            // The kernel counts the time of a thread when it stops running: after the last answer
+            // all those stop that serve requests.
             std::thread::sleep(PAUSE);
             let now = clocks.spent()?;
             slices.push(per_request(now.since(before), count));
@@ -255,7 +263,8 @@ pub(crate) struct Turns {
     background: Vec<Samples>,
     after: Samples,
     counts: Option<Counts>,
-    /// Nanoseconds of processor time in `after` that any session takes to end, whatever its job was.
+    /// Nanoseconds of processor time in `after` that any session takes to end, whatever its job
+    /// was.
     ending: f64,
 }
 
@@ -281,7 +290,8 @@ impl Turns {
         self.counts = Some(counts);
     }
 
-    /// Takes what any session on the same disk takes to end out of these turns, each of which lasted until its server had ended.
+    /// Takes what any session on the same disk takes to end out of these turns, each of which
+    /// lasted until its server had ended.
     pub(crate) fn take_out(&mut self, endings: &Endings) {
         self.ending = endings.processor();
         if let (Some(counts), Some(ending)) = (&mut self.counts, endings.counts()) {
@@ -309,9 +319,10 @@ impl Turns {
         (self.p50.median(), self.p99.median())
     }
 
-    /// Microseconds of processor time for a request: before the answer, and behind it. Of each slice, and of the work after the last
-    /// answer, the lower quartile of all turns, for other work on the machine only adds; then the mean of the slices, so that work
-    /// that a server does in bursts counts where it comes at the same point of every turn.
+    /// Microseconds of processor time for a request: before the answer, and behind it. Of each
+    /// slice, and of the work after the last answer, the lower quartile of all turns, for other
+    /// work on the machine only adds; then the mean of the slices, so that work that a server does
+    /// in bursts counts where it comes at the same point of every turn.
     pub(crate) fn processor(&self) -> (f64, f64) {
         let mean =
             |slices: &[Samples]| slices.iter().map(Samples::lower_quartile).collect::<Samples>().mean();

@@ -1,5 +1,5 @@
-//! The memory of a mounted vault with a million files and with a sparse file of 1 TiB, and how long it takes
-//! to open after its process was killed.
+//! The memory of a mounted vault with a million files and with a sparse file of 1 TiB, and how long
+//! it takes to open after its process was killed.
 
 use crate::memory::{Resident, resident};
 use crate::mountable::{Mountable, wait_until};

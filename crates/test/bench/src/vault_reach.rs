@@ -1,4 +1,5 @@
-//! How the schemes' measurements reach a file of a vault: through the library, or mounted, as users do.
+//! How the schemes' measurements reach a file of a vault: through the library, or mounted, as users
+//! do.
 
 use crate::workspace::Workspace;
 use lacuna_contracts::{Error, Kind, Result};

@@ -1,4 +1,5 @@
-//! Vaults beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the same file system.
+//! Vaults beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the same file
+//! system.
 
 use crate::file_jobs::{FileJob, Load, Rates, Workload};
 use crate::measured::{Measured, Stable};
@@ -26,7 +27,8 @@ const PEERS: [Mountable; 3] = [Mountable::Gocryptfs, Mountable::Cryfs, Mountable
 const SUBJECTS: [Mountable; 5] =
     [OURS, Mountable::Gocryptfs, Mountable::Cryfs, Mountable::Encfs, Mountable::Sealed("gcm")];
 
-/// All of them in the order in which they are done, with the processor time allowed to the thriftiest peer: what has 1.5 times the speed takes two thirds.
+/// All of them in the order in which they are done, with the processor time allowed to the
+/// thriftiest peer: what has 1.5 times the speed takes two thirds.
 const JOBS: [(FileJob, f64); 8] = [
     (FileJob::Write, 0.67),
     (FileJob::Read, 1.0),

@@ -1,5 +1,5 @@
-//! The schemes of EINT beside each other in a vault, mounted and without a mount, and beside the same
-//! vault without integrity.
+//! The schemes of EINT beside each other in a vault, mounted and without a mount, and beside the
+//! same vault without integrity.
 
 use crate::measured::Stable;
 use crate::processor::Processor;
@@ -19,7 +19,8 @@ use std::time::Instant;
 
 const ACTS: [Act; 5] = [Act::Write, Act::ReadCold, Act::ReadCached, Act::RandomWrite, Act::RandomRead];
 
-/// What one scheme reached in one act: bytes per second, and seconds of the processor for what was done.
+/// What one scheme reached in one act: bytes per second, and seconds of the processor for what was
+/// done.
 #[derive(Default)]
 struct Figures {
     rates: Samples,

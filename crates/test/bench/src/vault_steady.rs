@@ -1,9 +1,11 @@
-//! Measures of the schemes of EINT that two runs on one commit agree on: vaults that are open together in this process do
-//! short slices of the same act in turns, on one processor, as the servers of `side_by_side` do. The host of a machine can slow one kind of
-//! work for minutes, so the sessions are spread over the time that the section takes.
+//! Measures of the schemes of EINT that two runs on one commit agree on: vaults that are open
+//! together in this process do short slices of the same act in turns, on one processor, as the
+//! servers of `side_by_side` do. The host of a machine can slow one kind of work for minutes, so
+//! the sessions are spread over the time that the section takes.
 //!
-//! Of reads the stable measure is processor time. Of writes it is the number of bytes that reach the backing files: half of the processor
-//! time of a write is the kernel's, for pages and extents of the backing files, and it differs by a quarter from hour to hour.
+//! Of reads the stable measure is processor time. Of writes it is the number of bytes that reach
+//! the backing files: half of the processor time of a write is the kernel's, for pages and extents
+//! of the backing files, and it differs by a quarter from hour to hour.
 
 use crate::measured::Stable;
 use crate::pin;
@@ -24,13 +26,15 @@ const SLICES: u32 = 20;
 const PIECES: u64 = 3;
 /// Random requests of a slice that writes, or reads bytes that are compressed.
 const REQUESTS: u64 = 256;
-/// Bytes that cannot be compressed are read several times as fast as the others. A slice reads this many times as many of them.
+/// Bytes that cannot be compressed are read several times as fast as the others. A slice reads this
+/// many times as many of them.
 const LONGER: u64 = 4;
-/// In this order the file is there when it is read. Cold reads wait for the medium, and have no slices.
+/// In this order the file is there when it is read. Cold reads wait for the medium, and have no
+/// slices.
 const ACTS: [Act; 4] = [Act::Write, Act::ReadCached, Act::RandomRead, Act::RandomWrite];
 
-/// Of each scheme, content and act the ratios of the sessions to a vault without integrity, and the bytes that reached the backing files
-/// for each byte that was written.
+/// Of each scheme, content and act the ratios of the sessions to a vault without integrity, and the
+/// bytes that reached the backing files for each byte that was written.
 #[derive(Default)]
 pub(crate) struct Steady {
     ratios: Cells,

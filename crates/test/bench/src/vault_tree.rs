@@ -1,4 +1,5 @@
-//! The tree of small files that is unpacked: a `git` repository of text in the shape of a source tree, as one archive.
+//! The tree of small files that is unpacked: a `git` repository of text in the shape of a source
+//! tree, as one archive.
 
 use crate::program;
 use crate::workspace::Workspace;

@@ -1,4 +1,5 @@
-//! The place of one run: a directory that goes away with it, the key file, and the names of sockets and disks.
+//! The place of one run: a directory that goes away with it, the key file, and the names of sockets
+//! and disks.
 
 use crate::interrupt::Interrupt;
 use crate::program;
@@ -52,15 +53,17 @@ impl Workspace {
         format!("secret,id=key,file={}", self.key_file().display())
     }
 
-    /// Waits until the file system holds nothing back, so that no server pays for the one before it.
+    /// Waits until the file system holds nothing back, so that no server pays for the one before
+    /// it.
     pub(crate) fn settle(&self) -> Result<()> {
         let failed = |e| Error::io("cannot sync the file system of the disks", &e);
         let dir = File::open(self.dir.path()).map_err(failed)?;
         rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
     }
 
-    /// Lets ext4 spread the directories made from now on over the disk: it is slow to make files where many were removed in the last
-    /// minutes, and nobody should pay for those of the one before. Elsewhere this means nothing.
+    /// Lets ext4 spread the directories made from now on over the disk: it is slow to make files
+    /// where many were removed in the last minutes, and nobody should pay for those of the one
+    /// before. Elsewhere this means nothing.
     pub(crate) fn spread(&self) {
         let dir = self.dir.path().to_string_lossy();
         let _ = program::runs("chattr", &["+T", &dir]);

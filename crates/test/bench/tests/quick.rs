@@ -1,4 +1,5 @@
-//! A whole run with tiny sizes, so that the benches do not rot. The figures mean nothing and are not looked at.
+//! A whole run with tiny sizes, so that the benches do not rot. The figures mean nothing and are
+//! not looked at.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,8 +7,9 @@ use std::process::{Command, Output};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_lacuna-bench");
 
-/// The `lacuna` of the same profile, or why there is none: the tests of the whole workspace build it. A test that ran cargo itself
-/// would have most of the workspace built once more, with the features and environment of its own.
+/// The `lacuna` of the same profile, or why there is none: the tests of the whole workspace build
+/// it. A test that ran cargo itself would have most of the workspace built once more, with the
+/// features and environment of its own.
 fn lacuna() -> Result<PathBuf, String> {
     let path = Path::new(BENCH).with_file_name("lacuna");
     if path.is_file() { Ok(path) } else { Err(format!("{} is not there: build it first", path.display())) }

@@ -1,18 +1,21 @@
-//! The game of the paper (section 2.2) at every depth, as equality instead of a guess: the adversary has the keys of levels 0
-//! to *d*, all writes in order, and every byte. The same operations on those levels and the same public randomness, with
-//! the levels above absent, idle, busy or full, give traces that agree in every position, length and order, and in every byte
+//! The game of the paper (section 2.2) at every depth, as equality instead of a guess: the
+//! adversary has the keys of levels 0 to *d*, all writes in order, and every byte. The same
+//! operations on those levels and the same public randomness, with the levels above absent, idle,
+//! busy or full, give traces that agree in every position, length and order, and in every byte
 //! outside the slots and the records of the levels above. Those are random to the eye.
 //!
-//! The bytes that no key opens come from the same seed in all runs of a comparison: so all bytes can be compared, and a byte
-//! that followed from something hidden would be found wherever it is.
+//! The bytes that no key opens come from the same seed in all runs of a comparison: so all bytes
+//! can be compared, and a byte that followed from something hidden would be found wherever it is.
 //!
-//! Endings are compared too: where a level above had more pending than closing takes along, its run ends as the run without it does
-//! on a medium that fails at that moment.
+//! Endings are compared too: where a level above had more pending than closing takes along, its run
+//! ends as the run without it does on a medium that fails at that moment.
 //!
-//! With the threads of the disk running, the levels above are driven by a thread of their own, on a medium that takes its
-//! time. The cover beats when the workload says so: what time it is belongs to the adversary's knowledge.
+//! With the threads of the disk running, the levels above are driven by a thread of their own, on a
+//! medium that takes its time. The cover beats when the workload says so: what time it is belongs
+//! to the adversary's knowledge.
 //!
-//! `LACUNA_GAMES` sets the rounds at each depth (default 20), `LACUNA_SEED` the first seed (default 1).
+//! `LACUNA_GAMES` sets the rounds at each depth (default 20), `LACUNA_SEED` the first seed (default
+//! 1).
 
 #[path = "../../../formats/deniable/tests/fixture/mod.rs"]
 mod fixture;
@@ -47,7 +50,8 @@ struct Game {
     seed: u64,
 }
 
-/// A disk with all levels that there can be at depth 2: level 1 has 13 slots, 2 has 3, 3 has one, one belongs to none.
+/// A disk with all levels that there can be at depth 2: level 1 has 13 slots, 2 has 3, 3 has one,
+/// one belongs to none.
 fn params() -> Params {
     let params = params_of(Geometry { public: 4, hidden: 18 }, 96);
     assert_eq!(
@@ -90,7 +94,8 @@ fn fill(disk: &Deniable, level: &LevelDisk, rng: &mut Rng) {
     }
 }
 
-/// One session: the workload on the levels that the adversary knows of, and beside it that on the levels above.
+/// One session: the workload on the levels that the adversary knows of, and beside it that on the
+/// levels above.
 fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], steps: u64) {
     let levels = disk.levels();
     let (known, unknown) = levels.split_at(game.depth + 1);
@@ -139,8 +144,8 @@ fn close(disk: &Deniable, medium: &FaultMedium<Recorder<MemoryMedium>>, fails: b
     closed.is_err()
 }
 
-/// A run, and the one without levels above, on a medium that fails at the end of those sessions in which the first could not take
-/// everything along.
+/// A run, and the one without levels above, on a medium that fails at the end of those sessions in
+/// which the first could not take everything along.
 fn play_both(game: Game, above: Above) -> [Played; 2] {
     let run = play(game, above, [false; SESSIONS]);
     let absent = play(game, Above::Absent, run.failed);
@@ -150,7 +155,8 @@ fn play_both(game: Game, above: Above) -> [Played; 2] {
 
 /// The trace of a seeded workload of several sessions, and of endings that fail.
 fn play(game: Game, above: Above, failing: [bool; SESSIONS]) -> Played {
-    // What follows from public randomness is compared byte for byte. Hedging makes all of it another draw.
+    // What follows from public randomness is compared byte for byte. Hedging makes all of it
+    // another draw.
     lacuna_crypto::witness::never_hedge();
     let params = params();
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
@@ -228,7 +234,8 @@ fn difference(depth: usize, one: &[Record], other: &[Record]) -> Option<String> 
     (one.len() != other.len()).then(|| format!("{} operations against {}", one.len(), other.len()))
 }
 
-/// Syncs apart, whose order among the writes follows from the schedule but is that of another thread.
+/// Syncs apart, whose order among the writes follows from the schedule but is that of another
+/// thread.
 fn changes(records: Vec<Record>) -> Vec<Record> {
     records.into_iter().filter(|record| record.kind == OpKind::Write).collect()
 }
@@ -299,7 +306,8 @@ fn full_levels_above_leave_the_same_trace() {
     }
 }
 
-/// With threads: what lower keys open must follow from the order of operations, and not from how far a thread was.
+/// With threads: what lower keys open must follow from the order of operations, and not from how
+/// far a thread was.
 #[test]
 fn at_no_depth_do_threads_tell_of_the_levels_above() {
     for depth in 0..3 {

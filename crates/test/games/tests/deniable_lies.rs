@@ -1,6 +1,7 @@
-//! A medium that answers two reads of one place differently, with any version that the place ever had or with the content of
-//! another ([`lacuna_testkit::levels::Lying`]): every block of every level reads as a version of its own, whole, or fails. Where the
-//! checkpoints are read as they are, or first reads of all places, it reads as the latest: no older end of the log, and no older
+//! A medium that answers two reads of one place differently, with any version that the place ever
+//! had or with the content of another ([`lacuna_testkit::levels::Lying`]): every block of every
+//! level reads as a version of its own, whole, or fails. Where the checkpoints are read as they
+//! are, or first reads of all places, it reads as the latest: no older end of the log, and no older
 //! map, is taken for the one that was found.
 //!
 //! `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the first seed.

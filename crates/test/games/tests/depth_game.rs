@@ -1,11 +1,14 @@
-//! The games of the papers (PD-DM, section 2.2) against `oblivious` at every depth *d* (those against `deniable` at every depth are in
-//! `deniable_game.rs`): the keys of levels 0 to *d* are known, and whether there is a level *d* + 1 must not show, whatever is done on
-//! it: neither in the place, length and order of any write nor in anything that the keys open. Where that level had more pending than
-//! closing takes along, its game ends as the one without it does on a medium that fails at that moment. Without threads everything is
-//! compared; with threads, on a medium that hesitates, all that the keys open, batch by batch, for the order of writes in place depends
+//! The games of the papers (PD-DM, section 2.2) against `oblivious` at every depth *d* (those
+//! against `deniable` at every depth are in `deniable_game.rs`): the keys of levels 0 to *d* are
+//! known, and whether there is a level *d* + 1 must not show, whatever is done on it: neither in
+//! the place, length and order of any write nor in anything that the keys open. Where that level
+//! had more pending than closing takes along, its game ends as the one without it does on a medium
+//! that fails at that moment. Without threads everything is compared; with threads, on a medium
+//! that hesitates, all that the keys open, batch by batch, for the order of writes in place depends
 //! on speed.
 //!
-//! `LACUNA_GAMES` sets the games of each kind (default 4), `LACUNA_SEED` the first seed (default 1). With threads there is no digest.
+//! `LACUNA_GAMES` sets the games of each kind (default 4), `LACUNA_SEED` the first seed (default
+//! 1). With threads there is no digest.
 
 #[path = "../../../formats/oblivious/tests/fixture/mod.rs"]
 mod fixture;
@@ -47,7 +50,8 @@ struct Game {
 
 impl Game {
     fn new(params: &Params, depth: usize, above: Above, threads: bool, seed: u64) -> Game {
-        // What follows from public randomness is compared byte for byte. Hedging makes all of it another draw.
+        // What follows from public randomness is compared byte for byte. Hedging makes all of it
+        // another draw.
         lacuna_crypto::witness::never_hedge();
         let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
         recorder.keep_contents(true);
@@ -85,7 +89,8 @@ impl Game {
                 // What does not fit the queue any more is refused.
                 let _no_cover = (0..level.blocks()).try_for_each(|at| write(level, at, 1, &mut upper));
             }
-            // On a plausible disk every operation of every level counts, so what comes when is part of what is played.
+            // On a plausible disk every operation of every level counts, so what comes when is part
+            // of what is played.
             if self.threads && self.params.plan.hiding == Hiding::Opportunistic {
                 self.beside(&disk, &mut lower, upper);
             } else {
@@ -98,7 +103,8 @@ impl Game {
         self
     }
 
-    /// Closes the disk, on a medium that refuses what ends the journal if it `fails`. Whether that failed.
+    /// Closes the disk, on a medium that refuses what ends the journal if it `fails`. Whether that
+    /// failed.
     fn close(&self, disk: &Arc<Oblivious>, session: u64, fails: bool) -> bool {
         disk.cover_closing(Pace::AtOnce).unwrap();
         let busy = matches!(self.above, Above::Busy | Above::Full);
@@ -154,7 +160,8 @@ impl Game {
         });
     }
 
-    /// What is compared: without threads everything, with threads what the keys open of ring and journal.
+    /// What is compared: without threads everything, with threads what the keys open of ring and
+    /// journal.
     fn trace(&self) -> Vec<&Seen> {
         let opened = |seen: &&Seen| matches!(seen.shown, Shown::Head(..) | Shown::Record(_));
         self.observer.trace.iter().filter(|seen| !self.threads || opened(seen)).collect()
@@ -250,7 +257,8 @@ fn play(hiding: Hiding, threads: bool) {
                 Game::new(&params, depth, above, threads, seed * 1000).play(seed * 1000, failing)
             };
             for above in [Above::Idle, Above::Busy, Above::Full] {
-                // A full level is written before level 0 is: on a plausible disk that is something else.
+                // A full level is written before level 0 is: on a plausible disk that is something
+                // else.
                 if hiding == Hiding::Plausible && above == Above::Full {
                     continue;
                 }

@@ -1,6 +1,6 @@
-//! How a session ends in which a hidden level lost something: as one whose medium fails at that moment. And what a closing asks of the
-//! medium, and how long that takes: the same whatever levels exist. The time is that of a model: what the disk does beside its medium has
-//! no part in it.
+//! How a session ends in which a hidden level lost something: as one whose medium fails at that
+//! moment. And what a closing asks of the medium, and how long that takes: the same whatever levels
+//! exist. The time is that of a model: what the disk does beside its medium has no part in it.
 
 #[path = "../../../formats/deniable/tests/fixture/mod.rs"]
 mod deniable;
@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A session with a block on level 1, whose user closes that level before any cover comes or after it: the writes of the end, and whether
-/// that failed.
+/// A session with a block on level 1, whose user closes that level before any cover comes or after
+/// it: the writes of the end, and whether that failed.
 fn end<F: LevelFormat>(params: &F, too_early: bool) -> (usize, bool) {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.end()))));
     let medium: Arc<dyn Medium> = recorder.clone();

@@ -1,7 +1,9 @@
-//! The peek-a-boo game (DNEFS, section 2): an adversary reads the whole chip at moments of its choice, superseded pages and
-//! all, and in the end has every passphrase. It looks for blocks that lived in other epochs than those it looked in.
+//! The peek-a-boo game (DNEFS, section 2): an adversary reads the whole chip at moments of its
+//! choice, superseded pages and all, and in the end has every passphrase. It looks for blocks that
+//! lived in other epochs than those it looked in.
 //!
-//! `LACUNA_GAMES` sets the games (default 1000, a third of them on flash that goes bad), `LACUNA_SEED` the first seed (default 0).
+//! `LACUNA_GAMES` sets the games (default 1000, a third of them on flash that goes bad),
+//! `LACUNA_SEED` the first seed (default 0).
 
 #[path = "../../../formats/flash/tests/fixture/adversary.rs"]
 mod adversary;
@@ -65,8 +67,8 @@ enum Play {
     WithoutDrain,
 }
 
-/// Plays one game. Gives how many blocks the adversary has that lived in none of the epochs it looked in, and how many it has
-/// that did.
+/// Plays one game. Gives how many blocks the adversary has that lived in none of the epochs it
+/// looked in, and how many it has that did.
 fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, wearing, seed).unwrap();
@@ -124,7 +126,8 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
                 0..4 => disk.flush().unwrap(),
                 4 => {
                     disk.flush().unwrap();
-                    // As after a crash: what was deleted stays deleted, what was fresh is not any more.
+                    // As after a crash: what was deleted stays deleted, what was fresh is not any
+                    // more.
                     drop(disk);
                     disk = open();
                 }
@@ -155,7 +158,8 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
     (outside, inside)
 }
 
-/// Plays games of the honest play, in none of which the adversary has what it must not have. Gives how many blocks it has that it may.
+/// Plays games of the honest play, in none of which the adversary has what it must not have. Gives
+/// how many blocks it has that it may.
 fn nothing_is_found(seeds: Range<u64>, wearing: Wearing) -> u64 {
     let (mut found, mut digest) = (0, 0);
     for seed in seeds.clone() {

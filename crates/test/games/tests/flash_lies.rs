@@ -1,8 +1,10 @@
-//! A chip that answers two reads of one place differently, with any version that the place ever had or with the content of another:
-//! a block reads as a version of its own, whole, zeros among them, or fails. Where first reads of all places are true, it reads as
-//! its latest version or fails: no second read decides against a first one.
+//! A chip that answers two reads of one place differently, with any version that the place ever had
+//! or with the content of another: a block reads as a version of its own, whole, zeros among them,
+//! or fails. Where first reads of all places are true, it reads as its latest version or fails: no
+//! second read decides against a first one.
 //!
-//! What the simulation of the chip keeps for itself is true. `LACUNA_LIES` sets the openings (default 200), `LACUNA_SEED` the first seed.
+//! What the simulation of the chip keeps for itself is true. `LACUNA_LIES` sets the openings
+//! (default 200), `LACUNA_SEED` the first seed.
 
 #[path = "../../../formats/flash/tests/fixture/mod.rs"]
 mod fixture;

@@ -1,6 +1,7 @@
-//! A medium that answers two reads of one place differently, in parts of a header as well, or flips bits and splices versions: a
-//! header that opens is one that was written, whole, with its levels, keys and parameters; all else is refused. An older one opens
-//! with the passphrases of its day, which no header can tell (docs/threat-model.md). Where first reads are true, passphrases that
+//! A medium that answers two reads of one place differently, in parts of a header as well, or flips
+//! bits and splices versions: a header that opens is one that was written, whole, with its levels,
+//! keys and parameters; all else is refused. An older one opens with the passphrases of its day,
+//! which no header can tell (docs/threat-model.md). Where first reads are true, passphrases that
 //! were removed open nothing.
 //!
 //! `LACUNA_LIES` sets the openings (default 300), `LACUNA_SEED` the first seed.
@@ -35,7 +36,8 @@ impl Written {
     }
 }
 
-/// Changes the passphrase and the parameters some times. Gives all headers that ever were, oldest first.
+/// Changes the passphrase and the parameters some times. Gives all headers that ever were, oldest
+/// first.
 fn live(medium: &CrashMedium, rng: &mut Rng) -> Vec<Written> {
     let mut unlocked = make(medium, &[&["public"], &["old"]], rng.next_u64()).unwrap();
     let mut passphrase = "old".to_owned();

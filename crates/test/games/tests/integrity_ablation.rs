@@ -1,4 +1,5 @@
-//! The replay game with one check left out (feature `ablation` of `integrity`), which the adversary must win.
+//! The replay game with one check left out (feature `ablation` of `integrity`), which the adversary
+//! must win.
 
 #[path = "../../../parts/integrity/tests/fixture/mod.rs"]
 mod fixture;
@@ -51,8 +52,8 @@ fn without_any_one_check_the_adversary_wins() {
     }
 }
 
-/// Where a file goes on in the same session after a crash, a block meets a counter twice, and what was written before the crash passes
-/// for the latest.
+/// Where a file goes on in the same session after a crash, a block meets a counter twice, and what
+/// was written before the crash passes for the latest.
 #[test]
 fn without_a_new_session_after_a_crash_the_adversary_wins() {
     for scheme in [Scheme::Rand, Scheme::Comp] {

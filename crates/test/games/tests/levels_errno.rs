@@ -1,8 +1,10 @@
-//! Each error of the system at each call of the medium under a disk with levels. A stripe or a batch that the medium refuses is written
-//! again, at the same place with the same bytes, before any other: in `deniable` that goes unnoticed in these runs, in which one call
-//! fails; in `oblivious` the request that caused it fails, and cells that the medium refuses to take in place stay in the ring until it
-//! does. A read that fails is made again, and fails one request at most. After another error of the medium, or of a sync, the disk takes no
-//! more writes. What an error leaves shows no hidden level.
+//! Each error of the system at each call of the medium under a disk with levels. A stripe or a
+//! batch that the medium refuses is written again, at the same place with the same bytes, before
+//! any other: in `deniable` that goes unnoticed in these runs, in which one call fails; in
+//! `oblivious` the request that caused it fails, and cells that the medium refuses to take in place
+//! stay in the ring until it does. A read that fails is made again, and fails one request at most.
+//! After another error of the medium, or of a sync, the disk takes no more writes. What an error
+//! leaves shows no hidden level.
 
 #[path = "../../../formats/deniable/tests/fixture/mod.rs"]
 mod deniable;

@@ -1,13 +1,17 @@
-//! An object store that answers two queries of one object differently, with any version that it ever had, with another object, with
-//! a mixture, or with what was made of it; that lists objects which are gone and leaves out some that are there; that answers for a
-//! snapshot with other times; and that rolls objects back to those. What holds with each cipher and layout:
+//! An object store that answers two queries of one object differently, with any version that it
+//! ever had, with another object, with a mixture, or with what was made of it; that lists objects
+//! which are gone and leaves out some that are there; that answers for a snapshot with other times;
+//! and that rolls objects back to those. What holds with each cipher and layout:
 //!
-//! - `gcm`: a block reads as a version of its own, whole, zeros among them, or fails; at a snapshot, as one from before it was made. In
-//!   the layout `adaptive`, whose seals bind what the object holds, it reads as its latest version or fails as long as the book is
-//!   honest: now, at a snapshot, and after a rollback, as the latest of that time.
-//! - The others: the same as the first, or as noise, since nothing authenticates a block; never as another block's content.
+//! - `gcm`: a block reads as a version of its own, whole, zeros among them, or fails; at a
+//!   snapshot, as one from before it was made. In the layout `adaptive`, whose seals bind what the
+//!   object holds, it reads as its latest version or fails as long as the book is honest: now, at a
+//!   snapshot, and after a rollback, as the latest of that time.
+//! - The others: the same as the first, or as noise, since nothing authenticates a block; never as
+//!   another block's content.
 //!
-//! `LACUNA_LIES` sets the openings for all ciphers and layouts together (default 400), `LACUNA_SEED` the first seed.
+//! `LACUNA_LIES` sets the openings for all ciphers and layouts together (default 400),
+//! `LACUNA_SEED` the first seed.
 
 #[path = "../../../formats/sealed-objects/tests/fixture/mod.rs"]
 mod fixture;
@@ -176,7 +180,8 @@ fn play(params: ObjectParams, shown: &mut Openings, looked: &mut [u64; 3]) {
             Look::RolledBack => {
                 writes = true;
                 let opened = fork.open(false, rng.next_u64());
-                // Where seals bind nothing, a later version may be told in the place of the one that was rolled back to.
+                // Where seals bind nothing, a later version may be told in the place of the one
+                // that was rolled back to.
                 let held = if promise == fork.own() { &now } else { &then };
                 match opened.and_then(|disk| disk.rollback(SNAPSHOT).map(|()| disk)) {
                     Err(e) => shown.note_refused(&e),

@@ -1,11 +1,13 @@
-//! The games of the papers (PD-DM, section 2.2), as equality instead of a guess, with the predicate IsExecutable of HIVE-B
-//! and of HIVE.
+//! The games of the papers (PD-DM, section 2.2), as equality instead of a guess, with the predicate
+//! IsExecutable of HIVE-B and of HIVE.
 //!
-//! - One level: as many public operations, whatever they are, and the same public randomness give the same trace in every
-//!   position, length and order; all contents are random to the eye, and so are the cells.
+//! - One level: as many public operations, whatever they are, and the same public randomness give
+//!   the same trace in every position, length and order; all contents are random to the eye, and so
+//!   are the cells.
 //! - `depth_game.rs` plays it with deeper levels.
 //!
-//! `LACUNA_GAMES` sets the games of each kind (default 10), `LACUNA_SEED` the first seed (default 1).
+//! `LACUNA_GAMES` sets the games of each kind (default 10), `LACUNA_SEED` the first seed (default
+//! 1).
 
 #[path = "../../../formats/oblivious/tests/fixture/mod.rs"]
 mod fixture;

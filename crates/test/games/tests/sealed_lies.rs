@@ -1,13 +1,15 @@
-//! A medium that answers two reads of one place differently, with any version that the place ever had or with the content of
-//! another. What holds with each cipher:
+//! A medium that answers two reads of one place differently, with any version that the place ever
+//! had or with the content of another. What holds with each cipher:
 //!
 //! - `gcm`: a block reads as a version of its own, whole, zeros among them, or fails.
-//! - `xts-random`, `xts`, `hctr2`: the same, or as noise, since nothing authenticates a block; never as another block's content. Map
-//!   and journal are authenticated, so that no session ends but with a result or an error.
-//! - Where first reads of all places are true, every block reads as its latest version or fails, with every cipher: no second
-//!   read decides against a first one.
+//! - `xts-random`, `xts`, `hctr2`: the same, or as noise, since nothing authenticates a block;
+//!   never as another block's content. Map and journal are authenticated, so that no session ends
+//!   but with a result or an error.
+//! - Where first reads of all places are true, every block reads as its latest version or fails,
+//!   with every cipher: no second read decides against a first one.
 //!
-//! `LACUNA_LIES` sets the openings for all ciphers together (default 200), `LACUNA_SEED` the first seed.
+//! `LACUNA_LIES` sets the openings for all ciphers together (default 200), `LACUNA_SEED` the first
+//! seed.
 
 #[path = "../../../formats/sealed/tests/fixture/mod.rs"]
 mod fixture;
@@ -26,7 +28,8 @@ const BLOCKS: u64 = SEGMENT_BLOCKS + 60;
 /// Sessions before the medium lies.
 const SESSIONS: u64 = 3;
 
-/// Small writes, discards and flushes in a corner of each segment, and now and then a stream over the first.
+/// Small writes, discards and flushes in a corner of each segment, and now and then a stream over
+/// the first.
 fn work(disk: &Sealed, model: &mut Model, rng: &mut Rng, next_stamp: &mut u64) {
     for _ in 0..20 + rng.below(20) {
         let choice = rng.below(40);

@@ -1,9 +1,11 @@
-//! A directory that answers two reads of one place differently, with any version that the place ever had, with the content of
-//! another, or with what was made of both; and two looks at one name as well. Whatever the scheme, every opening shows the latest
-//! content of every name in every directory, or an error; and nothing is missing without an error.
+//! A directory that answers two reads of one place differently, with any version that the place
+//! ever had, with the content of another, or with what was made of both; and two looks at one name
+//! as well. Whatever the scheme, every opening shows the latest content of every name in every
+//! directory, or an error; and nothing is missing without an error.
 //!
-//! Half of the vaults have a few files whose changes are alike, so that one record is as long as another; the other half are trees of
-//! directories, links and attributes, made by the operations of the vault's own tests.
+//! Half of the vaults have a few files whose changes are alike, so that one record is as long as
+//! another; the other half are trees of directories, links and attributes, made by the operations
+//! of the vault's own tests.
 //!
 //! `LACUNA_LIES` sets the openings (default 2000), `LACUNA_SEED` the first seed.
 
@@ -48,7 +50,8 @@ impl Shown {
 /// How a vault lives before it is told lies of: what it holds then.
 type Live = fn(&mut World, Choice, &mut Rng) -> (Vault, Model);
 
-/// Writes, removes and reopens, and makes each change durable: records of like changes have like lengths.
+/// Writes, removes and reopens, and makes each change durable: records of like changes have like
+/// lengths.
 fn live_alike(world: &mut World, choice: Choice, rng: &mut Rng) -> (Vault, Model) {
     let (mut vault, mut model) = (world.create(choice), Model::default());
     for step in 0..10 + rng.below(20) {
@@ -114,8 +117,8 @@ fn compare(vault: &Vault, model: &Model, shown: &mut Shown, context: &str) {
 }
 
 impl Comparison<'_> {
-    /// An answer that does not fail, if there is one. That something does not verify is always right; that something is not there, or
-    /// cannot be done, is not.
+    /// An answer that does not fail, if there is one. That something does not verify is always
+    /// right; that something is not there, or cannot be done, is not.
     fn answer<T>(&mut self, path: &str, answer: FsResult<T>) -> Option<T> {
         match answer {
             Ok(answer) => return Some(answer),

@@ -1,4 +1,5 @@
-//! Test doubles that do something around some operations of a medium: what they do not name is passed on.
+//! Test doubles that do something around some operations of a medium: what they do not name is
+//! passed on.
 
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};

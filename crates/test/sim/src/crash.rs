@@ -12,14 +12,16 @@ use std::ops::Range;
 
 /// A medium in memory made of a durable image and the operations nobody has synced yet.
 ///
-/// Reads see every write. [`CrashMedium::cut_after`] takes the power away in the middle of a later operation;
-/// from then on every operation fails, and [`CrashMedium::after_cut`] tells what was left, as often as one
-/// likes. Each extent written, each discard, sync and change of length counts as one operation; reads do not.
+/// Reads see every write. [`CrashMedium::cut_after`] takes the power away in the middle of a later
+/// operation; from then on every operation fails, and [`CrashMedium::after_cut`] tells what was
+/// left, as often as one likes. Each extent written, each discard, sync and change of length counts
+/// as one operation; reads do not.
 pub struct CrashMedium(Mutex<State>);
 
 struct State {
     durable: Image,
-    /// Always the durable image with every un-synced operation applied in order, until the power goes.
+    /// Always the durable image with every un-synced operation applied in order, until the power
+    /// goes.
     volatile: Image,
     unsynced: Vec<Unsynced>,
     power: Power,
@@ -46,7 +48,8 @@ impl State {
         Ok(())
     }
 
-    /// Adds an operation to what is owed. One that was in flight when the power went is seen by nobody.
+    /// Adds an operation to what is owed. One that was in flight when the power went is seen by
+    /// nobody.
     fn owe(&mut self, fragment: Option<Fragment>, length: Option<u64>) {
         let in_flight = self.power.is_off();
         self.unsynced.push(Unsynced { fragments: fragment.into_iter().collect(), length, in_flight });
@@ -64,8 +67,8 @@ impl State {
         batch.iter().try_for_each(|e| check_range(e.offset, e.data.len() as u64, self.volatile.len()))
     }
 
-    /// Writes a batch that nobody waits for. If the power goes during any of it, all of it was in flight, as
-    /// the extents of a batch are written in any order.
+    /// Writes a batch that nobody waits for. If the power goes during any of it, all of it was in
+    /// flight, as the extents of a batch are written in any order.
     fn write(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
         let survived = self.power.survives(batch.len() as u64);
         for extent in batch {
@@ -171,7 +174,8 @@ impl CrashMedium {
         self.0.lock()
     }
 
-    /// Lets the next `n` operations pass and takes the power away in the middle of the one after them.
+    /// Lets the next `n` operations pass and takes the power away in the middle of the one after
+    /// them.
     pub fn cut_after(&self, n: u64) {
         self.state().power.cut_after(n);
     }
@@ -201,8 +205,8 @@ impl CrashMedium {
         self.state().unsynced.len()
     }
 
-    /// Makes every later `sync` a lie: it succeeds and makes nothing durable. A crash test that still passes
-    /// with this on does not test the syncs.
+    /// Makes every later `sync` a lie: it succeeds and makes nothing durable. A crash test that
+    /// still passes with this on does not test the syncs.
     pub fn ignore_syncs(&self, ignore: bool) {
         self.state().ignore_syncs = ignore;
     }
@@ -217,9 +221,10 @@ impl CrashMedium {
         self.state().past.get_or_insert_default();
     }
 
-    /// From now on some reads are answered with versions that their places had since [`CrashMedium::keep_past`], or with the content
-    /// of other places, so that two reads of one place may differ; or no longer. What is written and what is left after a cut stay
-    /// as they are.
+    /// From now on some reads are answered with versions that their places had since
+    /// [`CrashMedium::keep_past`], or with the content of other places, so that two reads of one
+    /// place may differ; or no longer. What is written and what is left after a cut stay as they
+    /// are.
     pub fn lie(&self, lies: Option<Lies>) {
         self.lie_but(lies, Truths::default());
     }
@@ -229,7 +234,8 @@ impl CrashMedium {
         self.state().past.get_or_insert_default().lie(lies, truths);
     }
 
-    /// Another medium, with what reads of this one see, all of it durable, and with the past of this one.
+    /// Another medium, with what reads of this one see, all of it durable, and with the past of
+    /// this one.
     pub fn fork(&self) -> CrashMedium {
         let state = self.state();
         let fork = CrashMedium::from_image(state.volatile.clone());
@@ -238,8 +244,9 @@ impl CrashMedium {
         fork
     }
 
-    /// Another medium, as this one is when the power is back: it holds what [`CrashMedium::after_cut`] tells, all of it durable. It has
-    /// the past of this one, and what the cut took belongs to that.
+    /// Another medium, as this one is when the power is back: it holds what
+    /// [`CrashMedium::after_cut`] tells, all of it durable. It has the past of this one, and what
+    /// the cut took belongs to that.
     pub fn restarted(&self, rng: &mut Rng) -> CrashMedium {
         let left = self.after_cut(rng);
         let mut state = self.state();
@@ -259,8 +266,9 @@ impl CrashMedium {
         state.past.as_mut().map_or(len, |past| past.length(len))
     }
 
-    /// What an adversarial medium leaves if the power goes now, or left when it went: everything durable, and
-    /// of the rest what a policy drawn from `rng` lets through. May be asked many times of one cut.
+    /// What an adversarial medium leaves if the power goes now, or left when it went: everything
+    /// durable, and of the rest what a policy drawn from `rng` lets through. May be asked many
+    /// times of one cut.
     pub fn after_cut(&self, rng: &mut Rng) -> Image {
         let loss = Loss::pick(rng);
         self.after_cut_with(loss, rng)
@@ -282,7 +290,8 @@ impl CrashMedium {
         self.state().durable.clone()
     }
 
-    /// Puts this content in the place of everything, durably, as an adversary does between two operations.
+    /// Puts this content in the place of everything, durably, as an adversary does between two
+    /// operations.
     pub(crate) fn replace(&self, image: Image) {
         let mut state = self.state();
         state.changes(0..u64::MAX);
@@ -301,8 +310,8 @@ impl CrashMedium {
         self.state().volatile.holds(page)
     }
 
-    /// A number that stands for the whole state: what is durable, what reads see, and what is owed. The same
-    /// seed and the same calls give the same number.
+    /// A number that stands for the whole state: what is durable, what reads see, and what is owed.
+    /// The same seed and the same calls give the same number.
     pub fn digest(&self) -> u64 {
         let state = self.state();
         let mut digest = Digest::new();

@@ -50,7 +50,8 @@ impl Cuts {
 }
 
 impl Outcome {
-    /// The same of a simulation that no seed gives again: one with threads, or with randomness of the system.
+    /// The same of a simulation that no seed gives again: one with threads, or with randomness of
+    /// the system.
     #[must_use]
     pub fn unrepeatable(self) -> Outcome {
         Outcome { repeats: false, ..self }
@@ -60,8 +61,8 @@ impl Outcome {
     ///
     /// # Panics
     ///
-    /// If anything was lost. A round begins with what the round before it left, so none can be played alone: the message names the
-    /// variables that play the rounds before it too.
+    /// If anything was lost. A round begins with what the round before it left, so none can be
+    /// played alone: the message names the variables that play the rounds before it too.
     pub fn nothing_is_lost(self, what: &str, cuts: u64, seed: u64) {
         let digest = if self.repeats { format!("{:016x}", self.digest) } else { "none".into() };
         println!("{what}{cuts} cuts in {} rounds, seed {seed}, digest {digest}", self.rounds);

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One way to go wrong. Operations are counted from when the fault was added, the first being 1; each extent
-/// of a batch is an operation. [`OpKind::Write`] stands for durable writes as well.
+/// One way to go wrong. Operations are counted from when the fault was added, the first being 1;
+/// each extent of a batch is an operation. [`OpKind::Write`] stands for durable writes as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The `nth` operation of a kind fails with an error of the meaning `error`, and does nothing.
@@ -22,8 +22,9 @@ pub enum Fault {
         /// How it fails: [`Kind::Io`] for EIO, [`Kind::NoSpace`] for ENOSPC.
         error: Kind,
     },
-    /// The `nth` operation of any kind fails with this number of the system, and does nothing. That of a sync or a durable write is an
-    /// error of the medium, whatever the number ([`crate::failure`]).
+    /// The `nth` operation of any kind fails with this number of the system, and does nothing. That
+    /// of a sync or a durable write is an error of the medium, whatever the number
+    /// ([`crate::failure`]).
     Errno {
         /// Which of them fails.
         nth: u64,
@@ -66,8 +67,9 @@ pub enum Fault {
         /// How many bytes it moves.
         bytes: u64,
     },
-    /// Writes fail with ENOSPC once they would touch more than `bytes` bytes, in pages of 4096, that were not
-    /// touched since the fault was added. A discard gives back the pages it covers whole.
+    /// Writes fail with ENOSPC once they would touch more than `bytes` bytes, in pages of 4096,
+    /// that were not touched since the fault was added. A discard gives back the pages it covers
+    /// whole.
     Quota {
         /// How much may be touched.
         bytes: u64,
@@ -79,7 +81,8 @@ pub enum Fault {
         /// Where it lands.
         to: u64,
     },
-    /// The `nth` operation of a kind reports success and does nothing: a lost write, a sync that lies.
+    /// The `nth` operation of a kind reports success and does nothing: a lost write, a sync that
+    /// lies.
     Lose {
         /// Which operations to count: anything but reads, which have nothing to lose.
         op: OpKind,
@@ -186,7 +189,8 @@ impl State {
     }
 }
 
-/// Passes everything on except what a [`Fault`] speaks against. Without faults, batches pass as they are.
+/// Passes everything on except what a [`Fault`] speaks against. Without faults, batches pass as
+/// they are.
 pub struct FaultMedium<M: Medium + ?Sized = dyn Medium> {
     inner: Arc<M>,
     state: Mutex<State>,
@@ -232,7 +236,8 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
         &self.inner
     }
 
-    /// Writes what may be written of a batch: all before the first extent that fails, and nothing after it.
+    /// Writes what may be written of a batch: all before the first extent that fails, and nothing
+    /// after it.
     fn write_by(&self, op: OpKind, batch: &[WriteExtent<'_>]) -> Result<()> {
         let mut failed = None;
         let mut passed: Vec<WriteExtent<'_>> = Vec::with_capacity(batch.len());

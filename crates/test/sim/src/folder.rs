@@ -1,4 +1,5 @@
-//! A folder in memory that loses power when told, fails when told, fills up, and lies open to an adversary.
+//! A folder in memory that loses power when told, fails when told, fills up, and lies open to an
+//! adversary.
 
 mod file;
 mod image;
@@ -25,9 +26,10 @@ use told_names::ToldNames;
 
 /// A folder of files in memory.
 ///
-/// Files are [`CrashMedium`]s: each keeps what was synced, and loses, reorders and tears at 512 bytes what was not. Every
-/// creation, removal and rename that was not synced may be lost alone. Creations, removals, renames, writes, punches, changes
-/// of length and syncs count as one operation each; opening and reading do not.
+/// Files are [`CrashMedium`]s: each keeps what was synced, and loses, reorders and tears at 512
+/// bytes what was not. Every creation, removal and rename that was not synced may be lost alone.
+/// Creations, removals, renames, writes, punches, changes of length and syncs count as one
+/// operation each; opening and reading do not.
 pub struct CrashFolder(Arc<Mutex<State>>);
 
 impl CrashFolder {
@@ -68,7 +70,8 @@ impl CrashFolder {
         self.0.lock()
     }
 
-    /// Lets the next `n` operations pass and takes the power away in the middle of the one after them.
+    /// Lets the next `n` operations pass and takes the power away in the middle of the one after
+    /// them.
     pub fn cut_after(&self, n: u64) {
         self.state().power.cut_after(n);
     }
@@ -88,15 +91,16 @@ impl CrashFolder {
         self.state().power.ops()
     }
 
-    /// Makes the operation of this kind after the next `after` ones of it fail, and all later ones with `forever`. A write that
-    /// fails with [`Kind::NoSpace`] has written the first half of its pages, wherever they lie: file systems that write
-    /// nothing over itself, and quotas, refuse writes to what is there.
+    /// Makes the operation of this kind after the next `after` ones of it fail, and all later ones
+    /// with `forever`. A write that fails with [`Kind::NoSpace`] has written the first half of its
+    /// pages, wherever they lie: file systems that write nothing over itself, and quotas, refuse
+    /// writes to what is there.
     pub fn fail(&self, op: FolderOp, after: u64, kind: Kind, forever: bool) {
         self.state().faults.push(Fault { op, after, kind, forever });
     }
 
-    /// Lets the `nth` call from now on, whatever it is, fail with this number of the system; with 0, none. A write that is refused has
-    /// written the first half of its pages.
+    /// Lets the `nth` call from now on, whatever it is, fail with this number of the system; with
+    /// 0, none. A write that is refused has written the first half of its pages.
     pub fn fail_call(&self, nth: u64, errno: i32) {
         self.state().nth_call.fail(nth, errno);
     }
@@ -114,20 +118,23 @@ impl CrashFolder {
         state.nth_call.fail(0, 0);
     }
 
-    /// Lets files hold this many bytes in all. Writes that need more, past the end of a file or in a hole inside of it, write
-    /// the pages for which there is room, from the first on, and fail with [`Kind::NoSpace`].
+    /// Lets files hold this many bytes in all. Writes that need more, past the end of a file or in
+    /// a hole inside of it, write the pages for which there is room, from the first on, and fail
+    /// with [`Kind::NoSpace`].
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity = bytes;
     }
 
-    /// Lets files hold this many bytes in all, as a file system with a quota does that writes nothing over itself: what space there is does
-    /// not tell of it, and a write needs room for all of its pages, also those that are there. It writes the pages for which there is
-    /// room, and fails with EDQUOT.
+    /// Lets files hold this many bytes in all, as a file system with a quota does that writes
+    /// nothing over itself: what space there is does not tell of it, and a write needs room for all
+    /// of its pages, also those that are there. It writes the pages for which there is room, and
+    /// fails with EDQUOT.
     pub fn set_quota(&self, bytes: u64) {
         self.state().quota = bytes;
     }
 
-    /// Lets no file become longer than this, whether they tell or not: writes beyond fail with EFBIG.
+    /// Lets no file become longer than this, whether they tell or not: writes beyond fail with
+    /// EFBIG.
     pub fn set_longest(&self, bytes: u64, told: bool) {
         self.state().longest = (bytes, told);
     }
@@ -142,22 +149,24 @@ impl CrashFolder {
         self.state().read_only = read_only;
     }
 
-    /// Makes every later sync a lie. A crash test that still passes with this on does not test the syncs.
+    /// Makes every later sync a lie. A crash test that still passes with this on does not test the
+    /// syncs.
     pub fn ignore_syncs(&self, ignore: bool) {
         let mut state = self.state();
         state.ignore_syncs = ignore;
         state.files.values().for_each(|file| file.ignore_syncs(ignore));
     }
 
-    /// Keeps every version of every page of every file from now on, for [`CrashFolder::lie`], and every file that a name names, for
-    /// [`CrashFolder::lie_about_names`].
+    /// Keeps every version of every page of every file from now on, for [`CrashFolder::lie`], and
+    /// every file that a name names, for [`CrashFolder::lie_about_names`].
     pub fn keep_past(&self) {
         let mut state = self.state();
         state.keeps_past = true;
         state.files.values().for_each(|file| file.keep_past());
     }
 
-    /// From now on some reads of the files whose names `to` takes lie, and some lengths, as [`CrashMedium::lie`] says; or no longer.
+    /// From now on some reads of the files whose names `to` takes lie, and some lengths, as
+    /// [`CrashMedium::lie`] says; or no longer.
     pub fn lie(&self, lies: Option<&Lies>, to: impl Fn(&str) -> bool) {
         let (state, mut seeds) = (self.state(), lies.map(|lies| lies.rng.clone()));
         for (name, id) in &state.names.current {
@@ -167,13 +176,15 @@ impl CrashFolder {
         }
     }
 
-    /// From now on some openings and lists are answered with what there was at another time, or with the file of another name, so that
-    /// two looks at one name may differ; or no longer. What is made, removed and renamed stays as it is.
+    /// From now on some openings and lists are answered with what there was at another time, or
+    /// with the file of another name, so that two looks at one name may differ; or no longer. What
+    /// is made, removed and renamed stays as it is.
     pub fn lie_about_names(&self, lies: Option<Lies>) {
         self.state().told_names.lie(lies);
     }
 
-    /// What an adversarial file system leaves if the power goes now, or left when it went. May be asked many times.
+    /// What an adversarial file system leaves if the power goes now, or left when it went. May be
+    /// asked many times.
     pub fn after_cut(&self, rng: &mut Rng) -> FolderImage {
         let state = self.state();
         let loss = Loss::pick(rng);
@@ -189,8 +200,8 @@ impl CrashFolder {
         FolderImage { files: seen.collect() }
     }
 
-    /// Puts all files back as they were at the snapshot, durably, behind the back of who has the folder open: open files of
-    /// a name that is there read the content that is put back.
+    /// Puts all files back as they were at the snapshot, durably, behind the back of who has the
+    /// folder open: open files of a name that is there read the content that is put back.
     pub fn restore(&self, image: &FolderImage) {
         let gone = |name: &String| !image.files.contains_key(name);
         let names: Vec<String> = self.state().names.current.keys().cloned().collect();

@@ -16,8 +16,8 @@ static ZEROS: Page = [0; PAGE_SIZE as usize];
 /// The same, to be shared.
 static UNWRITTEN: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new(ZEROS));
 
-/// The bytes of a medium. Pages never written read as zeros and cost nothing; a copy costs one pointer per
-/// written page.
+/// The bytes of a medium. Pages never written read as zeros and cost nothing; a copy costs one
+/// pointer per written page.
 #[derive(Clone, Default)]
 pub struct Image {
     len: u64,

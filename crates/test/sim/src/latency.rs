@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What each operation costs. A model, not a measurement: good for comparing one way of laying out data with
-/// another, not for saying how fast either will be.
+/// What each operation costs. A model, not a measurement: good for comparing one way of laying out
+/// data with another, not for saying how fast either will be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyModel {
     /// Any seek at all: the shortest one.
     pub seek_min: Duration,
-    /// A seek from one end of the medium to the other. In between, the cost grows with the square root of the
-    /// distance.
+    /// A seek from one end of the medium to the other. In between, the cost grows with the square
+    /// root of the distance.
     pub seek_max: Duration,
     /// A whole turn; a seek waits half of one on average. Zero for media that do not turn.
     pub rotation: Duration,
@@ -37,15 +37,16 @@ pub struct LatencyModel {
     pub durable: Duration,
     /// A discard, of any length.
     pub discard: Duration,
-    /// Bytes of writes that a cache before the medium holds back, as the system's page cache does: they are charged
-    /// when a sync asks for them, or when there are more, in the order of their places and neighbours as one. What is
-    /// held back is read for nothing; nothing else is kept for reads. Zero for none.
+    /// Bytes of writes that a cache before the medium holds back, as the system's page cache does:
+    /// they are charged when a sync asks for them, or when there are more, in the order of their
+    /// places and neighbours as one. What is held back is read for nothing; nothing else is kept
+    /// for reads. Zero for none.
     pub write_back: u64,
 }
 
 impl LatencyModel {
-    /// A disk of 5400 turns a minute, as the WD10SPCX of PD-DM, section 5: a seek to a random place takes 8.9 ms on
-    /// average, and what streams past the head is what its dm-crypt read.
+    /// A disk of 5400 turns a minute, as the WD10SPCX of PD-DM, section 5: a seek to a random place
+    /// takes 8.9 ms on average, and what streams past the head is what its dm-crypt read.
     pub fn laptop_disk() -> Self {
         LatencyModel {
             seek_min: Duration::from_millis(1),
@@ -76,8 +77,9 @@ impl LatencyModel {
         }
     }
 
-    /// A stick of flash on a USB 3 bus without a map of single pages: a write elsewhere than behind the last one has the stick copy the
-    /// rest of an erase block. Some 90 scattered writes a second, 20 MB/s in order, reads at 100 MB/s.
+    /// A stick of flash on a USB 3 bus without a map of single pages: a write elsewhere than behind
+    /// the last one has the stick copy the rest of an erase block. Some 90 scattered writes a
+    /// second, 20 MB/s in order, reads at 100 MB/s.
     pub fn stick() -> Self {
         LatencyModel {
             read_overhead: Duration::from_micros(500),
@@ -110,8 +112,8 @@ impl LatencyModel {
         }
     }
 
-    /// Getting the head from where it is to `to`: a seek, or just letting the bytes between pass by if that
-    /// is quicker. What it costs, and whether it is a seek.
+    /// Getting the head from where it is to `to`: a seek, or just letting the bytes between pass by
+    /// if that is quicker. What it costs, and whether it is a seek.
     fn travel(&self, head: u64, to: u64, len: u64, rate: u64) -> (Duration, bool) {
         if head == to {
             return (Duration::ZERO, false);
@@ -136,7 +138,8 @@ pub struct Reads {
     pub extents: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Extents that do not begin where the one read before them ended, those of a batch in the order of their places.
+    /// Extents that do not begin where the one read before them ended, those of a batch in the
+    /// order of their places.
     pub runs: u64,
 }
 
@@ -184,8 +187,9 @@ impl Held {
     }
 }
 
-/// Passes everything on and moves a clock by what it would have cost. The extents of a batch are served in the
-/// order of their places, as a queue of commands is; calls are served one after another.
+/// Passes everything on and moves a clock by what it would have cost. The extents of a batch are
+/// served in the order of their places, as a queue of commands is; calls are served one after
+/// another.
 pub struct LatencyMedium<M: Medium + ?Sized = dyn Medium> {
     inner: Arc<M>,
     model: LatencyModel,

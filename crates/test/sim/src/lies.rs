@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The unit in which first reads are told apart from later ones, in bytes: the smallest thing that formats lay somewhere.
+/// The unit in which first reads are told apart from later ones, in bytes: the smallest thing that
+/// formats lay somewhere.
 const LINE: usize = 16;
 /// A bit for each line of a page.
 type Lines = [u64; PAGE_SIZE as usize / LINE / 64];
@@ -21,7 +22,8 @@ pub struct Lies {
     pub of_a_thousand: u64,
     /// Chooses which reads lie, and how.
     pub rng: Rng,
-    /// Whether some answers are what never was there: a version with a bit flipped, or two versions spliced.
+    /// Whether some answers are what never was there: a version with a bit flipped, or two versions
+    /// spliced.
     pub forges: bool,
 }
 
@@ -36,7 +38,8 @@ impl Lies {
         self.forges && self.rng.chance(1, 3)
     }
 
-    /// Makes of a version what never was there: flips a bit, or splices it with another version, from some byte on or every second line.
+    /// Makes of a version what never was there: flips a bit, or splices it with another version,
+    /// from some byte on or every second line.
     pub fn forge(&mut self, told: &mut [u8], other: &[u8]) {
         if told.is_empty() {
             return;
@@ -59,13 +62,15 @@ impl Lies {
 /// Which reads of a medium that lies are true.
 #[derive(Clone, Debug, Default)]
 pub struct Truths {
-    /// The first read of each place, so that a reader is right as long as no second read decides with it, or against it.
+    /// The first read of each place, so that a reader is right as long as no second read decides
+    /// with it, or against it.
     pub first: bool,
     /// All reads of these places.
     pub at: Vec<Range<u64>>,
 }
 
-/// Every version of every page since the medium began to keep them, and the lies that are told with them.
+/// Every version of every page since the medium began to keep them, and the lies that are told with
+/// them.
 #[derive(Clone, Default)]
 pub(crate) struct Past {
     pages: BTreeMap<u64, Vec<Arc<Page>>>,
@@ -106,8 +111,8 @@ impl Past {
         *lies.rng.pick(&all)
     }
 
-    /// Changes the answer to a read of `now`, if this read lies: pages of it become versions that they had, or all of it becomes
-    /// the content of another place that ever changed.
+    /// Changes the answer to a read of `now`, if this read lies: pages of it become versions that
+    /// they had, or all of it becomes the content of another place that ever changed.
     pub(crate) fn answer(&mut self, now: &Image, offset: u64, buf: &mut [u8]) {
         let Past { pages, changed, lies, truths, read, .. } = self;
         if let Some(lies) = lying(lies) {

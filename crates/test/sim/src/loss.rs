@@ -7,8 +7,8 @@ use std::sync::Arc;
 /// The unit at which a write may tear. Its boundaries are multiples of 512 on the medium.
 pub const SECTOR_SIZE: u64 = 512;
 
-/// What an adversarial medium does with the writes and discards nobody synced. Changes of length keep their
-/// order: each policy that drops something keeps the first few of them.
+/// What an adversarial medium does with the writes and discards nobody synced. Changes of length
+/// keep their order: each policy that drops something keeps the first few of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
     /// All of them are gone.
@@ -160,7 +160,8 @@ fn order_of(n: usize, loss: Loss, rng: &mut Rng) -> Vec<usize> {
     order
 }
 
-/// The image a medium leaves that had made `durable` durable and owed `unsynced` when the power went.
+/// The image a medium leaves that had made `durable` durable and owed `unsynced` when the power
+/// went.
 pub(crate) fn leave(durable: &Image, unsynced: &[Unsynced], loss: Loss, rng: &mut Rng) -> Image {
     let mut image = durable.clone();
     let mut lengths = lengths_kept(unsynced, loss, rng);

@@ -1,5 +1,6 @@
-//! An object store that lies: two queries of one object may be answered with different versions that it had, or with another
-//! object, and the parts of one answer with different ones. So may its lists and its snapshots, and what a rollback brings back.
+//! An object store that lies: two queries of one object may be answered with different versions
+//! that it had, or with another object, and the parts of one answer with different ones. So may its
+//! lists and its snapshots, and what a rollback brings back.
 
 use crate::lies::lying;
 use crate::{Lies, Rng};
@@ -24,7 +25,8 @@ enum Said {
     AsItWas(Was),
 }
 
-/// Objects in memory that keep every version since this was made, and lie when told. Clones are one handle.
+/// Objects in memory that keep every version since this was made, and lie when told. Clones are one
+/// handle.
 #[derive(Clone)]
 pub struct LyingObjects {
     honest: Arc<MemoryObjects>,

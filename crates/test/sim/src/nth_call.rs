@@ -1,11 +1,14 @@
-//! An error of the system at the n-th call of a trait, whichever call that is: what sweeps over every call of a script are made of.
+//! An error of the system at the n-th call of a trait, whichever call that is: what sweeps over
+//! every call of a script are made of.
 
 use lacuna_contracts::{Error, Kind, Result};
 use std::fmt::Debug;
 
-/// The errors that a sweep gives to each call: those that a medium or a directory of files meets in use. EINTR is none of them: it
-/// reaches no caller of a medium, a folder or an anchor. What stands before the system makes such a call again: `FileMedium` and its
-/// `DiscreetReader`, `DiskFolder`, `AnchorFile`, each by a loop of its own, by `rustix::io::retry_on_intr`, or by the standard library.
+/// The errors that a sweep gives to each call: those that a medium or a directory of files meets in
+/// use. EINTR is none of them: it reaches no caller of a medium, a folder or an anchor. What stands
+/// before the system makes such a call again: `FileMedium` and its `DiscreetReader`, `DiskFolder`,
+/// `AnchorFile`, each by a loop of its own, by `rustix::io::retry_on_intr`, or by the standard
+/// library.
 pub const SWEPT: [i32; 8] = [
     libc::EIO,
     libc::ENOSPC,
@@ -17,8 +20,9 @@ pub const SWEPT: [i32; 8] = [
     libc::EMFILE,
 ];
 
-/// What a sweep tries on the calls from the first to the `calls`-th: each call, with each error of [`SWEPT`]. With `share` it is every
-/// so many of these pairs; without, all of them. The share is odd, so that each error has its turn.
+/// What a sweep tries on the calls from the first to the `calls`-th: each call, with each error of
+/// [`SWEPT`]. With `share` it is every so many of these pairs; without, all of them. The share is
+/// odd, so that each error has its turn.
 pub fn swept(calls: u64, share: Option<u64>) -> impl Iterator<Item = (u64, i32)> {
     assert!(share.is_none_or(|share| share % 2 == 1), "errors that never have their turn");
     let pairs = (1..=calls).flat_map(|nth| SWEPT.map(|errno| (nth, errno)));
@@ -26,20 +30,23 @@ pub fn swept(calls: u64, share: Option<u64>) -> impl Iterator<Item = (u64, i32)>
     (0..).zip(pairs).filter(move |(at, _)| tried(*at)).map(|(_, pair)| pair)
 }
 
-/// Whether an error of this number says that a call was refused, and nothing else (`lacuna_contracts::Kind::is_refusal`).
+/// Whether an error of this number says that a call was refused, and nothing else
+/// (`lacuna_contracts::Kind::is_refusal`).
 pub fn refuses(errno: i32) -> bool {
     failure("a call", errno, false).kind().is_refusal()
 }
 
-/// The error of a call that fails with this number, as `FileMedium` and `DiskFolder` make it. `syncs`: the call makes something durable,
-/// and its error is one of the medium, whatever the number.
+/// The error of a call that fails with this number, as `FileMedium` and `DiskFolder` make it.
+/// `syncs`: the call makes something durable, and its error is one of the medium, whatever the
+/// number.
 pub fn failure(what: impl Into<String>, errno: i32, syncs: bool) -> Error {
     let error = Error::io(what, &std::io::Error::from_raw_os_error(errno));
     if syncs { error.with_kind(Kind::Io) } else { error }
 }
 
-/// Whether a caller learns from `error` what befell the call: it has the kind and the number of [`failure`], or it is a purge that is not
-/// complete and names such an error, or that number, as its cause.
+/// Whether a caller learns from `error` what befell the call: it has the kind and the number of
+/// [`failure`], or it is a purge that is not complete and names such an error, or that number, as
+/// its cause.
 pub fn tells(error: &Error, errno: i32, syncs: bool) -> bool {
     if error.kind() != Kind::PurgeIncomplete {
         let expected = failure("a call", errno, syncs);

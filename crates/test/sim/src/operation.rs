@@ -1,4 +1,5 @@
-//! The names of what a medium can be asked, and the fold that stands for bytes in records and digests.
+//! The names of what a medium can be asked, and the fold that stands for bytes in records and
+//! digests.
 
 /// What was asked of a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

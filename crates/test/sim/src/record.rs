@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One operation that reached the medium. A batch gives one record per extent, in the order of the batch.
+/// One operation that reached the medium. A batch gives one record per extent, in the order of the
+/// batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// What was asked.
@@ -22,7 +23,8 @@ pub struct Record {
     pub call: u64,
     /// Whether the call succeeded.
     pub ok: bool,
-    /// A number that stands for the bytes written; zero for anything but a write. Not a cryptographic hash.
+    /// A number that stands for the bytes written; zero for anything but a write. Not a
+    /// cryptographic hash.
     pub hash: u64,
     /// The bytes written, if the recorder was told to keep them.
     pub contents: Option<Vec<u8>>,

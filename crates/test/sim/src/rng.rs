@@ -1,5 +1,5 @@
-//! A small deterministic generator, for simulation only: its output is predictable and must never become a
-//! key, a nonce, a salt or padding.
+//! A small deterministic generator, for simulation only: its output is predictable and must never
+//! become a key, a nonce, a salt or padding.
 
 /// xoshiro256**, seeded through splitmix64. For simulation only, never for keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn matches_the_published_algorithm() {
-        // splitmix64 from seed 0 begins e220a8397b1dcdaf, 6e789e6aa1b965f4 ...; xoshiro256** on that state.
+        // splitmix64 from seed 0 begins e220a8397b1dcdaf, 6e789e6aa1b965f4 ...; xoshiro256** on
+        // that state.
         let rng = Rng::new(0);
         assert_eq!(rng.0[0], 0xE220_A839_7B1D_CDAF);
         assert_eq!(rng.0[1], 0x6E78_9E6A_A1B9_65F4);

@@ -6,7 +6,8 @@ use std::env::{VarError, var};
 ///
 /// # Panics
 ///
-/// If the variable holds anything but a decimal number: a run with the default would pass for the run that was asked for.
+/// If the variable holds anything but a decimal number: a run with the default would pass for the
+/// run that was asked for.
 pub fn setting(name: &str, default: u64) -> u64 {
     number(name, var(name)).unwrap_or(default)
 }

@@ -4,8 +4,9 @@ use crate::Rng;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
 use std::ops::Range;
 
-/// Versions a block may have after a cut: the first is the last flushed, the last is the latest.
-/// A version is a stamp; 0 is a block of zeros. Without [`Model::flushed`] they are all versions that it ever had.
+/// Versions a block may have after a cut: the first is the last flushed, the last is the latest. A
+/// version is a stamp; 0 is a block of zeros. Without [`Model::flushed`] they are all versions that
+/// it ever had.
 #[derive(Clone)]
 pub struct Model {
     /// Who it stands beside, for messages.
@@ -63,8 +64,8 @@ impl Model {
         self.keep(0, &data)
     }
 
-    /// What is wrong with blocks that were read after a cut, the first of them `first`, if anything. What they read is what they will
-    /// keep.
+    /// What is wrong with blocks that were read after a cut, the first of them `first`, if
+    /// anything. What they read is what they will keep.
     pub fn keep(&mut self, first: u64, data: &[u8]) -> std::result::Result<(), String> {
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             self.versions[block as usize] = vec![self.version_of(block, data)?];
@@ -72,7 +73,8 @@ impl Model {
         Ok(())
     }
 
-    /// What is wrong with these blocks of a disk after a failure, if anything. They keep the versions that they may have.
+    /// What is wrong with these blocks of a disk after a failure, if anything. They keep the
+    /// versions that they may have.
     pub fn allows(&self, disk: &dyn Disk, blocks: Range<u64>) -> std::result::Result<(), String> {
         let mut data = vec![0; (blocks.end - blocks.start) as usize * BLOCK_SIZE];
         disk.read(BlockAddr(blocks.start), &mut data).map_err(|e| format!("{}: alarm: {e}", self.name))?;
@@ -82,7 +84,8 @@ impl Model {
         Ok(())
     }
 
-    /// The version as which a block was read, if it may have that one; otherwise what is wrong with it.
+    /// The version as which a block was read, if it may have that one; otherwise what is wrong with
+    /// it.
     pub fn version_of(&self, block: u64, data: &[u8]) -> std::result::Result<u64, String> {
         let (name, allowed) = (&self.name, self.versions(block));
         match stamp_of(block, data) {

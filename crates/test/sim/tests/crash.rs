@@ -240,7 +240,8 @@ fn refuses_what_leaves_the_medium_without_counting_it() {
     assert_eq!((medium.ops(), medium.unsynced()), (0, 0));
 }
 
-/// Runs a random workload and returns the medium, with, for each sector, what it may hold after a cut.
+/// Runs a random workload and returns the medium, with, for each sector, what it may hold after a
+/// cut.
 fn workload(seed: u64, cut_after: u64) -> (CrashMedium, HashMap<u64, HashSet<u8>>) {
     let mut rng = Rng::new(seed);
     let medium = CrashMedium::new(LEN);

@@ -1,4 +1,5 @@
-//! The simulated folder keeps what was synced, loses what was not, and the same seed is the same run.
+//! The simulated folder keeps what was synced, loses what was not, and the same seed is the same
+//! run.
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{Folder, FolderFile};

@@ -1,4 +1,5 @@
-//! Media, folders and stores that lie tell what was there at some time, or what was made of it, and the truth where they are told to.
+//! Media, folders and stores that lie tell what was there at some time, or what was made of it, and
+//! the truth where they are told to.
 
 use lacuna_medium::{Folder, Keys, Medium, MemoryObjects, ObjectStore, Query, ReadExtent, Step, Transaction};
 use lacuna_sim::{CrashFolder, CrashMedium, Image, Lies, LyingObjects, Rng, Truths};

@@ -13,7 +13,8 @@ pub fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a == b).count()
 }
 
-/// Asserts that two blocks have nothing in common but by chance, which makes 16 of 4096 bytes equal, with a deviation of 4.
+/// Asserts that two blocks have nothing in common but by chance, which makes 16 of 4096 bytes
+/// equal, with a deviation of 4.
 ///
 /// # Panics
 ///

@@ -1,6 +1,6 @@
-//! A medium behind a cache like that of Linux, one of whose syncs fails. The pages that this sync should have written
-//! count as written from then on: one caller hears of it, later syncs do nothing and succeed, and reads give what the medium
-//! does not hold, until the cache is dropped.
+//! A medium behind a cache like that of Linux, one of whose syncs fails. The pages that this sync
+//! should have written count as written from then on: one caller hears of it, later syncs do
+//! nothing and succeed, and reads give what the medium does not hold, until the cache is dropped.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range, pieces};
@@ -39,7 +39,8 @@ struct Page {
 }
 
 impl State {
-    /// Applies `change` to a range of the cache, page by page; it is given the piece, and where that begins in the range.
+    /// Applies `change` to a range of the cache, page by page; it is given the piece, and where
+    /// that begins in the range.
     fn change(
         &mut self,
         medium: &dyn Medium,
@@ -116,9 +117,10 @@ pub fn flush_until_refused(disk: &dyn Disk, clients: u64) {
 /// Blocks of each level that [`reopens_from_the_medium`] works with.
 const WORKED: u64 = 24;
 
-/// Fails the `nth` sync under a working disk, or with `closing` one that is being closed. Opens the disk again in the same
-/// session of the system, goes on working, cuts the power, and opens it once more. What was flushed must read as it was
-/// flushed each time. `open` gives the levels of the disk on `failing`, with whatever threads make their flushes end.
+/// Fails the `nth` sync under a working disk, or with `closing` one that is being closed. Opens the
+/// disk again in the same session of the system, goes on working, cuts the power, and opens it once
+/// more. What was flushed must read as it was flushed each time. `open` gives the levels of the
+/// disk on `failing`, with whatever threads make their flushes end.
 pub fn reopens_from_the_medium(
     failing: &FailedSync,
     nth: u64,

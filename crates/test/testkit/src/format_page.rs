@@ -1,5 +1,6 @@
-//! The tables of a page in `docs/format/`, by which second readers read what a disk has written. A *second reader* is code of tests
-//! that knows the format from its page, and shares with the engine the primitives of `crypto` alone.
+//! The tables of a page in `docs/format/`, by which second readers read what a disk has written. A
+//! *second reader* is code of tests that knows the format from its page, and shares with the engine
+//! the primitives of `crypto` alone.
 
 use lacuna_contracts::Secret;
 use lacuna_crypto::{AesBlock, Cipher, GcmKey, Hctr2Key, XtsKey, derive};

@@ -1,4 +1,5 @@
-//! A small Linux in an emulated machine, whose flash is under UBI: see `scripts/ubi-guest.sh`, which makes and runs it.
+//! A small Linux in an emulated machine, whose flash is under UBI: see `scripts/ubi-guest.sh`,
+//! which makes and runs it.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -27,7 +28,8 @@ impl GuestImage {
         (!why.is_empty()).then_some(why)
     }
 
-    /// Makes one in a directory. It runs what `commands` says, for the shell, with these programs in `/guest`, and ends then.
+    /// Makes one in a directory. It runs what `commands` says, for the shell, with these programs
+    /// in `/guest`, and ends then.
     pub fn new(dir: &Path, commands: &str, programs: &[&Path]) -> GuestImage {
         let image = dir.join("image");
         std::fs::write(dir.join("commands"), commands).expect("a file can be written");
@@ -38,7 +40,8 @@ impl GuestImage {
         GuestImage(image)
     }
 
-    /// Makes memory for a guest that outlives it, of so many bytes (a power of two), as erased flash is.
+    /// Makes memory for a guest that outlives it, of so many bytes (a power of two), as erased
+    /// flash is.
     pub fn new_flash(dir: &Path, len: usize) -> PathBuf {
         let path = dir.join("flash");
         std::fs::write(&path, vec![0xff; len]).expect("a file can be written");

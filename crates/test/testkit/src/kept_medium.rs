@@ -3,7 +3,8 @@
 use lacuna_contracts::BLOCK_SIZE;
 use std::path::Path;
 
-/// A medium that was kept as a file: the blocks that are not zeros, each behind its offset (8 bytes, little-endian).
+/// A medium that was kept as a file: the blocks that are not zeros, each behind its offset (8
+/// bytes, little-endian).
 ///
 /// # Panics
 ///

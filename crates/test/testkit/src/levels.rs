@@ -1,4 +1,5 @@
-//! What tests of every format with levels share: disks, power cuts, threads, damage, lies, and each error at each call.
+//! What tests of every format with levels share: disks, power cuts, threads, damage, lies, and each
+//! error at each call.
 
 mod crash;
 mod damage;

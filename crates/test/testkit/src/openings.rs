@@ -1,7 +1,8 @@
-//! Openings of a disk on a medium that lies: what they show, and what they may show. Half of the media tamper with what they tell as
-//! well: bits are flipped, and versions spliced.
+//! Openings of a disk on a medium that lies: what they show, and what they may show. Half of the
+//! media tamper with what they tell as well: bits are flipped, and versions spliced.
 //!
-//! An error is always right. What else is right is what the format promises ([`Promise`]), never the content of another block.
+//! An error is always right. What else is right is what the format promises ([`Promise`]), never
+//! the content of another block.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Result};
 use lacuna_medium::Medium;
@@ -21,14 +22,16 @@ const MOST_TOLD: usize = 20;
 /// What a block may read as, beside an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// Its latest version. One that was discarded may read as it did before, for formats that say so.
+    /// Its latest version. One that was discarded may read as it did before, for formats that say
+    /// so.
     Latest {
         /// Whether the format says so.
         but_discarded: bool,
     },
     /// A version that it had, whole, zeros among them.
     Own,
-    /// A version that it had, or noise: what a cipher makes that does not authenticate. Not the content of another block.
+    /// A version that it had, or noise: what a cipher makes that does not authenticate. Not the
+    /// content of another block.
     OwnOrNoise,
 }
 
@@ -71,7 +74,8 @@ pub struct Openings {
 }
 
 impl Openings {
-    /// None yet, of one of `plays` equal parts of as many as `LACUNA_LIES` says, or else of `asked`.
+    /// None yet, of one of `plays` equal parts of as many as `LACUNA_LIES` says, or else of
+    /// `asked`.
     pub fn new(asked: u64, plays: usize) -> Openings {
         Openings {
             asked: setting("LACUNA_LIES", asked).div_ceil(plays as u64),
@@ -93,8 +97,8 @@ impl Openings {
         self.asked.saturating_sub(self.made)
     }
 
-    /// Begins another disk, and gives its seed: that in `LACUNA_SEED` for the first one, and one more for each that follows. So with a
-    /// seed that was printed, its disk comes first.
+    /// Begins another disk, and gives its seed: that in `LACUNA_SEED` for the first one, and one
+    /// more for each that follows. So with a seed that was printed, its disk comes first.
     pub fn begin_disk(&mut self) -> u64 {
         let seed = self.first_seed + self.disks;
         self.disks += 1;
@@ -123,7 +127,8 @@ impl Openings {
         self.digest.word(what);
     }
 
-    /// Reads the blocks of a disk that ever had content, and some others, and looks at what they are.
+    /// Reads the blocks of a disk that ever had content, and some others, and looks at what they
+    /// are.
     pub fn compare(
         &mut self,
         disk: &dyn Disk,
@@ -189,7 +194,8 @@ impl Openings {
     }
 }
 
-/// Opens the levels of a disk on a medium: whether for reading alone, and where its randomness begins.
+/// Opens the levels of a disk on a medium: whether for reading alone, and where its randomness
+/// begins.
 pub type OpenLevels<'a> = dyn Fn(Arc<dyn Medium>, bool, u64) -> Result<Vec<Arc<dyn Disk>>> + 'a;
 
 /// A disk that was used on a medium that kept its past, and what each of its levels ever held.
@@ -200,9 +206,11 @@ pub struct Past<'a> {
     pub medium: &'a CrashMedium,
     /// A model for each level, which was never told of a flush.
     pub models: &'a [Model],
-    /// Opens the disk: on this medium, to read alone or not, with this seed. A disk without levels is one level.
+    /// Opens the disk: on this medium, to read alone or not, with this seed. A disk without levels
+    /// is one level.
     pub open: &'a OpenLevels<'a>,
-    /// Whether a session under lies may write, after which the disk is opened on a medium that is honest.
+    /// Whether a session under lies may write, after which the disk is opened on a medium that is
+    /// honest.
     pub writes: bool,
     /// The kinds of lies that are told, and what holds under them.
     pub kinds: &'a [(Truths, Promise)],

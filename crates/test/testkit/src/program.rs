@@ -8,8 +8,9 @@ use std::sync::{Mutex, PoisonError};
 /// Why each program that was asked for cannot be used; none for one that can.
 static TRIED: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
 
-/// Whether a program is here and works; says on standard error if not, so that a test can skip itself. One that is here and does not
-/// work, as `nbdsh` does not with a Python that lacks its module, counts as missing. Each is tried once in a process.
+/// Whether a program is here and works; says on standard error if not, so that a test can skip
+/// itself. One that is here and does not work, as `nbdsh` does not with a Python that lacks its
+/// module, counts as missing. Each is tried once in a process.
 pub fn have(program: &str) -> bool {
     let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);
     let why = tried.entry(program.to_owned()).or_insert_with(|| missing(program));
@@ -36,7 +37,8 @@ fn missing(program: &str) -> Option<String> {
     why
 }
 
-/// With what a program does next to nothing, and fails if it lacks what it needs. One success is enough.
+/// With what a program does next to nothing, and fails if it lacks what it needs. One success is
+/// enough.
 fn probes(program: &str) -> &'static [&'static [&'static str]] {
     match program {
         "nbdsh" => &[&["-c", "import nbd"]],

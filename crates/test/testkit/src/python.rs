@@ -1,13 +1,14 @@
-//! A reader of a format in Python, written from the pages that describe it alone: it shares no code with lacuna.
+//! A reader of a format in Python, written from the pages that describe it alone: it shares no code
+//! with lacuna.
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// What the Python program `script` prints when it is run with `args`. Panics, with what it says on standard error,
-/// if it fails. `None`, said on standard error, if this machine has no python3 with the package that the readers
-/// use.
+/// What the Python program `script` prints when it is run with `args`. Panics, with what it says on
+/// standard error, if it fails. `None`, said on standard error, if this machine has no python3 with
+/// the package that the readers use.
 pub fn python_reader(script: &Path, args: &[OsString]) -> Option<String> {
     let probe = "from cryptography.hazmat.primitives.kdf.argon2 import Argon2id";
     let able = Command::new("python3").args(["-c", probe]).output().is_ok_and(|out| out.status.success());

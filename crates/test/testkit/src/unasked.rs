@@ -2,7 +2,8 @@
 
 use lacuna_contracts::{BlockAddr, Disk, Extent, Result, Status};
 
-/// A disk of one block, which answers [`Disk::status`] with what the closure says, and panics if it is asked for data.
+/// A disk of one block, which answers [`Disk::status`] with what the closure says, and panics if it
+/// is asked for data.
 pub struct Unasked<S>(pub S);
 
 impl<S: Fn() -> Status + Send + Sync> Disk for Unasked<S> {

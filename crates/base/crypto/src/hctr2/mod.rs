@@ -1,11 +1,13 @@
-//! HCTR2-256 (Crowley, Huckleberry and Biggers, 2021): a wide-block cipher over AES-256 and POLYVAL.
+//! HCTR2-256 (Crowley, Huckleberry and Biggers, 2021): a wide-block cipher over AES-256 and
+//! POLYVAL.
 //!
-//! Every bit of the output depends on every bit of the input, of the tweak and of the key, so two versions
-//! of a block show nothing but whether they are equal, and parts of them cannot be spliced.
+//! Every bit of the output depends on every bit of the input, of the tweak and of the key, so two
+//! versions of a block show nothing but whether they are equal, and parts of them cannot be
+//! spliced.
 //!
-//! One message runs as: hash the tail into the first block, encrypt that block, stretch what came in and
-//! out of it into a key stream (XCTR) over the tail, and hash the new tail into the encrypted block.
-//! Decryption differs in the direction of the one block alone.
+//! One message runs as: hash the tail into the first block, encrypt that block, stretch what came
+//! in and out of it into a key stream (XCTR) over the tail, and hash the new tail into the
+//! encrypted block. Decryption differs in the direction of the one block alone.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -18,8 +20,8 @@ use portable::{PortableHash, PortableKey};
 
 /// An HCTR2-256 key, used by any number of threads at once.
 ///
-/// Messages have at least 16 bytes; a shorter one is a mistake of the caller and panics. Tweaks may have any
-/// length.
+/// Messages have at least 16 bytes; a shorter one is a mistake of the caller and panics. Tweaks may
+/// have any length.
 pub struct Hctr2Key(Engine);
 
 enum Engine {
@@ -89,9 +91,10 @@ impl Hctr2Key {
     }
 }
 
-/// The hash of HCTR2 under a key of its own: POLYVAL over a block of lengths, a tweak and a message, each padded to whole blocks.
-/// For two different inputs of at most *n* blocks a random key gives hashes of any chosen difference with probability at most
-/// *n* / 2^128 (Crowley, Huckleberry and Biggers, section 3).
+/// The hash of HCTR2 under a key of its own: POLYVAL over a block of lengths, a tweak and a
+/// message, each padded to whole blocks. For two different inputs of at most *n* blocks a random
+/// key gives hashes of any chosen difference with probability at most *n* / 2^128 (Crowley,
+/// Huckleberry and Biggers, section 3).
 pub(crate) struct HashKey(HashEngine);
 
 enum HashEngine {

@@ -7,7 +7,8 @@ use polyval::Polyval;
 use polyval::universal_hash::UniversalHash;
 use zeroize::Zeroize;
 
-/// The block that opens every hash: the length of the tweak in bits, and whether the message needs padding.
+/// The block that opens every hash: the length of the tweak in bits, and whether the message needs
+/// padding.
 pub(super) fn length_block(tweak_len: usize, message_len: usize) -> [u8; 16] {
     let bits = tweak_len as u128 * 8;
     (bits * 2 + 2 + u128::from(!message_len.is_multiple_of(16))).to_le_bytes()

@@ -29,8 +29,8 @@ fn engines(key: &[u8; 32]) -> Vec<(&'static str, Hctr2Key)> {
     engines
 }
 
-/// Key, tweak, plaintext, ciphertext: the first three as in github.com/google/hctr2 (HCTR2_AES256), the last
-/// three as in the Linux kernel (crypto/testmgr.h).
+/// Key, tweak, plaintext, ciphertext: the first three as in github.com/google/hctr2 (HCTR2_AES256),
+/// the last three as in the Linux kernel (crypto/testmgr.h).
 const VECTORS: &[[&str; 4]] = &[
     [
         "7fc7152ae1f5fda4176769aec92bba82a314e7cfadfd8540da7b7d24bdf17d07",
@@ -84,7 +84,8 @@ fn published_vectors() {
     }
 }
 
-/// Computed with a plain transcription of the paper into big integers, which passes the vectors above.
+/// Computed with a plain transcription of the paper into big integers, which passes the vectors
+/// above.
 #[test]
 fn whole_blocks_and_more() {
     let vectors = [

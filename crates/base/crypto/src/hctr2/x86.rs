@@ -1,8 +1,8 @@
 //! HCTR2 on 512-bit AES and carry-less multiplication (VAES, VPCLMULQDQ).
 //!
-//! The first block of a message stands in a vector with the three that follow it, so that vectors of a
-//! 4096-byte block are as aligned as the block. In the hash its place is taken by the last block of tweak
-//! and length (the "prefix"), with which the message is a whole number of vectors.
+//! The first block of a message stands in a vector with the three that follow it, so that vectors
+//! of a 4096-byte block are as aligned as the block. In the hash its place is taken by the last
+//! block of tweak and length (the "prefix"), with which the message is a whole number of vectors.
 
 #![allow(clippy::wildcard_imports, reason = "four dozen instructions")]
 
@@ -86,7 +86,8 @@ impl VectorHash {
     }
 }
 
-/// The key schedule of the vector engine. That one exists proves that the machine has the instructions.
+/// The key schedule of the vector engine. That one exists proves that the machine has the
+/// instructions.
 pub(super) struct VectorKey(Box<Schedule>);
 
 impl VectorKey {
@@ -117,8 +118,8 @@ impl VectorKey {
     pub(super) fn run_in_place(&self, direction: Direction, tweak: &[u8], buf: &mut [u8]) {
         assert!(buf.len() >= 16);
         let text = buf.as_mut_ptr();
-        // SAFETY: `new` detected the features; `text` is valid for the length, and source and destination
-        // may be equal.
+        // SAFETY: `new` detected the features; `text` is valid for the length, and source and
+        // destination may be equal.
         unsafe { cipher(&self.0, direction, tweak, text, text, buf.len()) }
     }
 }
@@ -166,18 +167,20 @@ fn hash(hash: &HashPowers, tweak: &[u8], message: &[u8]) -> [u8; 16] {
         padded[message.len()] = 1;
         return bytes(times_key(_mm_xor_si128(before, block(&padded))));
     };
-    // A pass puts what it begins with in the place of the first block, which therefore comes in here.
+    // A pass puts what it begins with in the place of the first block, which therefore comes in
+    // here.
     let carry = _mm_xor_si128(before, block(head));
     let (src, nowhere) = (message.as_ptr(), std::ptr::null_mut());
-    // SAFETY: `src` is valid for the length, which is at least 16; without a stream nothing is written.
+    // SAFETY: `src` is valid for the length, which is at least 16; without a stream nothing is
+    // written.
     bytes(unsafe {
         pass::<false>(&hash.powers, &[[0; 16]; ROUNDS + 1], carry, carry, src, nowhere, message.len())
     })
 }
 
-/// Hashes the prefix and the message after its first block. With `STREAM`, the key stream of `seed` is
-/// first XORed in, from `src` to `dst`, and what is hashed is the outcome; the first block of `dst` is
-/// then meaningless.
+/// Hashes the prefix and the message after its first block. With `STREAM`, the key stream of `seed`
+/// is first XORed in, from `src` to `dst`, and what is hashed is the outcome; the first block of
+/// `dst` is then meaningless.
 ///
 /// # Safety
 /// `src` and, with `STREAM`, `dst` are valid for `len` bytes, and either equal or disjoint.
@@ -199,7 +202,8 @@ unsafe fn pass<const STREAM: bool>(
         let group = (len - at).min(POWERS * 16);
         let end = at + group;
         let mut sum = Sum::new(powers, group.div_ceil(16));
-        // The carry has the power of the group's first block. It comes late, so it must not hold up the rest.
+        // The carry has the power of the group's first block. It comes late, so it must not hold up
+        // the rest.
         let carry_power = sum.power();
         // A first block of a message is not hashed.
         let mut hashed_lanes = if at == 0 { 0xfc } else { 0xff };
@@ -341,7 +345,8 @@ impl<'a> Sum<'a> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
     fn reduce_lanes(self) -> __m512i {
-        // x^128 + x^127 + x^126 + x^121 + 1, of which the top 64 coefficients below x^128 are needed.
+        // x^128 + x^127 + x^126 + x^121 + 1, of which the top 64 coefficients below x^128 are
+        // needed.
         let poly = _mm512_set1_epi64(0xc200_0000_0000_0000_u64 as i64);
         let low = _mm512_xor_si512(self.low, _mm512_bslli_epi128::<8>(self.middle));
         let high = _mm512_xor_si512(self.high, _mm512_bsrli_epi128::<8>(self.middle));
@@ -366,7 +371,8 @@ fn multiply(a: __m512i, b: __m512i) -> __m512i {
     product.reduce_lanes()
 }
 
-/// The hash of length and tweak, short of the multiplication by the hash key that the message brings.
+/// The hash of length and tweak, short of the multiplication by the hash key that the message
+/// brings.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
 fn hash_prefix(hash: &HashPowers, tweak: &[u8], len: usize) -> __m128i {

@@ -1,5 +1,5 @@
-//! A second reader of a chip: it finds what lies in each logical erase block in the file of a chip, by the words of
-//! `docs/format/nand.md` alone.
+//! A second reader of a chip: it finds what lies in each logical erase block in the file of a chip,
+//! by the words of `docs/format/nand.md` alone.
 
 use lacuna_testkit::format_page::{FormatPage, number};
 use std::collections::BTreeMap;

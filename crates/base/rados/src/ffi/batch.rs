@@ -35,7 +35,8 @@ impl Completion {
 
     /// Waits until the operation that was started with it is done, and gives the object's version.
     fn wait(&self) -> Result<u64, Code> {
-        // SAFETY: the completion is live and its operation was started; the result is asked for once that is done.
+        // SAFETY: the completion is live and its operation was started; the result is asked for
+        // once that is done.
         unsafe {
             (self.api.rados_aio_wait_for_complete)(self.raw);
             check((self.api.rados_aio_get_return_value)(self.raw))?;
@@ -56,7 +57,8 @@ pub(in super::super) struct ReadAnswer {
     pub(in super::super) more: bool,
 }
 
-/// A read operation under way, or over. Dropped, it waits, so that nothing is filled that is not borrowed any more.
+/// A read operation under way, or over. Dropped, it waits, so that nothing is filled that is not
+/// borrowed any more.
 struct Reading<'a> {
     completion: Completion,
     op: ReadOp<'a>,
@@ -82,7 +84,8 @@ impl Drop for Reading<'_> {
 }
 
 impl IoContext {
-    /// Performs operations side by side, each started as the iterator gives it; the versions afterwards.
+    /// Performs operations side by side, each started as the iterator gives it; the versions
+    /// afterwards.
     pub(in super::super) fn write_all(
         &self,
         ops: impl Iterator<Item = lacuna_contracts::Result<(CString, WriteOp)>>,
@@ -97,8 +100,8 @@ impl IoContext {
             op.remove_keys(&[]);
         }
         let completion = Completion::new(self.api())?;
-        // SAFETY: operation, context and completion are live; the name ends in NUL; a null time means now. librados takes
-        // what it needs out of the operation before it returns.
+        // SAFETY: operation, context and completion are live; the name ends in NUL; a null time
+        // means now. librados takes what it needs out of the operation before it returns.
         check(unsafe {
             (self.api().rados_aio_write_op_operate)(
                 op.raw,
@@ -112,8 +115,9 @@ impl IoContext {
         Ok(completion)
     }
 
-    /// Performs operations side by side, each started as the iterator gives it. Of an object that is not there
-    /// ([`Code::NO_ENTRY`]) the bytes are zeros; after another error they are of no meaning.
+    /// Performs operations side by side, each started as the iterator gives it. Of an object that
+    /// is not there ([`Code::NO_ENTRY`]) the bytes are zeros; after another error they are of no
+    /// meaning.
     pub(in super::super) fn read_all<'a>(
         &self,
         ops: impl Iterator<Item = lacuna_contracts::Result<(CString, ReadOp<'a>)>>,
@@ -127,7 +131,8 @@ impl IoContext {
             op.assert_exists();
         }
         let completion = Completion::new(self.api())?;
-        // SAFETY: as for a write; what the operation will fill stays borrowed until the `Reading` has waited.
+        // SAFETY: as for a write; what the operation will fill stays borrowed until the `Reading`
+        // has waited.
         let started = check(unsafe {
             (self.api().rados_aio_read_op_operate)(op.raw, self.raw(), completion.raw, object.as_ptr(), 0)
         });

@@ -13,14 +13,15 @@ const LONGEST_VALUE: usize = 256;
 /// Handles that are not shut down yet: as long as there is one, threads may be in librados.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether librados is in use: a process that ends in the usual way then, by returning from `main` or by `exit`, may
-/// crash, since librados takes down what its threads still use. It ends by [`exit_at_once`] instead.
+/// Whether librados is in use: a process that ends in the usual way then, by returning from `main`
+/// or by `exit`, may crash, since librados takes down what its threads still use. It ends by
+/// [`exit_at_once`] instead.
 pub fn is_in_use() -> bool {
     LIVE.load(Ordering::SeqCst) > 0
 }
 
-/// Ends the process with this exit code and nothing else: no destructor of librados or of anything else runs. What
-/// buffers hold must have been written.
+/// Ends the process with this exit code and nothing else: no destructor of librados or of anything
+/// else runs. What buffers hold must have been written.
 pub fn exit_at_once(code: u8) -> ! {
     // SAFETY: that of unistd.h.
     unsafe extern "C" {
@@ -35,22 +36,23 @@ struct Owned {
     raw: Handle,
 }
 
-// SAFETY: librados guards a cluster handle with locks of its own; it is made to be used from many threads.
+// SAFETY: librados guards a cluster handle with locks of its own; it is made to be used from many
+// threads.
 unsafe impl Send for Owned {}
 // SAFETY: as above.
 unsafe impl Sync for Owned {}
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: the handle is ours, is used nowhere else any more, and shutting down one that never got connected
-        // only frees it.
+        // SAFETY: the handle is ours, is used nowhere else any more, and shutting down one that
+        // never got connected only frees it.
         unsafe { (self.api.rados_shutdown)(self.raw) }
         LIVE.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// A cluster handle that may be configured and is not connected yet. (Much of librados crashes on such a handle, so
-/// this type offers none of it.)
+/// A cluster handle that may be configured and is not connected yet. (Much of librados crashes on
+/// such a handle, so this type offers none of it.)
 pub(in super::super) struct Draft(Owned);
 
 impl Draft {
@@ -58,8 +60,8 @@ impl Draft {
     pub(in super::super) fn new(client: &CStr) -> lacuna_contracts::Result<Result<Draft, Code>> {
         let api = api()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: `raw` outlives the call; the strings end in NUL. An empty cluster name leaves it to the
-        // configuration file.
+        // SAFETY: `raw` outlives the call; the strings end in NUL. An empty cluster name leaves it
+        // to the configuration file.
         let made = unsafe { (api.rados_create2)(&raw mut raw, c"".as_ptr(), client.as_ptr(), 0) };
         Ok(check(made).map(|_| {
             LIVE.fetch_add(1, Ordering::SeqCst);
@@ -85,7 +87,8 @@ impl Draft {
     pub(in super::super) fn get(&self, option: &CStr) -> Option<String> {
         let mut value = [0_u8; LONGEST_VALUE];
         let at: *mut c_char = value.as_mut_ptr().cast();
-        // SAFETY: the handle is live; librados writes at most as many bytes as the buffer holds, a NUL among them.
+        // SAFETY: the handle is live; librados writes at most as many bytes as the buffer holds, a
+        // NUL among them.
         check(unsafe { (self.0.api.rados_conf_get)(self.0.raw, option.as_ptr(), at, value.len()) }).ok()?;
         CStr::from_bytes_until_nul(&value).ok()?.to_str().ok().map(str::to_owned)
     }
@@ -125,11 +128,13 @@ impl Cluster {
         check(found) != Err(Code::NO_ENTRY)
     }
 
-    /// Keeps the client at this address from ever being answered by a storage daemon again, for so many seconds.
-    /// Returns when this client knows of it: whatever it does from now on happens after the other was shut out.
+    /// Keeps the client at this address from ever being answered by a storage daemon again, for so
+    /// many seconds. Returns when this client knows of it: whatever it does from now on happens
+    /// after the other was shut out.
     pub(in super::super) fn blocklist(&self, address: &CStr, seconds: u32) -> Result<(), Code> {
         let mut address = address.to_owned().into_bytes_with_nul();
-        // SAFETY: the handle is live; the address ends in NUL, and is our copy should librados write to it.
+        // SAFETY: the handle is live; the address ends in NUL, and is our copy should librados
+        // write to it.
         check(unsafe { (self.api().rados_blocklist_add)(self.raw(), address.as_mut_ptr().cast(), seconds) })?;
         // SAFETY: the handle is live.
         check(unsafe { (self.api().rados_wait_for_latest_osdmap)(self.raw()) }).map(drop)

@@ -1,4 +1,5 @@
-//! An I/O context: a pool with a namespace, and the snapshots for which writes preserve, or at which reads look.
+//! An I/O context: a pool with a namespace, and the snapshots for which writes preserve, or at
+//! which reads look.
 
 use super::super::error::Code;
 use super::cluster::Cluster;
@@ -17,15 +18,16 @@ pub(in super::super) struct IoContext {
     raw: Handle,
 }
 
-// SAFETY: librados allows one context to be used from many threads as long as nobody changes its settings, which takes
-// `&mut self` here.
+// SAFETY: librados allows one context to be used from many threads as long as nobody changes its
+// settings, which takes `&mut self` here.
 unsafe impl Send for IoContext {}
 // SAFETY: as above.
 unsafe impl Sync for IoContext {}
 
 impl Drop for IoContext {
     fn drop(&mut self) {
-        // SAFETY: the context is ours and used nowhere else any more; operations in flight hold it themselves.
+        // SAFETY: the context is ours and used nowhere else any more; operations in flight hold it
+        // themselves.
         unsafe { (self.api().rados_ioctx_destroy)(self.raw) }
     }
 }
@@ -70,7 +72,8 @@ impl IoContext {
 
     /// Objects of this namespace only.
     pub(in super::super) fn set_namespace(&mut self, namespace: &CStr) {
-        // SAFETY: the context is live and, being borrowed for change, used by nobody else; the string is copied.
+        // SAFETY: the context is live and, being borrowed for change, used by nobody else; the
+        // string is copied.
         unsafe { (self.api().rados_ioctx_set_namespace)(self.raw, namespace.as_ptr()) }
     }
 
@@ -109,7 +112,8 @@ impl IoContext {
     pub(in super::super) fn attribute(&self, object: &CStr, name: &CStr) -> Result<Vec<u8>, Code> {
         let mut value = [0_u8; LONGEST_ATTRIBUTE];
         let at: *mut c_char = value.as_mut_ptr().cast();
-        // SAFETY: the context is live; the strings end in NUL; librados writes at most as many bytes as the buffer holds.
+        // SAFETY: the context is live; the strings end in NUL; librados writes at most as many
+        // bytes as the buffer holds.
         let found =
             unsafe { (self.api().rados_getxattr)(self.raw, object.as_ptr(), name.as_ptr(), at, value.len()) };
         match check(found) {
@@ -143,7 +147,8 @@ impl IoContext {
         loop {
             let mut name: *const c_char = ptr::null();
             let mut len = 0_usize;
-            // SAFETY: the listing is live; `name` and `len` outlive the call; null says that the rest is not wanted.
+            // SAFETY: the listing is live; `name` and `len` outlive the call; null says that the
+            // rest is not wanted.
             let next = unsafe {
                 (self.api().rados_nobjects_list_next2)(
                     listing.1,

@@ -6,7 +6,8 @@ use super::handle::check;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-/// Bytes tried first, and at most, for each list of strings that describes the lockers of an object.
+/// Bytes tried first, and at most, for each list of strings that describes the lockers of an
+/// object.
 const FIRST_LEN: usize = 1 << 10;
 const MOST_LEN: usize = 1 << 20;
 
@@ -34,7 +35,8 @@ fn strings(bytes: &[u8]) -> impl Iterator<Item = CString> {
 }
 
 impl IoContext {
-    /// Takes a lock that never expires; fails with [`Code::BUSY`] if another has it. Makes the object if need be.
+    /// Takes a lock that never expires; fails with [`Code::BUSY`] if another has it. Makes the
+    /// object if need be.
     pub(in super::super) fn lock(
         &self,
         object: &CStr,
@@ -100,8 +102,8 @@ impl IoContext {
         let [at_tag, at_client, at_cookie, at_address] =
             texts.each_mut().map(|text| text.as_mut_ptr().cast::<c_char>());
         let [tag_len, client_len, cookie_len, address_len] = &mut lens;
-        // SAFETY: the context is live; librados writes to each buffer at most as many bytes as its length says, and to
-        // the length what it wrote or would need.
+        // SAFETY: the context is live; librados writes to each buffer at most as many bytes as its
+        // length says, and to the length what it wrote or would need.
         let found = unsafe {
             (self.api().rados_list_lockers)(
                 self.raw(),

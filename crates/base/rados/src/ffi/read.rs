@@ -34,7 +34,8 @@ struct Extent {
     cell: *mut ReadCell,
 }
 
-/// Keys with their values: those of the range, whether the store held more of them back, and those that were named.
+/// Keys with their values: those of the range, whether the store held more of them back, and those
+/// that were named.
 #[derive(Default)]
 pub(super) struct FoundKeys {
     pub(super) pairs: Pairs,
@@ -56,8 +57,8 @@ pub(in super::super) struct ReadOp<'a> {
 
 impl Drop for ReadOp<'_> {
     fn drop(&mut self) {
-        // SAFETY: the operation, its cells and its iterator are ours alone: it was never started, or has completed (the
-        // batch that starts it waits for that).
+        // SAFETY: the operation, its cells and its iterator are ours alone: it was never started,
+        // or has completed (the batch that starts it waits for that).
         unsafe {
             (self.api.rados_release_read_op)(self.raw);
             for extent in &self.extents {
@@ -109,7 +110,8 @@ impl<'a> ReadOp<'a> {
         }
         let cell = Box::into_raw(Box::new(ReadCell { len: 0, result: 0 }));
         let extent = Extent { buf: buf.as_mut_ptr(), len: buf.len(), cell };
-        // SAFETY: as above; buffer and cell live, and are touched by nobody else, until the operation has completed.
+        // SAFETY: as above; buffer and cell live, and are touched by nobody else, until the
+        // operation has completed.
         unsafe {
             (self.api.rados_read_op_read)(
                 self.raw,
@@ -173,7 +175,8 @@ impl<'a> ReadOp<'a> {
     /// The operation must have completed with `result`.
     pub(super) unsafe fn collect(&mut self, result: Result<(), Code>) -> Result<FoundKeys, Code> {
         for extent in &self.extents {
-            // SAFETY: nobody else touches cell and buffer any more, and the buffer, borrowed for 'a, has `len` bytes.
+            // SAFETY: nobody else touches cell and buffer any more, and the buffer, borrowed for
+            // 'a, has `len` bytes.
             unsafe {
                 let read = if result.is_ok() { (*extent.cell).len.min(extent.len) } else { 0 };
                 ptr::write_bytes(extent.buf.add(read), 0, extent.len - read);

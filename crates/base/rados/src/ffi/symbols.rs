@@ -1,4 +1,5 @@
-//! The functions of librados, found when they are first needed, so that lacuna starts where Ceph is not installed.
+//! The functions of librados, found when they are first needed, so that lacuna starts where Ceph is
+//! not installed.
 
 use super::handle::Handle;
 use lacuna_contracts::{Error, Kind, Result};
@@ -27,7 +28,8 @@ pub(super) type WatchCallback = unsafe extern "C" fn(
 // SAFETY: only a type; each call says why it is sound.
 pub(super) type WatchErrorCallback = unsafe extern "C" fn(argument: *mut c_void, watch: u64, error: c_int);
 
-/// Declares the functions as they stand in `librados.h` and how to find them, under an older name if need be.
+/// Declares the functions as they stand in `librados.h` and how to find them, under an older name
+/// if need be.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) $(-> $result:ty)? $(, formerly $older:literal)?;)*) => {
         /// The functions of librados that are used here.
@@ -153,8 +155,8 @@ unsafe fn symbol<T: Copy>(library: &Library, names: &[&str]) -> std::result::Res
     Err(last.expect("a function has a name"))
 }
 
-/// librados, loaded once and never unloaded: its threads outlive every handle of ours. A failure is not
-/// remembered.
+/// librados, loaded once and never unloaded: its threads outlive every handle of ours. A failure is
+/// not remembered.
 pub(super) fn api() -> Result<&'static Api> {
     static API: OnceLock<Api> = OnceLock::new();
     static LOADING: Mutex<()> = Mutex::new(());

@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// The longest answer to a notification that is looked at.
 const LONGEST_REPLY: usize = 1 << 20;
 
-/// What the callbacks of a watch need. Reached by librados through a raw pointer until the watch is over.
+/// What the callbacks of a watch need. Reached by librados through a raw pointer until the watch is
+/// over.
 struct Watcher {
     context: Arc<IoContext>,
     object: CString,
@@ -19,7 +20,8 @@ struct Watcher {
 }
 
 /// Answers a notification: this client lives.
-// SAFETY: of the caller, which is librados alone: `argument` is the watcher that the watch was made with.
+// SAFETY: of the caller, which is librados alone: `argument` is the watcher that the watch was made
+// with.
 unsafe extern "C" fn notified(
     argument: *mut c_void,
     notify_id: u64,
@@ -63,8 +65,9 @@ pub(in super::super) struct Watch {
 unsafe impl Send for Watch {}
 
 impl Watch {
-    /// Watches an object that is there. If this client cannot be reached for `timeout` seconds, or the object goes, the
-    /// watch is lost: then `lost` is called, which must neither block nor panic.
+    /// Watches an object that is there. If this client cannot be reached for `timeout` seconds, or
+    /// the object goes, the watch is lost: then `lost` is called, which must neither block nor
+    /// panic.
     pub(in super::super) fn new(
         context: &Arc<IoContext>,
         object: &CStr,
@@ -89,8 +92,8 @@ impl Watch {
         match made {
             Ok(_) => Ok(Watch { watcher, context: context.clone(), cookie }),
             Err(code) => {
-                // SAFETY: librados has forgotten the watch, and must not be asked to do so again. Of its callbacks none
-                // comes any more once they are flushed.
+                // SAFETY: librados has forgotten the watch, and must not be asked to do so again.
+                // Of its callbacks none comes any more once they are flushed.
                 unsafe { free(watcher, context) };
                 Err(code)
             }
@@ -101,10 +104,11 @@ impl Watch {
 /// Frees what the callbacks of a watch needed.
 ///
 /// # Safety
-/// The watcher must come from `Box::into_raw`, and its watch must be over, so that librados starts no callback any more.
+/// The watcher must come from `Box::into_raw`, and its watch must be over, so that librados starts
+/// no callback any more.
 unsafe fn free(watcher: *mut Watcher, context: &IoContext) {
-    // SAFETY: the cluster is connected; those callbacks that were started are over when this returns, and then the
-    // watcher is ours alone.
+    // SAFETY: the cluster is connected; those callbacks that were started are over when this
+    // returns, and then the watcher is ours alone.
     unsafe {
         let _nothing_to_flush = (context.api().rados_watch_flush)(context.cluster().raw());
         drop(Box::from_raw(watcher));
@@ -123,11 +127,13 @@ impl Drop for Watch {
 }
 
 impl IoContext {
-    /// Asks those who watch an object to answer within `timeout_ms`: the connections of those who did.
+    /// Asks those who watch an object to answer within `timeout_ms`: the connections of those who
+    /// did.
     pub(in super::super) fn notify(&self, object: &CStr, timeout_ms: u64) -> Result<Vec<u64>, Code> {
         let mut reply: *mut c_char = ptr::null_mut();
         let mut len = 0_usize;
-        // SAFETY: context and name are live; an empty message may be null; `reply` and `len` outlive the call.
+        // SAFETY: context and name are live; an empty message may be null; `reply` and `len`
+        // outlive the call.
         let result = check(unsafe {
             (self.api().rados_notify2)(
                 self.raw(),
@@ -158,8 +164,9 @@ impl IoContext {
     }
 }
 
-/// The connections that acknowledged a notification, from the answer as `librados.h` lays it out: a count (32 bits,
-/// little-endian, as all here), then for each its connection (64), its watch (64), a length (32) and as many bytes.
+/// The connections that acknowledged a notification, from the answer as `librados.h` lays it out: a
+/// count (32 bits, little-endian, as all here), then for each its connection (64), its watch (64),
+/// a length (32) and as many bytes.
 fn acknowledged(mut reply: &[u8]) -> Vec<u64> {
     fn word<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (word, rest) = bytes.split_first_chunk()?;

@@ -56,7 +56,8 @@ impl WriteOp {
         unsafe { (self.api.rados_write_op_assert_version)(self.raw, version) }
     }
 
-    /// Fails if the object, which must be there, has an attribute of this name that is greater than `value`.
+    /// Fails if the object, which must be there, has an attribute of this name that is greater than
+    /// `value`.
     pub(in super::super) fn assert_attribute_at_most(&mut self, name: &CStr, value: &str) {
         self.is_empty = false;
         // SAFETY: as above; name and value are copied.
@@ -131,7 +132,8 @@ impl WriteOp {
         let (keys, key_lens) = parts(pairs.iter().map(|(key, _)| key.as_slice()));
         let (values, value_lens) = parts(pairs.iter().map(|(_, value)| *value));
         self.is_empty = false;
-        // SAFETY: as above; each array has as many elements as there are pairs, and librados copies what they name.
+        // SAFETY: as above; each array has as many elements as there are pairs, and librados copies
+        // what they name.
         unsafe {
             (self.api.rados_write_op_omap_set2)(
                 self.raw,
@@ -155,7 +157,8 @@ impl WriteOp {
         }
     }
 
-    /// Removes the keys from `first` on and before `end`. If the object is not there nothing happens.
+    /// Removes the keys from `first` on and before `end`. If the object is not there nothing
+    /// happens.
     pub(in super::super) fn remove_key_range(&mut self, first: &[u8], end: &[u8]) {
         self.is_empty = false;
         // SAFETY: as for removing keys.

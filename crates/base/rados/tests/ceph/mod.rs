@@ -1,4 +1,5 @@
-//! The Ceph cluster that tests may use, if there is one: `LACUNA_CEPH_CONF` names its configuration.
+//! The Ceph cluster that tests may use, if there is one: `LACUNA_CEPH_CONF` names its
+//! configuration.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use lacuna_contracts::Kind;

@@ -37,7 +37,8 @@ const CONTINUE_SESSION: u8 = 0x01;
 const DECRYPT_COMMAND: u8 = 0x20;
 const ENCRYPT_RESPONSE: u8 = 0x40;
 
-/// Fixed to this TPM and parent, made by the TPM, and not subject to its lockout, since it has no password.
+/// Fixed to this TPM and parent, made by the TPM, and not subject to its lockout, since it has no
+/// password.
 const OURS: u32 = 0x0002 | 0x0010 | 0x0020 | 0x0400;
 const USER_WITH_AUTH: u32 = 0x0040;
 const RESTRICTED: u32 = 0x1_0000;
@@ -206,7 +207,8 @@ struct Transport {
 
 impl Drop for Transport {
     fn drop(&mut self) {
-        // SAFETY: it was initialised, and the context that used it is gone: fields are dropped after their owner's `drop`.
+        // SAFETY: it was initialised, and the context that used it is gone: fields are dropped
+        // after their owner's `drop`.
         unsafe { (self.loader.Tss2_TctiLdr_Finalize)(&raw mut self.raw) }
     }
 }
@@ -233,8 +235,8 @@ impl Drop for Loaded<'_> {
 }
 
 impl Tpm {
-    /// Connects to the TPM that a configuration string of libtss2 names, such as `device:/dev/tpmrm0`. The outer error: a library is
-    /// missing.
+    /// Connects to the TPM that a configuration string of libtss2 names, such as
+    /// `device:/dev/tpmrm0`. The outer error: a library is missing.
     pub(crate) fn connect(configuration: &CStr) -> Result<Done<Tpm>> {
         let (esys, loader) = libraries()?;
         let mut transport = Transport { loader, raw: ptr::null_mut() };
@@ -247,15 +249,18 @@ impl Tpm {
             return Ok(Err(failed));
         }
         let mut raw = ptr::null_mut();
-        // SAFETY: the transport is live, and is kept until after the context; no version is demanded.
+        // SAFETY: the transport is live, and is kept until after the context; no version is
+        // demanded.
         let code = unsafe { (esys.Esys_Initialize)(&raw mut raw, transport.raw, ptr::null()) };
         Ok(check("connect", code).map(|()| Tpm { esys, raw, _transport: transport }))
     }
 
-    /// HMAC-SHA-256 of `message` under the key that this TPM derives from its owner's seed, `unique`, and the present values of the
-    /// PCRs. The TPM computes it only while the PCRs have these values. Nothing is left in the TPM.
+    /// HMAC-SHA-256 of `message` under the key that this TPM derives from its owner's seed,
+    /// `unique`, and the present values of the PCRs. The TPM computes it only while the PCRs have
+    /// these values. Nothing is left in the TPM.
     pub(crate) fn hmac(&self, pcrs: &[u8], unique: &[u8; 32], message: &[u8]) -> Done<SecretVec> {
-        // A key for the transport alone: who listens on the bus to the TPM sees neither the message nor the answer.
+        // A key for the transport alone: who listens on the bus to the TPM sees neither the message
+        // nor the answer.
         let transport_key = self.primary(&transport_template())?;
         let session = self.policy_session(&transport_key)?;
         let policy = self.policy_of(&session, pcrs)?;
@@ -283,13 +288,16 @@ impl Tpm {
         Ok(secret)
     }
 
-    /// Overwrites the last answer in the buffer of libtss2, where it was decrypted: libtss2 frees that buffer as it is, and a process that
-    /// keeps a disk open would keep the secret in its memory.
+    /// Overwrites the last answer in the buffer of libtss2, where it was decrypted: libtss2 frees
+    /// that buffer as it is, and a process that keeps a disk open would keep the secret in its
+    /// memory.
     ///
-    /// Another answer of a digest's length takes its place if it is encrypted over the same session: then it lies where the first lay.
+    /// Another answer of a digest's length takes its place if it is encrypted over the same
+    /// session: then it lies where the first lay.
     fn overwrite_answer(&self, session: &Loaded<'_>) {
         let mut random: *mut Digest = ptr::null_mut();
-        // SAFETY: the connection and the session are live. The session does not encrypt this command, which has nothing to encrypt.
+        // SAFETY: the connection and the session are live. The session does not encrypt this
+        // command, which has nothing to encrypt.
         let code = unsafe {
             let flags = CONTINUE_SESSION | ENCRYPT_RESPONSE;
             (self.esys.Esys_TRSess_SetAttributes)(self.raw, session.tr, flags, 0xff);
@@ -301,11 +309,13 @@ impl Tpm {
         }
     }
 
-    /// The value of a PCR of the SHA-256 bank. None if the TPM keeps no such bank: a policy about it would bind to nothing.
+    /// The value of a PCR of the SHA-256 bank. None if the TPM keeps no such bank: a policy about
+    /// it would bind to nothing.
     pub(crate) fn pcr(&self, number: u8) -> Done<Option<Vec<u8>>> {
         let wanted = selection(&[number]);
         let mut values: *mut Digests = ptr::null_mut();
-        // SAFETY: the connection is live, the selection outlives the call; null says that an answer is not wanted.
+        // SAFETY: the connection is live, the selection outlives the call; null says that an answer
+        // is not wanted.
         let code = unsafe {
             (self.esys.Esys_PCR_Read)(
                 self.raw,
@@ -345,7 +355,8 @@ impl Tpm {
         let sensitive = SensitiveCreate { size: 0, user_auth, data_size: 0, data: [0; 256] };
         let (outside, pcrs) = (Data { size: 0, buffer: [0; 66] }, selection(&[]));
         let mut tr = NONE;
-        // SAFETY: the connection is live; all structures outlive the call; null says that an answer is not wanted.
+        // SAFETY: the connection is live; all structures outlive the call; null says that an answer
+        // is not wanted.
         let code = unsafe {
             (self.esys.Esys_CreatePrimary)(
                 self.raw,
@@ -397,8 +408,8 @@ impl Tpm {
     /// Binds the session to the present values of the PCRs. The digest of that policy.
     fn policy_of(&self, session: &Loaded<'_>, pcrs: &[u8]) -> Done<Vec<u8>> {
         let (present, pcrs) = (Digest { size: 0, buffer: [0; 64] }, selection(pcrs));
-        // SAFETY: the connection and the session are live; the structures outlive the call. An empty digest stands for the present
-        // values.
+        // SAFETY: the connection and the session are live; the structures outlive the call. An
+        // empty digest stands for the present values.
         let code = unsafe {
             (self.esys.Esys_PolicyPCR)(
                 self.raw,

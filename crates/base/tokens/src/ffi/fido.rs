@@ -114,7 +114,8 @@ pub(crate) struct Plugged {
 /// All tokens that are plugged in.
 pub(crate) fn plugged() -> Result<Vec<Plugged>> {
     let api = api()?;
-    // SAFETY: the list has as many places as is said, is read up to the count that was found, and is freed once.
+    // SAFETY: the list has as many places as is said, is read up to the count that was found, and
+    // is freed once.
     unsafe {
         let mut list = (api.fido_dev_info_new)(MOST);
         if list.is_null() {
@@ -161,7 +162,8 @@ impl Drop for Device {
     }
 }
 
-/// Something that libfido2 keeps: a credential to be made, an assertion, or what a token says of itself.
+/// Something that libfido2 keeps: a credential to be made, an assertion, or what a token says of
+/// itself.
 struct Object {
     raw: Handle,
     // SAFETY: only a type; it is the function that frees what `raw` is.
@@ -180,7 +182,8 @@ fn pin_or_null(pin: Option<&Pin>) -> *const c_char {
 }
 
 impl Device {
-    /// Opens a device, or with the prefix `socket:` what answers at a unix socket. The outer error: libfido2 is missing.
+    /// Opens a device, or with the prefix `socket:` what answers at a unix socket. The outer error:
+    /// libfido2 is missing.
     pub(crate) fn open(path: &str) -> Result<Done<Device>> {
         let api = api()?;
         let (path, socket) = path.strip_prefix("socket:").map_or((path, false), |path| (path, true));
@@ -220,8 +223,8 @@ impl Device {
             return Err(Code(INTERNAL));
         }
         let info = Object { raw, free: api.fido_cbor_info_free };
-        // SAFETY: the device is open, the object is ours. The list has as many strings as is said, which end in NUL and live as long as the
-        // object.
+        // SAFETY: the device is open, the object is ours. The list has as many strings as is said,
+        // which end in NUL and live as long as the object.
         unsafe {
             check((api.fido_dev_get_cbor_info)(self.raw, info.raw))?;
             let len = (api.fido_cbor_info_extensions_len)(info.raw);
@@ -237,8 +240,8 @@ impl Device {
         check(unsafe { (self.api.fido_dev_get_retry_count)(self.raw, &raw mut left) }).ok().map(|()| left)
     }
 
-    /// Makes a credential that stays in the token, for `rp` and `user`, and needs the PIN if there is one. Overwrites one for the same
-    /// two.
+    /// Makes a credential that stays in the token, for `rp` and `user`, and needs the PIN if there
+    /// is one. Overwrites one for the same two.
     pub(crate) fn make_credential(&self, rp: &CStr, user: &[u8], pin: Option<&Pin>) -> Done<()> {
         // SAFETY: no arguments.
         let raw = unsafe { (self.api.fido_cred_new)() };
@@ -247,7 +250,8 @@ impl Device {
         }
         let credential = Object { raw, free: self.api.fido_cred_free };
         let (api, cred, hash) = (self.api, credential.raw, [0; 32]);
-        // SAFETY: the device is open, the credential is ours; libfido2 copies the strings, which end in NUL, and the bytes.
+        // SAFETY: the device is open, the credential is ours; libfido2 copies the strings, which
+        // end in NUL, and the bytes.
         unsafe {
             let protect = pin.is_some() && (api.fido_dev_supports_cred_prot)(self.raw);
             let extensions = if protect { HMAC_SECRET | PROTECTED } else { HMAC_SECRET };
@@ -280,7 +284,8 @@ impl Device {
     pub(crate) fn secret(&self, rp: &CStr, salt: &[u8; 32], pin: Option<&Pin>) -> Done<SecretVec> {
         let assertion = self.assertion(rp)?;
         let api = self.api;
-        // SAFETY: the device is open, the assertion is ours; the salt is copied. The secret is read while the assertion lives.
+        // SAFETY: the device is open, the assertion is ours; the salt is copied. The secret is read
+        // while the assertion lives.
         unsafe {
             check((api.fido_assert_set_extensions)(assertion.raw, HMAC_SECRET))?;
             check((api.fido_assert_set_hmac_salt)(assertion.raw, salt.as_ptr(), salt.len()))?;
@@ -302,8 +307,8 @@ impl Device {
             return Err(Code(INTERNAL));
         }
         let (assertion, hash) = (Object { raw, free: self.api.fido_assert_free }, [0; 32]);
-        // SAFETY: the assertion is ours; libfido2 copies the string, which ends in NUL, and the bytes. The signature is not used, so
-        // what is signed does not matter.
+        // SAFETY: the assertion is ours; libfido2 copies the string, which ends in NUL, and the
+        // bytes. The signature is not used, so what is signed does not matter.
         unsafe {
             check((self.api.fido_assert_set_clientdata_hash)(raw, hash.as_ptr(), hash.len()))?;
             check((self.api.fido_assert_set_rp)(raw, rp.as_ptr()))?;

@@ -1,4 +1,5 @@
-//! A FIDO2 token behind a unix socket, which carries the reports of 64 bytes that the USB device would: for software tokens.
+//! A FIDO2 token behind a unix socket, which carries the reports of 64 bytes that the USB device
+//! would: for software tokens.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::io::{Read, Write};

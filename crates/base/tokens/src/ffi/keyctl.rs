@@ -12,17 +12,21 @@ const THREAD_KEYRING: c_long = -1;
 /// `KEY_SPEC_USER_KEYRING`.
 const USER_KEYRING: c_long = -4;
 
-/// The key of the type `user` with this name, which the process can reach or which is in the keyring of its user.
+/// The key of the type `user` with this name, which the process can reach or which is in the
+/// keyring of its user.
 pub(crate) fn find(name: &CStr) -> io::Result<c_long> {
     let no_info = std::ptr::null::<libc::c_char>();
-    // SAFETY: the strings end in NUL; without callout information the kernel starts no program, and 0 is no keyring to link to.
+    // SAFETY: the strings end in NUL; without callout information the kernel starts no program, and
+    // 0 is no keyring to link to.
     let found = check(unsafe {
         libc::syscall(libc::SYS_request_key, c"user".as_ptr(), name.as_ptr(), no_info, 0 as c_long)
     });
-    // A session without a link to the keyring of the user does not reach it. Nor may it read a key there, since a key is read by
-    // those who possess it: hence the link from the keyring of this thread, which ends with the thread.
+    // A session without a link to the keyring of the user does not reach it. Nor may it read a key
+    // there, since a key is read by those who possess it: hence the link from the keyring of this
+    // thread, which ends with the thread.
     found.or_else(|first| {
-        // SAFETY: the strings end in NUL; the keyrings are named by the numbers that stand for those of this thread and its user.
+        // SAFETY: the strings end in NUL; the keyrings are named by the numbers that stand for
+        // those of this thread and its user.
         let found = unsafe {
             libc::syscall(
                 libc::SYS_keyctl,

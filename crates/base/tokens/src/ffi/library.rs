@@ -3,9 +3,11 @@
 use lacuna_contracts::{Error, Kind, Result};
 use libloading::Library;
 
-/// A library that stays loaded for the rest of the process. `package`: the Debian package that has it.
+/// A library that stays loaded for the rest of the process. `package`: the Debian package that has
+/// it.
 pub(super) fn load(file: &str, package: &str, wherefore: &str) -> Result<Library> {
-    // SAFETY: a system library, which is trusted like the one that the program is linked with; its initialisers are sound.
+    // SAFETY: a system library, which is trusted like the one that the program is linked with; its
+    // initialisers are sound.
     unsafe { Library::new(file) }.map_err(|e| {
         Error::new(Kind::Other, format!("cannot use {wherefore}"))
             .found(e.to_string())

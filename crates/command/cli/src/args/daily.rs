@@ -1,4 +1,5 @@
-//! The words of what people do from day to day: `list`, `status`, `close`, `doctor`, and of the last day `erase`.
+//! The words of what people do from day to day: `list`, `status`, `close`, `doctor`, and of the
+//! last day `erase`.
 
 use super::{ClusterArgs, HolderArgs, location};
 use clap::Args;
@@ -23,8 +24,8 @@ pub(crate) struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Go on until INT, or until what was asked for is closed: on a terminal one screen that is drawn again and again, elsewhere
-    /// one line for each disk and moment
+    /// Go on until INT, or until what was asked for is closed: on a terminal one screen that is
+    /// drawn again and again, elsewhere one line for each disk and moment
     #[arg(long, conflicts_with = "json")]
     pub watch: bool,
     /// With --watch: seconds between two looks
@@ -39,19 +40,21 @@ pub(crate) struct StatusArgs {
 #[derive(Args)]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct CloseArgs {
-    /// Where `open` mounted it, or the disk itself: then everything that is mounted of it, and its servers
+    /// Where `open` mounted it, or the disk itself: then everything that is mounted of it, and its
+    /// servers
     #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|LOCATION")]
     pub targets: Vec<PathBuf>,
-    /// Close everything that this user has open, mounted or served to NBD clients. One that cannot be closed does not keep
-    /// others open; the exit code is that of the first failure
+    /// Close everything that this user has open, mounted or served to NBD clients. One that cannot
+    /// be closed does not keep others open; the exit code is that of the first failure
     #[arg(long, conflicts_with = "targets")]
     pub all: bool,
     /// Close a disk whose file was deleted while it was open as well: what is on it is lost
     #[arg(long)]
     pub deleted: bool,
-    /// Wait, however long it takes, until everything that was written to open levels of a disk with levels is on the medium. Without
-    /// this and --now a closing waits so on a terminal; elsewhere it takes along what its cover carries, which is as much on
-    /// every such disk, and gives up the rest
+    /// Wait, however long it takes, until everything that was written to open levels of a disk with
+    /// levels is on the medium. Without this and --now a closing waits so on a terminal; elsewhere
+    /// it takes along what its cover carries, which is as much on every such disk, and gives up the
+    /// rest
     #[arg(long)]
     pub wait: bool,
     /// Do not wait so on a terminal either

@@ -11,12 +11,12 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(next_help_heading = "Options for passphrases")]
 pub(crate) struct CostArgs {
-    /// Most memory that trying one passphrase may take; a quarter of the machine's memory is the limit in any
-    /// case [default: 1G]
+    /// Most memory that trying one passphrase may take; a quarter of the machine's memory is the
+    /// limit in any case [default: 1G]
     #[arg(long, value_name = "SIZE")]
     pub kdf_memory: Option<Size>,
-    /// Skip the measurement, which aims at one second: use exactly --kdf-memory and this many passes. A low
-    /// cost makes passphrases easy to guess; meant for tests and demonstrations
+    /// Skip the measurement, which aims at one second: use exactly --kdf-memory and this many
+    /// passes. A low cost makes passphrases easy to guess; meant for tests and demonstrations
     #[arg(long, value_name = "N", requires = "kdf_memory", hide_short_help = true)]
     pub kdf_passes: Option<u32>,
 }
@@ -47,8 +47,8 @@ pub(crate) struct HolderArgs {
     /// Where the cluster is.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Take the disk over from the client that holds it, which is shut out from the cluster and loses what it had
-    /// not flushed
+    /// Take the disk over from the client that holds it, which is shut out from the cluster and
+    /// loses what it had not flushed
     #[arg(long)]
     pub steal: bool,
 }
@@ -56,8 +56,9 @@ pub(crate) struct HolderArgs {
 /// Which disk or vault it has to be.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct ExpectArgs {
-    /// Refuse every disk or vault but the one with this ID, with exit code 10. `create` and `vault init` print it, and `info` when it
-    /// is given a passphrase: an exchanged one is refused even if your passphrase opens it
+    /// Refuse every disk or vault but the one with this ID, with exit code 10. `create` and `vault
+    /// init` print it, and `info` when it is given a passphrase: an exchanged one is refused even
+    /// if your passphrase opens it
     #[arg(long, value_name = "ID", value_parser = id)]
     pub expect: Option<DiskId>,
 }
@@ -70,8 +71,9 @@ fn id(text: &str) -> Result<DiskId, String> {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for writing")]
 pub(crate) struct WritingArgs {
-    /// Acknowledge a write when it is durable on the medium or in the cluster, rather than gather writes in memory until
-    /// a flush: clients that connect again by themselves then lose nothing if the server dies. Not for disks with levels
+    /// Acknowledge a write when it is durable on the medium or in the cluster, rather than gather
+    /// writes in memory until a flush: clients that connect again by themselves then lose nothing
+    /// if the server dies. Not for disks with levels
     #[arg(long)]
     pub write_through: bool,
 }
@@ -80,9 +82,10 @@ pub(crate) struct WritingArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for closing")]
 pub(crate) struct IdleArgs {
-    /// Close it when nobody used it for so long, such as 90s, 15m or 2h. What is in use stays open: a mounted file system with
-    /// an open file or a program in one of its directories, or mounted in a container too, and a server with a client. Reading what
-    /// the kernel has cached is not noticed. Not for disks with levels, whose cover would end when it is not used
+    /// Close it when nobody used it for so long, such as 90s, 15m or 2h. What is in use stays open:
+    /// a mounted file system with an open file or a program in one of its directories, or mounted
+    /// in a container too, and a server with a client. Reading what the kernel has cached is not
+    /// noticed. Not for disks with levels, whose cover would end when it is not used
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub idle_timeout: Option<Duration>,
 }
@@ -94,22 +97,22 @@ pub(crate) struct ShapeArgs {
     /// Levels to make, the public one with them, each with a passphrase of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub levels: Option<u8>,
-    /// Milliseconds between the writes that an open disk makes by itself, to cover hidden ones: a stripe of a deniable
-    /// disk, a batch of an oblivious one; 0 for none [default: 1000]
+    /// Milliseconds between the writes that an open disk makes by itself, to cover hidden ones: a
+    /// stripe of a deniable disk, a batch of an oblivious one; 0 for none [default: 1000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=86_400_000))]
     pub cover: Option<u32>,
     /// Deniable: public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+31]
     #[arg(long, value_name = "P+H", value_parser = geometry)]
     pub geometry: Option<Geometry>,
-    /// Deniable and flash: part of the log that stays spare: more is faster and wears flash less, less holds more [default:
-    /// 0.2; flash 0.15]
+    /// Deniable and flash: part of the log that stays spare: more is faster and wears flash less,
+    /// less holds more [default: 0.2; flash 0.15]
     #[arg(long, value_name = "PART", value_parser = spare)]
     pub spare: Option<u16>,
     /// Oblivious: what hides hidden operations [default: opportunistic]
     #[arg(long, value_enum)]
     pub hiding: Option<HidingArg>,
-    /// Oblivious: cells that a write rewrites: more is slower, and less waits. With 2, a third of the cells
-    /// are used, with more a half [default: 2]
+    /// Oblivious: cells that a write rewrites: more is slower, and less waits. With 2, a third of
+    /// the cells are used, with more a half [default: 2]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(2..=16))]
     pub cells_per_write: Option<u8>,
 }
@@ -117,7 +120,8 @@ pub(crate) struct ShapeArgs {
 /// What hides the operations of hidden levels.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HidingArg {
-    /// Every operation of every level rewrites cells, reads too: hidden ones pass for public reads (HIVE)
+    /// Every operation of every level rewrites cells, reads too: hidden ones pass for public reads
+    /// (HIVE)
     Plausible,
     /// Hidden writes wait for public ones, which carry them along; reads write nothing (HIVE-B)
     Opportunistic,
@@ -130,9 +134,10 @@ pub(crate) struct FlashArgs {
     /// Bits of the key that each block has [default: 256]
     #[arg(long, value_name = "BITS", value_parser = ["128", "256"])]
     pub key_bits: Option<String>,
-    /// For nand: locations, the simulated chip to make, as KEY=VALUE with commas between: page (bytes of a page) and pages
-    /// (of an erase block), endurance (erasures that a block stands), and bad (blocks of a thousand from the factory),
-    /// program-faults and erase-faults (of a million) [default: page=4K,pages=64]
+    /// For nand: locations, the simulated chip to make, as KEY=VALUE with commas between: page
+    /// (bytes of a page) and pages (of an erase block), endurance (erasures that a block stands),
+    /// and bad (blocks of a thousand from the factory), program-faults and erase-faults (of a
+    /// million) [default: page=4K,pages=64]
     #[arg(long, value_name = "LIST", value_parser = chip)]
     pub chip: Option<ChipShape>,
 }
@@ -141,15 +146,15 @@ pub(crate) struct FlashArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks on flash")]
 pub(crate) struct PurgingArgs {
-    /// Seconds for which anything deleted stays recoverable at most while the disk is open; 0 to purge on request and before closing alone
-    /// [default: 900]
+    /// Seconds for which anything deleted stays recoverable at most while the disk is open; 0 to
+    /// purge on request and before closing alone [default: 900]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub purge_period: Option<u64>,
     /// Purge as soon as so much was deleted or overwritten
     #[arg(long, value_name = "SIZE")]
     pub purge_above: Option<Size>,
-    /// Purge as soon as anything is deleted or overwritten between these bytes of the disk, such as 0-1M: writing there
-    /// gets slow; may be repeated
+    /// Purge as soon as anything is deleted or overwritten between these bytes of the disk, such as
+    /// 0-1M: writing there gets slow; may be repeated
     #[arg(long, value_name = "FROM-TO", value_parser = byte_range)]
     pub sensitive: Vec<(u64, u64)>,
 }
@@ -223,8 +228,9 @@ fn chip(text: &str) -> Result<ChipShape, String> {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks with levels")]
 pub(crate) struct WaitingArgs {
-    /// How long what is hidden waits for public writes on a disk made with --cover 0 before `open`, `close` or the request
-    /// of a client fails; requests of a mounted file system wait as long as it takes [default: 60]
+    /// How long what is hidden waits for public writes on a disk made with --cover 0 before `open`,
+    /// `close` or the request of a client fails; requests of a mounted file system wait as long as
+    /// it takes [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub cover_timeout: Option<u32>,
 }

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 /// Keep the header of a disk elsewhere, bring it back, and mend its copies.
 ///
-/// Without its header a disk is lost. It is kept three times on the medium. A backup elsewhere is for the day when all of them
-/// are overwritten.
+/// Without its header a disk is lost. It is kept three times on the medium. A backup elsewhere is
+/// for the day when all of them are overwritten.
 #[derive(Subcommand)]
 pub(crate) enum HeaderVerb {
     /// Write the header into a file
     ///
-    /// Needs no passphrase. The file opens the disk with the passphrases of today, even after they are removed: keep it as
-    /// safe as the disk, and make a new one after `key` and `resize`.
+    /// Needs no passphrase. The file opens the disk with the passphrases of today, even after they
+    /// are removed: keep it as safe as the disk, and make a new one after `key` and `resize`.
     Backup(HeaderBackupArgs),
     /// Write a backup of the header to all its places on the disk
     ///
@@ -45,11 +45,12 @@ pub(crate) struct HeaderRestoreArgs {
     pub location: Location,
     /// The file that `header backup` wrote
     pub file: PathBuf,
-    /// Restore a header that is older than the one on the disk. Passphrases that were removed since work again, those that
-    /// were added since are lost. Never one from before the disk grew
+    /// Restore a header that is older than the one on the disk. Passphrases that were removed since
+    /// work again, those that were added since are lost. Never one from before the disk grew
     #[arg(long)]
     pub older: bool,
-    /// Overwrite the header of another disk, for example one whose backup was restored here by mistake
+    /// Overwrite the header of another disk, for example one whose backup was restored here by
+    /// mistake
     #[arg(long)]
     pub replace: bool,
     /// Do not ask whether to go on

@@ -10,26 +10,30 @@ use std::path::PathBuf;
 
 /// What to do with passphrases.
 ///
-/// On a sealed disk `add`, `change` and `remove` leave all other passphrases as they are. On a disk with levels, and with
-/// `refresh`, all key slots are rewritten: passphrases that are not given with --key-file, --key-fd, --token or on the
-/// terminal stop working.
+/// On a sealed disk `add`, `change` and `remove` leave all other passphrases as they are. On a disk
+/// with levels, and with `refresh`, all key slots are rewritten: passphrases that are not given
+/// with --key-file, --key-fd, --token or on the terminal stop working.
 #[derive(Subcommand)]
 pub(crate) enum KeyVerb {
-    /// Add a passphrase; on a disk with levels give every passphrase that is to keep working, and the new one
+    /// Add a passphrase; on a disk with levels give every passphrase that is to keep working, and
+    /// the new one
     ///
-    /// `lacuna key add LOCATION --token TOKEN` enrols a token beside the passphrase that is asked for or given. If the new
-    /// passphrase is given with --new-key-file, --new-key-fd or --new-token, tokens given with --token open the disk.
+    /// `lacuna key add LOCATION --token TOKEN` enrols a token beside the passphrase that is asked
+    /// for or given. If the new passphrase is given with --new-key-file, --new-key-fd or
+    /// --new-token, tokens given with --token open the disk.
     Add(KeyNewArgs),
-    /// Put a new passphrase in the place of the first one given; on a disk with levels give further ones to keep them
+    /// Put a new passphrase in the place of the first one given; on a disk with levels give further
+    /// ones to keep them
     Change(KeyNewArgs),
-    /// Remove a passphrase; give one that keeps working (on a disk with levels, every one), and the one to remove
+    /// Remove a passphrase; give one that keeps working (on a disk with levels, every one), and the
+    /// one to remove
     ///
     /// To be rid of a passphrase that nobody knows any more, use `key refresh` with those to keep.
     Remove(KeyRemoveArgs),
     /// Write all key slots anew for the passphrases given, and for no others
     ///
-    /// Levels of a deniable or oblivious disk deeper than the deepest that the given passphrases open are dropped. With
-    /// --add-level there is one more.
+    /// Levels of a deniable or oblivious disk deeper than the deepest that the given passphrases
+    /// open are dropped. With --add-level there is one more.
     Refresh(KeyRefreshArgs),
 }
 
@@ -42,8 +46,9 @@ pub(crate) struct KeyArgs {
     /// Do not ask whether to go on; needs --keep where all key slots are rewritten
     #[arg(long)]
     pub yes: bool,
-    /// How many existing passphrases you give, with the one that `change` replaces; nothing is done if you give another
-    /// number. Only where all key slots are rewritten: otherwise all keep working
+    /// How many existing passphrases you give, with the one that `change` replaces; nothing is done
+    /// if you give another number. Only where all key slots are rewritten: otherwise all keep
+    /// working
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub keep: Option<u8>,
     /// Which disk it has to be.
@@ -80,8 +85,8 @@ pub(crate) struct KeyRefreshArgs {
     /// What all key operations take.
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Add an empty level, deeper than the deepest that the passphrases open, with a new passphrase. Only for disks
-    /// with levels
+    /// Add an empty level, deeper than the deepest that the passphrases open, with a new
+    /// passphrase. Only for disks with levels
     #[arg(long)]
     pub add_level: bool,
     /// The passphrase of the new level.

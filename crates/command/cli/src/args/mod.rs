@@ -1,4 +1,5 @@
-//! The words of the command line. What stands here is also the text of `--help` and of the manual pages.
+//! The words of the command line. What stands here is also the text of `--help` and of the manual
+//! pages.
 
 pub(crate) mod cost;
 mod daily;
@@ -42,10 +43,10 @@ pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passph
 
 /// Encrypted storage for people whose adversary looks more than once.
 ///
-/// A LOCATION is the path of a file or block device, rados:POOL/NAME for a disk in a pool of Ceph RADOS, of
-/// which rados:POOL/NAME@SNAPSHOT is a snapshot, ubi:/dev/ubi0_0 for a UBI volume on raw flash, or nand:PATH for a simulated
-/// flash chip in a file. A vault is a directory. Sizes take the suffixes K, M, G and T (powers of 1024), or KB, MB, GB and TB
-/// (powers of 1000).
+/// A LOCATION is the path of a file or block device, rados:POOL/NAME for a disk in a pool of Ceph
+/// RADOS, of which rados:POOL/NAME@SNAPSHOT is a snapshot, ubi:/dev/ubi0_0 for a UBI volume on raw
+/// flash, or nand:PATH for a simulated flash chip in a file. A vault is a directory. Sizes take the
+/// suffixes K, M, G and T (powers of 1024), or KB, MB, GB and TB (powers of 1000).
 #[derive(Parser)]
 #[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -84,7 +85,8 @@ pub(crate) enum Verb {
     Check(CheckArgs),
     /// Copy what can be read of a damaged disk into an image; exit code 10 if not all can
     Rescue(RescueArgs),
-    /// Look at everything that can be seen without a passphrase, and say what is wrong; exit code 10 for damage
+    /// Look at everything that can be seen without a passphrase, and say what is wrong; exit code
+    /// 10 for damage
     Doctor(DoctorArgs),
     /// Add, change, remove or refresh passphrases
     #[command(subcommand)]
@@ -94,7 +96,8 @@ pub(crate) enum Verb {
     Header(HeaderVerb),
     /// Make a disk larger, open or closed
     Resize(ResizeArgs),
-    /// Make what was deleted on a disk on flash unrecoverable for good; exit code 12 if that could not be done
+    /// Make what was deleted on a disk on flash unrecoverable for good; exit code 12 if that could
+    /// not be done
     Purge(PurgeArgs),
     /// Keep states of a disk in RADOS, and go back to them
     #[command(subcommand)]
@@ -120,26 +123,28 @@ pub(crate) struct CreateArgs {
     /// File to create, block device to use, rados:POOL/NAME, ubi:/dev/ubi0_0, or nand:PATH
     #[arg(value_parser = location())]
     pub location: Location,
-    /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given. Of a disk
-    /// with levels the size of the medium, which the levels share
+    /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given.
+    /// Of a disk with levels the size of the medium, which the levels share
     #[arg(long)]
     pub size: Option<Size>,
     /// How the medium is used [default: sealed, on flash flash]
     #[arg(long, value_parser = format())]
     pub format: Option<&'static dyn Format>,
-    /// How blocks are encrypted; only gcm notices altered data. xts-random is for small random writes at the highest
-    /// speed and where there is no room for tags: altered data is not noticed [default: gcm]
+    /// How blocks are encrypted; only gcm notices altered data. xts-random is for small random
+    /// writes at the highest speed and where there is no room for tags: altered data is not noticed
+    /// [default: gcm]
     #[arg(long, value_parser = cipher())]
     pub cipher: Option<Cipher>,
-    /// In RADOS, where the metadata of each block is kept [default: adaptive in replicated pools, segment-end in
-    /// erasure-coded ones]
+    /// In RADOS, where the metadata of each block is kept [default: adaptive in replicated pools,
+    /// segment-end in erasure-coded ones]
     #[arg(long, value_parser = layout())]
     pub layout: Option<ObjectLayout>,
     /// Overwrite an existing file, a device that is not blank, or a disk in RADOS
     #[arg(long)]
     pub force: bool,
-    /// Take the whole space of the file now, so that the host can never be too full for it. Otherwise a sealed disk takes
-    /// space as it is written, but for a small reserve; disks with levels always take all of it
+    /// Take the whole space of the file now, so that the host can never be too full for it.
+    /// Otherwise a sealed disk takes space as it is written, but for a small reserve; disks with
+    /// levels always take all of it
     #[arg(long)]
     pub preallocate: bool,
     /// The shape of a disk with levels.
@@ -179,12 +184,12 @@ pub(crate) struct OpenArgs {
     /// Existing directories: one, or for the levels of a disk from 0 up one each
     #[arg(required = true, num_args = 1..=8)]
     pub mountpoints: Vec<PathBuf>,
-    /// Make a file system of this type first, such as ext4; refused if the disk is not blank. With several mount
-    /// points, levels that have a file system keep it
+    /// Make a file system of this type first, such as ext4; refused if the disk is not blank. With
+    /// several mount points, levels that have a file system keep it
     #[arg(long, value_name = "TYPE")]
     pub mkfs: Option<String>,
-    /// With --mkfs: make it over data of no known kind as well, as an interrupted mkfs leaves it. A file system that is
-    /// known is never overwritten
+    /// With --mkfs: make it over data of no known kind as well, as an interrupted mkfs leaves it. A
+    /// file system that is known is never overwritten
     #[arg(long, requires = "mkfs")]
     pub force: bool,
     /// Refuse writes
@@ -193,17 +198,19 @@ pub(crate) struct OpenArgs {
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,
-    /// Mount only a file `disk` that is the disk; needs no loop device. Programs may map it into their memory from Linux
-    /// 6.6 on; before, mmap with MAP_SHARED fails with ENODEV, and `serve` is the way
+    /// Mount only a file `disk` that is the disk; needs no loop device. Programs may map it into
+    /// their memory from Linux 6.6 on; before, mmap with MAP_SHARED fails with ENODEV, and `serve`
+    /// is the way
     #[arg(long)]
     pub raw: bool,
-    /// How the file system is mounted. loop: by the kernel from a loop device, which needs root. fuse2fs: by the program
-    /// fuse2fs, ext2, ext3 and ext4, without root. lklfuse: by the program lklfuse, without root [default: loop where it can be
-    /// had, otherwise the program that is installed]
+    /// How the file system is mounted. loop: by the kernel from a loop device, which needs root.
+    /// fuse2fs: by the program fuse2fs, ext2, ext3 and ext4, without root. lklfuse: by the program
+    /// lklfuse, without root [default: loop where it can be had, otherwise the program that is
+    /// installed]
     #[arg(long, value_name = "WAY", value_parser = mount_method(), conflicts_with = "raw")]
     pub via: Option<MountMethod>,
-    /// More options for mount -o, separated by commas: discard, or noload to read an ext4 with --read-only that
-    /// was not unmounted
+    /// More options for mount -o, separated by commas: discard, or noload to read an ext4 with
+    /// --read-only that was not unmounted
     #[arg(long, value_name = "LIST", conflicts_with = "raw")]
     pub mount_options: Option<String>,
     /// Which disk it has to be.
@@ -247,16 +254,19 @@ pub(crate) struct ServeArgs {
     /// Listen on a unix socket at this path; may be repeated, and stand beside --listen
     #[arg(long, value_name = "PATH")]
     pub socket: Vec<PathBuf>,
-    /// Listen on a TCP address; port 0 takes any free one; may be repeated, and stand beside --socket
+    /// Listen on a TCP address; port 0 takes any free one; may be repeated, and stand beside
+    /// --socket
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
-    /// Directory with server-cert.pem and server-key.pem; with ca-cert.pem clients must show a certificate
+    /// Directory with server-cert.pem and server-key.pem; with ca-cert.pem clients must show a
+    /// certificate
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
     /// Whether clients may or must encrypt [default with --tls-dir: require]
     #[arg(long, value_enum, requires = "tls_dir")]
     pub tls: Option<Tls>,
-    /// On TCP addresses, serve clients of other machines that show no certificate, and in plain text without --tls-dir
+    /// On TCP addresses, serve clients of other machines that show no certificate, and in plain
+    /// text without --tls-dir
     #[arg(long)]
     pub allow_strangers: bool,
     /// Refuse writes
@@ -318,8 +328,8 @@ pub(crate) struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Passphrases, to show the ID, the levels that they open, and on flash what is recoverable. Not needed while the disk is open:
-    /// its server tells.
+    /// Passphrases, to show the ID, the levels that they open, and on flash what is recoverable.
+    /// Not needed while the disk is open: its server tells.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
     /// Where the cluster is.
@@ -336,8 +346,8 @@ pub(crate) struct CheckArgs {
     /// The disk
     #[arg(value_parser = location())]
     pub location: Location,
-    /// Do not write, not even to finish what a crash interrupted; a disk that needs that is refused. A disk with
-    /// levels is never written by this
+    /// Do not write, not even to finish what a crash interrupted; a disk that needs that is
+    /// refused. A disk with levels is never written by this
     #[arg(long)]
     pub read_only: bool,
     /// Print JSON
@@ -363,8 +373,8 @@ pub(crate) struct PurgeArgs {
     /// The disk, or where it is mounted
     #[arg(required_unless_present = "all", value_name = "LOCATION|MOUNTPOINT", value_parser = location())]
     pub location: Option<Location>,
-    /// Purge every disk on flash that this user has open for writing. One that cannot be purged does not keep others from it; the
-    /// exit code is that of the first failure
+    /// Purge every disk on flash that this user has open for writing. One that cannot be purged
+    /// does not keep others from it; the exit code is that of the first failure
     #[arg(long, conflicts_with_all = ["location", "json", "expect"])]
     pub all: bool,
     /// Print JSON
@@ -387,11 +397,13 @@ pub(crate) struct ResizeArgs {
     /// The disk
     #[arg(value_parser = location())]
     pub location: Location,
-    /// The new size, a multiple of 4096 and not less than the present one; on a block device all of it if not given
+    /// The new size, a multiple of 4096 and not less than the present one; on a block device all of
+    /// it if not given
     #[arg(long)]
     pub size: Option<Size>,
-    /// Make the file system larger as well that is mounted from the disk: ext2, ext3, ext4, xfs or btrfs, with its own tool.
-    /// Without --size it takes what the disk has already; on a block device the disk grows first
+    /// Make the file system larger as well that is mounted from the disk: ext2, ext3, ext4, xfs or
+    /// btrfs, with its own tool. Without --size it takes what the disk has already; on a block
+    /// device the disk grows first
     #[arg(long)]
     pub grow_fs: bool,
     /// Which disk it has to be.

@@ -8,18 +8,19 @@ use std::path::PathBuf;
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for passphrases")]
 struct Options {
-    /// Read the passphrase from this file (`-`: standard input); the whole file counts, one trailing newline
-    /// excepted; may be repeated
+    /// Read the passphrase from this file (`-`: standard input); the whole file counts, one
+    /// trailing newline excepted; may be repeated
     #[arg(long, value_name = "PATH")]
     key_file: Vec<PathBuf>,
     /// Read the passphrase from this open file descriptor; may be repeated
     #[arg(long, value_name = "N")]
     key_fd: Vec<u32>,
-    /// Take the secret of this token as the passphrase: fido2[:NAME], tpm2[:NAME][,pcrs=7+11][,pin] or keyring:NAME;
-    /// may be repeated
+    /// Take the secret of this token as the passphrase: fido2[:NAME], tpm2[:NAME][,pcrs=7+11][,pin]
+    /// or keyring:NAME; may be repeated
     #[arg(long, value_name = "TOKEN")]
     token: Vec<TokenSpec>,
-    /// Run this program, with the prompt as its only argument, and take what it prints as the passphrase or PIN
+    /// Run this program, with the prompt as its only argument, and take what it prints as the
+    /// passphrase or PIN
     #[arg(long, value_name = "CMD")]
     askpass: Option<PathBuf>,
 }
@@ -133,7 +134,8 @@ impl NewPassphraseArgs {
 #[derive(Args, Clone, Copy)]
 #[command(next_help_heading = "Options for passphrases")]
 pub(crate) struct RecoveryArgs {
-    /// Do without a recovery passphrase: if the token is lost, reset or answers differently, the data is lost
+    /// Do without a recovery passphrase: if the token is lost, reset or answers differently, the
+    /// data is lost
     #[arg(long)]
     pub no_recovery: bool,
 }

@@ -12,8 +12,9 @@ pub(crate) struct RescueArgs {
     /// The disk, which must not be open. Nothing is written to it
     #[arg(value_parser = location())]
     pub location: Location,
-    /// The image to write: a sparse file as long as the disk, decrypted. What could be had of it stands in TARGET.map, in the form of
-    /// the map files of GNU ddrescue. If both are there, of this disk, what is missing is read once more, and nothing else
+    /// The image to write: a sparse file as long as the disk, decrypted. What could be had of it
+    /// stands in TARGET.map, in the form of the map files of GNU ddrescue. If both are there, of
+    /// this disk, what is missing is read once more, and nothing else
     pub target: PathBuf,
     /// Of a disk with levels, the level to rescue; the passphrase has to open it
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=7))]

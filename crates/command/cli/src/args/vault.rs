@@ -9,24 +9,30 @@ use std::path::PathBuf;
 
 /// File systems in a directory that nobody trusts, such as one that a program synchronises.
 ///
-/// What is altered, exchanged, removed or rolled back in the directory is noticed. `lacuna open DIR MOUNTPOINT` opens a
-/// vault, `lacuna close` ends it; `key`, `header` and `info` take its directory as they take a disk.
+/// What is altered, exchanged, removed or rolled back in the directory is noticed. `lacuna open DIR
+/// MOUNTPOINT` opens a vault, `lacuna close` ends it; `key`, `header` and `info` take its directory
+/// as they take a disk.
 #[derive(Subcommand)]
 pub(crate) enum VaultVerb {
     /// Make a vault in an empty directory, or in one that is made
     Init(VaultInitArgs),
-    /// Read and verify every block of every file, and both copies of the names; exit code 10 if any is bad
+    /// Read and verify every block of every file, and both copies of the names; exit code 10 if any
+    /// is bad
     ///
-    /// The vault must not be open. Nothing is written, not even to finish what a crash interrupted, unless --repair asks for it.
+    /// The vault must not be open. Nothing is written, not even to finish what a crash interrupted,
+    /// unless --repair asks for it.
     Check(VaultCheckArgs),
-    /// Accept the state that is there instead of the one that this machine remembers, as after a backup was restored
+    /// Accept the state that is there instead of the one that this machine remembers, as after a
+    /// backup was restored
     ///
     /// From then on the newer state that was expected counts as altered.
     Accept(VaultAcceptArgs),
-    /// Bring out what verifies of a damaged vault, to a new or empty directory; exit code 10 if anything is missing
+    /// Bring out what verifies of a damaged vault, to a new or empty directory; exit code 10 if
+    /// anything is missing
     ///
-    /// The vault must not be open. Nothing is written to it. What is missing is listed by name where a name verifies, and by number
-    /// otherwise. Permissions, times and extended attributes come out, owners do not.
+    /// The vault must not be open. Nothing is written to it. What is missing is listed by name
+    /// where a name verifies, and by number otherwise. Permissions, times and extended attributes
+    /// come out, owners do not.
     Rescue(VaultRescueArgs),
     /// Show how a file of an open vault is protected
     Stat(VaultStatArgs),
@@ -37,9 +43,10 @@ pub(crate) enum VaultVerb {
 pub(crate) struct VaultInitArgs {
     /// The directory: made if there is none, empty otherwise
     pub dir: PathBuf,
-    /// How files are protected that ask for nothing else: mt has a tree of tags, rand and comp store fewer tags, of blocks
-    /// that look random or do not compress; auto chooses for each file by what is in it. For one file or directory the
-    /// extended attribute user.lacuna.integrity says it
+    /// How files are protected that ask for nothing else: mt has a tree of tags, rand and comp
+    /// store fewer tags, of blocks that look random or do not compress; auto chooses for each file
+    /// by what is in it. For one file or directory the extended attribute user.lacuna.integrity
+    /// says it
     #[arg(long, value_parser = integrity(), default_value = "auto")]
     pub integrity: Choice,
     /// Where the state of the vault is remembered.
@@ -58,8 +65,8 @@ pub(crate) struct VaultInitArgs {
 pub(crate) struct VaultCheckArgs {
     /// The directory of the vault
     pub dir: PathBuf,
-    /// Write anew what one of two copies lost: pages of the namespace and the superblock. It opens the vault as a mount does, and finishes
-    /// what a crash interrupted
+    /// Write anew what one of two copies lost: pages of the namespace and the superblock. It opens
+    /// the vault as a mount does, and finishes what a crash interrupted
     #[arg(long)]
     pub repair: bool,
     /// Print JSON
@@ -136,8 +143,9 @@ pub(crate) struct VaultStatArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for vaults")]
 pub(crate) struct AnchorArgs {
-    /// The file in which this machine remembers the last state of the vault; outside of it, and not copied with it
-    /// [default: below $XDG_STATE_HOME or ~/.local/state, of root below /var/lib: lacuna/anchors/UUID]
+    /// The file in which this machine remembers the last state of the vault; outside of it, and not
+    /// copied with it [default: below $XDG_STATE_HOME or ~/.local/state, of root below /var/lib:
+    /// lacuna/anchors/UUID]
     #[arg(long, value_name = "PATH")]
     pub anchor: Option<PathBuf>,
 }
@@ -146,7 +154,8 @@ pub(crate) struct AnchorArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for vaults")]
 pub(crate) struct VaultMountArgs {
-    /// Let other users in, as the permissions of files say; for users other than root it takes user_allow_other in
+    /// Let other users in, as the permissions of files say; for users other than root it takes
+    /// user_allow_other in
     /// /etc/fuse.conf
     #[arg(long)]
     pub allow_other: bool,

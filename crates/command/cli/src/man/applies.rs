@@ -1,5 +1,5 @@
-//! What a manual page says because of the options and places that its command takes: signals, exit codes, environment and
-//! files. A new command gets these sections by itself.
+//! What a manual page says because of the options and places that its command takes: signals, exit
+//! codes, environment and files. A new command gets these sections by itself.
 
 use crate::man::text::{Entry, entries, shared};
 use clap::Command;
@@ -111,7 +111,8 @@ pub(crate) fn files(command: &Command, own: Vec<Entry>) -> Vec<Entry> {
     files
 }
 
-/// The signals of a command: its own if it handles any, otherwise what becomes of a disk when the command is ended early.
+/// The signals of a command: its own if it handles any, otherwise what becomes of a disk when the
+/// command is ended early.
 pub(crate) fn signals(command: &Command, own: Vec<Entry>) -> Vec<Entry> {
     if !own.is_empty() || command.get_name() == "lacuna" || !Need::Passphrase.of(command) {
         return own;

@@ -60,7 +60,8 @@ fn render(page: &Man, command: &Command, text: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The sections that the words of the command line do not give. A command that only stands before others has none of its own.
+/// The sections that the words of the command line do not give. A command that only stands before
+/// others has none of its own.
 fn more(command: &Command) -> Roff {
     let mut more = Roff::new();
     if command.has_subcommands() && command.get_name() != "lacuna" {
@@ -91,7 +92,8 @@ mod tests {
     use clap::Parser;
     use std::collections::BTreeSet;
 
-    /// Checks the examples of a command and of its own commands, and takes the names of their pages from `texts`.
+    /// Checks the examples of a command and of its own commands, and takes the names of their pages
+    /// from `texts`.
     fn check(command: &Command, texts: &mut BTreeSet<&'static str>) {
         for one in command.get_subcommands() {
             check(one, texts);

@@ -1,6 +1,8 @@
-//! The prose of manual pages beyond the options. It lies as text in `crates/command/cli/man`: a file for each page, with sections whose
-//! blocks are separated by blank lines. A block is a paragraph, or an entry of a list in the form of Markdown's definition lists: a
-//! term, and below it the words on it after a colon. `[name]` stands for the entry of the section `name` in `shared.md`.
+//! The prose of manual pages beyond the options. It lies as text in `crates/command/cli/man`: a
+//! file for each page, with sections whose blocks are separated by blank lines. A block is a
+//! paragraph, or an entry of a list in the form of Markdown's definition lists: a term, and below
+//! it the words on it after a colon. `[name]` stands for the entry of the section `name` in
+//! `shared.md`.
 
 use clap_mangen::roff::{Roff, bold, roman};
 

@@ -1,5 +1,6 @@
-//! `mount.lacuna` and `umount.lacuna`: what mount(8) and umount(8) run for file systems of the type `lacuna`, and so what fstab
-//! and systemd run. Both are this program under another name. Their words become those of `open` and `close`.
+//! `mount.lacuna` and `umount.lacuna`: what mount(8) and umount(8) run for file systems of the type
+//! `lacuna`, and so what fstab and systemd run. Both are this program under another name. Their
+//! words become those of `open` and `close`.
 
 pub(crate) mod options;
 
@@ -46,7 +47,8 @@ pub(crate) fn called_as(first: Option<&OsStr>) -> Option<Helper> {
 }
 
 impl Helper {
-    /// The words of `lacuna` that do what the helper is to do, or nothing if there is nothing to do.
+    /// The words of `lacuna` that do what the helper is to do, or nothing if there is nothing to
+    /// do.
     ///
     /// Errors: [`Kind::Usage`].
     pub(crate) fn words(self, given: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>> {
@@ -129,7 +131,8 @@ impl Given {
     fn to_open(&self) -> Result<Option<Vec<OsString>>> {
         let mut options = Options::parse(self.options.iter().map(String::as_str))?;
         options.read_only = (options.read_only || self.has('r')) && !self.has('w');
-        // A rehearsal, or what `mount -a` does not know: to mount(8) the location of an open disk is its loop device.
+        // A rehearsal, or what `mount -a` does not know: to mount(8) the location of an open disk
+        // is its loop device.
         if self.has('f') || self.is_there(options.expected())? {
             return Ok(None);
         }
@@ -159,7 +162,8 @@ impl Given {
         Ok(Some(words))
     }
 
-    /// Whether a server has this location open at this directory. Errors: it is another disk than the `expected` one.
+    /// Whether a server has this location open at this directory. Errors: it is another disk than
+    /// the `expected` one.
     fn is_there(&self, expected: Option<&str>) -> Result<bool> {
         let Ok(location) = Location::of_word(&self.names[0]) else { return Ok(false) };
         let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1]))?);
@@ -227,8 +231,9 @@ fn umount() -> Command {
     umount
 }
 
-/// Unmounts what an automount of systemd mounted, and waits for its server. While the automount expires, the kernel lets nobody
-/// come near but those of systemd's process group, to which this helper belongs and the server does not.
+/// Unmounts what an automount of systemd mounted, and waits for its server. While the automount
+/// expires, the kernel lets nobody come near but those of systemd's process group, to which this
+/// helper belongs and the server does not.
 fn close_automounted(at: &Path) -> Result<()> {
     if !umount().arg("--").arg(at).status().map_err(|e| Error::io("cannot run umount", &e))?.success() {
         return Err(Error::new(Kind::Busy, format!("cannot unmount {}", at.display())));

@@ -1,12 +1,13 @@
-//! The options of `mount -t lacuna -o …`: options of `open`, those of the file system that is mounted, and those that mean
-//! something to mount(8), fstab and systemd alone.
+//! The options of `mount -t lacuna -o …`: options of `open`, those of the file system that is
+//! mounted, and those that mean something to mount(8), fstab and systemd alone.
 
 use crate::args::Cli;
 use clap::{Arg, CommandFactory};
 use lacuna_storage::{Error, Kind, Result};
 use std::path::Path;
 
-/// Options of `open` that have no place in a list of mount options: they would make a file system, or are said otherwise.
+/// Options of `open` that have no place in a list of mount options: they would make a file system,
+/// or are said otherwise.
 const UNFIT: [&str; 6] = ["mkfs", "force", "mount-options", "key-fd", "help", "json"];
 
 /// What mount(8), libmount and systemd say to each other, and helpers are to leave alone.

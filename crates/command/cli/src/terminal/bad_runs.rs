@@ -44,8 +44,8 @@ impl BadRuns {
 }
 
 impl Run {
-    /// What the system says of a failed read names the place, which differs from block to block: the first stands
-    /// for all.
+    /// What the system says of a failed read names the place, which differs from block to block:
+    /// the first stands for all.
     fn is_like(&self, verdict: &str) -> bool {
         self.kind != Kind::Corrupt || self.verdict == verdict
     }

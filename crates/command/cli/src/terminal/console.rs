@@ -1,7 +1,7 @@
 //! What people see and are asked: results on standard output, everything else on standard error.
 //!
-//! Never panics, whatever has become of the streams: a reader that has left has read enough, and a full one is
-//! an error of its own.
+//! Never panics, whatever has become of the streams: a reader that has left has read enough, and a
+//! full one is an error of its own.
 
 use crate::terminal::exit_code;
 use crate::terminal::settings;
@@ -32,8 +32,8 @@ impl Console {
         self.verbose
     }
 
-    /// A progress bar of `length` steps, drawn only where somebody may be watching. `rate` is the part of its
-    /// template that says how fast it goes.
+    /// A progress bar of `length` steps, drawn only where somebody may be watching. `rate` is the
+    /// part of its template that says how fast it goes.
     pub(crate) fn progress(&self, length: u64, rate: &str) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(Some(length), self.target());
         if let Ok(style) =
@@ -95,7 +95,8 @@ pub(crate) fn error(e: &Error) {
     to_stderr(&format!("lacuna: {words}"));
 }
 
-/// What a command ends with, of two things that it did. If both failed, the second failure is told at once.
+/// What a command ends with, of two things that it did. If both failed, the second failure is told
+/// at once.
 pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
     both_told(first, second, error)
 }
@@ -111,8 +112,8 @@ pub(crate) fn both_told<T>(first: Result<T>, second: Result<()>, say: impl FnOnc
     }
 }
 
-/// The exit code of a command that ends with an error. A log that keeps exit codes hears the same one of all that are
-/// private.
+/// The exit code of a command that ends with an error. A log that keeps exit codes hears the same
+/// one of all that are private.
 pub(crate) fn exit_code(e: &Error) -> u8 {
     exit_code::of(if hides(e) { Kind::Other } else { e.kind() })
 }

@@ -1,4 +1,5 @@
-//! Taking over a file descriptor that the program was started with: the only `unsafe` of this crate.
+//! Taking over a file descriptor that the program was started with: the only `unsafe` of this
+//! crate.
 
 use lacuna_storage::{Error, Kind, Result};
 use std::fs::File;
@@ -21,12 +22,14 @@ pub(crate) fn take(number: u32) -> Result<File> {
     if !inherited(raw) {
         return Err(refused("nothing open there"));
     }
-    // SAFETY: the descriptor is open and not close-on-exec. Every descriptor that this program opens is, so
-    // this one was passed by the process that started it, and nothing else here owns it. It is closed after one use.
+    // SAFETY: the descriptor is open and not close-on-exec. Every descriptor that this program
+    // opens is, so this one was passed by the process that started it, and nothing else here owns
+    // it. It is closed after one use.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(raw) }))
 }
 
-/// Standard input without the buffer of the standard library, which would keep a copy of what it read.
+/// Standard input without the buffer of the standard library, which would keep a copy of what it
+/// read.
 pub(crate) fn stdin() -> Result<File> {
     std::io::stdin()
         .as_fd()

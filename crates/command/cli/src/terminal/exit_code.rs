@@ -16,8 +16,9 @@ pub(crate) fn of(kind: Kind) -> u8 {
     if FOR_MOUNT.load(Ordering::Relaxed) { for_mount(kind) } else { of_command(kind) }
 }
 
-/// In mount(8): 1 for a wrong use or a lack of permissions, 2 for an error of the system, 32 for all that kept it from mounting. Each
-/// kind has its line, so that the compiler asks where a new one belongs.
+/// In mount(8): 1 for a wrong use or a lack of permissions, 2 for an error of the system, 32 for
+/// all that kept it from mounting. Each kind has its line, so that the compiler asks where a new
+/// one belongs.
 fn for_mount(kind: Kind) -> u8 {
     match kind {
         Kind::Usage | Kind::Permission => 1,

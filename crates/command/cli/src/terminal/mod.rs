@@ -1,4 +1,5 @@
-//! What people see, and what they are asked: the console, passphrases and tokens, progress, the names of settings, exit codes.
+//! What people see, and what they are asked: the console, passphrases and tokens, progress, the
+//! names of settings, exit codes.
 
 pub(crate) mod bad_runs;
 pub(crate) mod console;

@@ -19,10 +19,12 @@ use std::process::{Command, Stdio};
 const LIMIT: usize = 1 << 20;
 /// The credential of systemd that is taken for the passphrase where no option names one.
 const CREDENTIAL: &str = "lacuna.passphrase";
-/// How often a passphrase is asked for that opens nothing, or a new one that was not repeated alike.
+/// How often a passphrase is asked for that opens nothing, or a new one that was not repeated
+/// alike.
 const ATTEMPTS: u32 = 3;
 
-/// Opens a header with the passphrases that the options give, or with one that is asked for, three times if need be.
+/// Opens a header with the passphrases that the options give, or with one that is asked for, three
+/// times if need be.
 pub(crate) fn to_open(
     args: &PassphraseArgs,
     location: &str,
@@ -44,7 +46,8 @@ pub(crate) fn opened_by(
         given.extend(credential()?);
     }
     if !given.is_empty() {
-        // Deniability contract: how many were given would tell a log how many levels there may be. With level 0 alone one is enough.
+        // Deniability contract: how many were given would tell a log how many levels there may be.
+        // With level 0 alone one is enough.
         let is_number_told = !disk.format.has_levels() || console::is_watched();
         let unlocked = open(&given).map_err(|e| about_tokens(args, e, is_number_told))?;
         return Ok((unlocked, given));
@@ -53,8 +56,8 @@ pub(crate) fn opened_by(
     Ok((unlocked, vec![passphrase]))
 }
 
-/// [`opened_by`] for a key operation that loses what is not given: where a person types, one passphrase after another is asked
-/// for, and each is tried before the next.
+/// [`opened_by`] for a key operation that loses what is not given: where a person types, one
+/// passphrase after another is asked for, and each is tried before the next.
 pub(crate) fn to_keep(
     args: &PassphraseArgs,
     prompt: &str,
@@ -76,7 +79,8 @@ pub(crate) fn to_keep(
             already = "You gave that one already. ";
             continue;
         }
-        // Enter after a mistake is no answer: a person who gives up on a passphrase does not mean to lose it.
+        // Enter after a mistake is no answer: a person who gives up on a passphrase does not mean
+        // to lose it.
         let (further, passphrase) = tried_from(typed, open)?;
         unlocked.join(further)?;
         passphrases.push(passphrase);
@@ -116,8 +120,8 @@ fn tried(
 
 /// Says of a refused passphrase that is the secret of a token why that may be, and what to do.
 ///
-/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was; how many passphrases were given is
-/// left out unless `is_number_told`.
+/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was;
+/// how many passphrases were given is left out unless `is_number_told`.
 fn about_tokens(args: &PassphraseArgs, e: Error, is_number_told: bool) -> Error {
     if e.kind() != Kind::Passphrase {
         return e;
@@ -136,7 +140,8 @@ fn about_tokens(args: &PassphraseArgs, e: Error, is_number_told: bool) -> Error 
     ))
 }
 
-/// Says of a refused passphrase to remove that is the secret of a token why that may be, and how to be rid of its slot all the same.
+/// Says of a refused passphrase to remove that is the secret of a token why that may be, and how to
+/// be rid of its slot all the same.
 ///
 /// Deniability contract: in the same words whatever the token was enrolled for, and whether it was.
 pub(crate) fn about_removed(source: Option<&Source>, e: Error) -> Error {
@@ -227,7 +232,8 @@ fn check_tokens(args: &PassphraseArgs, recovery: RecoveryArgs, location: &str, l
     Ok(())
 }
 
-/// Passphrases that are no tokens for something new, one for each level; asked for twice where a person types.
+/// Passphrases that are no tokens for something new, one for each level; asked for twice where a
+/// person types.
 fn chosen(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<Vec<Passphrase>>> {
     if !args.sources.is_empty() && !args.sources.iter().any(is_typed_source) {
         // None is a token, so the disk does not matter.
@@ -249,7 +255,8 @@ fn new_prompt(location: &str, levels: u8, level: u8) -> String {
     }
 }
 
-/// A new passphrase that differs from those before it: of two levels with the same one, only the deeper could be opened.
+/// A new passphrase that differs from those before it: of two levels with the same one, only the
+/// deeper could be opened.
 fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Vec<Passphrase>]) -> Result<Passphrase> {
     let mut prompt = prompt.to_owned();
     for attempt in 0..ATTEMPTS {
@@ -369,8 +376,8 @@ fn nobody_to_ask(args: &PassphraseArgs) -> bool {
     args.askpass.is_none() && File::options().read(true).write(true).open("/dev/tty").is_err()
 }
 
-/// Whether standard input is meant, and a person types there: read like a file, it would be seen by everybody who looks at the
-/// screen, and a new passphrase would not be asked for twice.
+/// Whether standard input is meant, and a person types there: read like a file, it would be seen by
+/// everybody who looks at the screen, and a new passphrase would not be asked for twice.
 fn is_typed(path: &Path) -> bool {
     path == Path::new("-") && io::stdin().is_terminal()
 }

@@ -1,5 +1,5 @@
-//! A token must not be all that opens something, unless that is what the user wants: tokens get lost, and a TPM answers differently
-//! after an update.
+//! A token must not be all that opens something, unless that is what the user wants: tokens get
+//! lost, and a TPM answers differently after an update.
 
 use crate::args::RecoveryArgs;
 use crate::terminal::console;
@@ -14,11 +14,12 @@ pub(crate) struct Works {
     pub token: bool,
 }
 
-/// Refuses a key operation on a disk with levels of which only [`check`] can tell whether it leaves a token alone, unless a person looks
-/// at a terminal.
+/// Refuses a key operation on a disk with levels of which only [`check`] can tell whether it leaves
+/// a token alone, unless a person looks at a terminal.
 ///
-/// Deniability contract: that depends on the level of each passphrase, so a log that keeps the refusal, or only the exit code, would tell
-/// of a level. It hears the same whatever the passphrases open, and before any is tried.
+/// Deniability contract: that depends on the level of each passphrase, so a log that keeps the
+/// refusal, or only the exit code, would tell of a level. It hears the same whatever the
+/// passphrases open, and before any is tried.
 pub(crate) fn refuse_unwatched(args: RecoveryArgs) -> Result<()> {
     if args.no_recovery || console::is_watched() {
         return Ok(());

@@ -68,7 +68,8 @@ pub(crate) fn words(e: &Error) -> String {
     e.named(name)
 }
 
-/// The option or the command for a term. An option that the given command lacks is named with a command that has it.
+/// The option or the command for a term. An option that the given command lacks is named with a
+/// command that has it.
 pub(crate) fn name(term: Term) -> Cow<'static, str> {
     let Term::Setting(setting) = term else { return full_name(term) };
     let Some((option, _)) = option(setting) else { return full_name(term) };
@@ -78,7 +79,8 @@ pub(crate) fn name(term: Term) -> Cow<'static, str> {
     if known { option.into() } else { full_name(term) }
 }
 
-/// The option for a setting with a command that has it, or the command for an action: for readers of the output of another command.
+/// The option for a setting with a command that has it, or the command for an action: for readers
+/// of the output of another command.
 pub(crate) fn full_name(term: Term) -> Cow<'static, str> {
     let words = match term {
         Term::Setting(setting) => {

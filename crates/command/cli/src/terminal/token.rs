@@ -14,7 +14,8 @@ pub(crate) type Ask<'a> = &'a dyn Fn(&str) -> Result<Passphrase>;
 /// What tokens keep since this process made it.
 static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What tokens keep since this process made it: to be told when the command fails, of which people believe that it left nothing.
+/// What tokens keep since this process made it: to be told when the command fails, of which people
+/// believe that it left nothing.
 pub(crate) fn kept() -> Vec<String> {
     std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -1,7 +1,8 @@
-//! A word on the terminal while something takes longer than a moment: what it is, for how long, and what is left of it.
+//! A word on the terminal while something takes longer than a moment: what it is, for how long, and
+//! what is left of it.
 //!
-//! Nothing is said with `--quiet`, nor where standard error is no terminal. Deniability contract: what is being waited for may be
-//! hidden, and a log stays.
+//! Nothing is said with `--quiet`, nor where standard error is no terminal. Deniability contract:
+//! what is being waited for may be hidden, and a log stays.
 
 use crate::terminal::console::Console;
 use lacuna_daemon::Counters;
@@ -49,8 +50,8 @@ impl Stage {
         Stage { what: what.into(), ..Stage::default() }
     }
 
-    /// The same, as a part of something larger that is done to `object`. Its name comes last: it may be long, and a line ends
-    /// with the screen.
+    /// The same, as a part of something larger that is done to `object`. Its name comes last: it
+    /// may be long, and a line ends with the screen.
     pub(crate) fn within(self, whole: &str, object: &str) -> Self {
         let what = if self.what.is_empty() { whole.to_owned() } else { format!("{whole}: {}", self.what) };
         let aside =
@@ -149,8 +150,8 @@ pub(crate) fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) 
     })
 }
 
-/// Does something every second, in a thread of its own, until it is dropped. Nobody waits for the thread: what it looks at
-/// may be stuck.
+/// Does something every second, in a thread of its own, until it is dropped. Nobody waits for the
+/// thread: what it looks at may be stuck.
 pub(crate) struct Looking(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Looking {
@@ -180,7 +181,8 @@ impl Drop for Looking {
     }
 }
 
-/// What a disk with these counters, or its levels, has still to do before everything is on the medium.
+/// What a disk with these counters, or its levels, has still to do before everything is on the
+/// medium.
 pub(crate) fn unfinished<'a>(items: &(impl Iterator<Item = (&'a str, u64)> + Clone)) -> Stage {
     let sum = |name: &str| {
         let found = items.clone().filter(|(item, _)| *item == name).map(|(_, value)| value);
@@ -209,8 +211,8 @@ pub(crate) fn unfinished_in(levels: &[Arc<dyn Disk>]) -> Stage {
     unfinished(&items.iter().map(|item| (item.name, item.value)))
 }
 
-/// A look at how many bytes have still to go to the medium of a disk, for a place where it may not be told that something is
-/// hidden. It does not wait for a disk that is stuck.
+/// A look at how many bytes have still to go to the medium of a disk, for a place where it may not
+/// be told that something is hidden. It does not wait for a disk that is stuck.
 pub(crate) fn left(levels: Vec<Arc<dyn Disk>>, secret: bool) -> impl FnMut() -> Option<u64> {
     let counters = Counters::of(levels.into_iter().map(ByteDisk::new).collect());
     move || {

@@ -53,7 +53,8 @@ pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
 /// Opens the disk to check it.
 fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    // What is written while a deeper level is not open overwrites some of it, and a check need not cost that.
+    // What is written while a deeper level is not open overwrites some of it, and a check need not
+    // cost that.
     let read_only =
         args.read_only || lacuna_storage::peek(&args.location)?.is_some_and(|disk| disk.has_levels());
     let access = unlock::access(read_only);
@@ -221,7 +222,8 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// What to do about bad blocks; `hidden`: some are on levels above 0; `uncounted`: for some, their version table is bad.
+/// What to do about bad blocks; `hidden`: some are on levels above 0; `uncounted`: for some, their
+/// version table is bad.
 fn remedy(hidden: bool, uncounted: bool) -> String {
     if uncounted {
         return "put the objects of the book that are named above back as they were, or roll the disk back to a snapshot: \

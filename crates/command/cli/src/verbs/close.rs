@@ -12,8 +12,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// `lacuna close`. All disks are closed that can be, whatever becomes of the others. Each failure is told; the first one is what the
-/// command ends with. When a level cannot be closed, level 0 stays open: without it the level would get no more cover.
+/// `lacuna close`. All disks are closed that can be, whatever becomes of the others. Each failure
+/// is told; the first one is what the command ends with. When a level cannot be closed, level 0
+/// stays open: without it the level would get no more cover.
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let patience = Patience::new(args.wait, args.now, console);
     if args.all {
@@ -33,7 +34,8 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     failures.end()
 }
 
-/// What kept things open. The first failure is told at the end, as that of every command, and the others at once.
+/// What kept things open. The first failure is told at the end, as that of every command, and the
+/// others at once.
 #[derive(Default)]
 pub(crate) struct Failures {
     first: Option<Error>,
@@ -43,7 +45,8 @@ pub(crate) struct Failures {
 
 impl Failures {
     pub(crate) fn add(&mut self, e: Error) {
-        // Deniability contract: a log hears the sentence that stands for private ones once, however many levels fail.
+        // Deniability contract: a log hears the sentence that stands for private ones once, however
+        // many levels fail.
         let is_told = self.private && e.is_private() && !console::is_watched();
         self.private |= e.is_private();
         if self.first.is_none() {
@@ -66,8 +69,8 @@ fn close_each(open: OpenAt, failures: &mut Failures, patience: Patience, console
     }
 }
 
-/// What is to be closed when a target is given. Errors: [`Kind::Usage`] where several disks can be meant, and [`Kind::Other`] for
-/// one whose file was deleted, unless that may be.
+/// What is to be closed when a target is given. Errors: [`Kind::Usage`] where several disks can be
+/// meant, and [`Kind::Other`] for one whose file was deleted, unless that may be.
 fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt> {
     let open = if let Some(mount) = mounted_at(target)? {
         // Refuses what means nothing for a mount point.
@@ -89,8 +92,8 @@ fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt
     Ok(open)
 }
 
-/// Closes everything that this user has open; what was `deleted` only if that is said. Each failure is told; the first one is what the
-/// command ends with.
+/// Closes everything that this user has open; what was `deleted` only if that is said. Each failure
+/// is told; the first one is what the command ends with.
 fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> {
     let mut failures = Failures::default();
     let (mut peers, unseen) = Registry::open(None)?.seen();
@@ -107,7 +110,8 @@ fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> 
         match if deleted { Ok(()) } else { one.refuse_deleted() } {
             Ok(()) => open.extend(one),
             Err(e) => {
-                // All levels of a disk have the same file and the same server. Deniability contract: that is told once.
+                // All levels of a disk have the same file and the same server. Deniability
+                // contract: that is told once.
                 let disk = one.mounts.into_iter().find_map(|mount| mount.location);
                 if kept.insert(disk.unwrap_or_else(|| e.to_string())) {
                     failures.add(e);
@@ -121,8 +125,9 @@ fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> 
 
 /// Closes these, deeper levels first.
 ///
-/// Deniability contract: all deeper levels are closed at once, so that what waits in them is given up at the same moment however many
-/// there are. Level 0 of a disk is closed when the cover of the closing is written, however long its deeper levels took.
+/// Deniability contract: all deeper levels are closed at once, so that what waits in them is given
+/// up at the same moment however many there are. Level 0 of a disk is closed when the cover of the
+/// closing is written, however long its deeper levels took.
 fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, patience: Patience, console: Console) {
     let levels = deepest_first(mounts);
     let mut covers = covers(&levels, patience, console);
@@ -145,8 +150,8 @@ fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, patience: Patience,
     }
 }
 
-/// What is closed at once, one group after the other: of deeper levels all, but those last in which others are mounted; then what is
-/// public, one by one.
+/// What is closed at once, one group after the other: of deeper levels all, but those last in which
+/// others are mounted; then what is public, one by one.
 fn in_turn(levels: &[Level]) -> Vec<Vec<&Level>> {
     let (mut deeper, public): (Vec<&Level>, Vec<&Level>) = levels.iter().partition(|level| level.number > 0);
     let mut groups = Vec::new();
@@ -188,7 +193,8 @@ fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option
     covers
 }
 
-/// What is mounted at a path that is given, also where something else keeps others from being seen. Nothing looks at the path itself.
+/// What is mounted at a path that is given, also where something else keeps others from being seen.
+/// Nothing looks at the path itself.
 fn mounted_at(target: &Path) -> Result<Option<Mount>> {
     let peers = Registry::open(None)?.mounted_at(&status::canonical_path(target))?;
     Ok(peers.first().and_then(Mount::of))
@@ -215,7 +221,8 @@ struct Level {
     has_levels: bool,
 }
 
-/// Those of deeper levels before others: hidden writes that wait for cover get it while level 0 is still in use.
+/// Those of deeper levels before others: hidden writes that wait for cover get it while level 0 is
+/// still in use.
 fn deepest_first(mounts: Vec<Mount>) -> Vec<Level> {
     let level = |mount: Mount| {
         // One that does not answer counts as level 0: the server of level 0 refuses a wrong order.
@@ -239,7 +246,8 @@ fn close_together(levels: &[&Level], covers: &Covers, console: Console) -> Vec<R
         cover.map(|cover| cover.closing(level.number))
     });
     let begun: Vec<Option<Closing>> = closing.collect();
-    // To a person alone: on a disk with levels it takes long when something hidden waits, above all.
+    // To a person alone: on a disk with levels it takes long when something hidden waits, above
+    // all.
     working::show(console, &format!("closing {shown}"), |working| {
         let _looking = console.draws().then(|| look(working.clone(), mountpoints.clone(), shown.clone()));
         std::thread::scope(|scope| {

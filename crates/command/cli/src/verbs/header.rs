@@ -1,4 +1,5 @@
-//! `header backup|restore|repair`: what is asked and said around the operations of [`lacuna_storage::header`].
+//! `header backup|restore|repair`: what is asked and said around the operations of
+//! [`lacuna_storage::header`].
 
 use crate::args::{ExpectArgs, HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};
 use crate::terminal::console::{self, Console};

@@ -1,4 +1,5 @@
-//! Which disk the options mean: where its cluster is, and what becomes of another client that holds it.
+//! Which disk the options mean: where its cluster is, and what becomes of another client that holds
+//! it.
 
 use crate::args::{ClusterArgs, HolderArgs};
 use crate::verbs::status::canonical_path;
@@ -13,7 +14,8 @@ impl ClusterArgs {
         self.ceph_conf.clone().or_else(variable).as_deref().map(canonical_path)
     }
 
-    /// What the options say of the cluster of a location. Errors: options that mean nothing for a path.
+    /// What the options say of the cluster of a location. Errors: options that mean nothing for a
+    /// path.
     pub(crate) fn of(&self, location: &Location) -> Result<ClusterOptions> {
         let given = [
             ("--ceph-conf", self.ceph_conf.is_some()),

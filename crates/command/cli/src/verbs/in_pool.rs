@@ -1,4 +1,5 @@
-//! Which of the disks of one name in pools is meant: the location says neither the namespace nor the cluster.
+//! Which of the disks of one name in pools is meant: the location says neither the namespace nor
+//! the cluster.
 
 use lacuna_daemon::InPool;
 use lacuna_storage::{ClusterOptions, Location, other_conf, shell_word};
@@ -20,7 +21,8 @@ pub(crate) fn options(in_pool: &InPool) -> String {
     options
 }
 
-/// A disk as a person names it in a command: its location, and the options that say which one it is, if any were given.
+/// A disk as a person names it in a command: its location, and the options that say which one it
+/// is, if any were given.
 pub(crate) fn named(location: &Location, cluster: &ClusterOptions) -> String {
     let location_word = shell_word(location.to_string());
     match of(location, cluster).filter(|in_pool| *in_pool != InPool::default()) {

@@ -1,4 +1,5 @@
-//! `key add|change|remove|refresh`: what is asked and said around the operations of [`lacuna_storage::keys`].
+//! `key add|change|remove|refresh`: what is asked and said around the operations of
+//! [`lacuna_storage::keys`].
 
 use crate::args::cost;
 use crate::args::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, PassphraseArgs, Source};
@@ -19,7 +20,8 @@ const ANYBODY_CAN_TRY: &str = "whoever has this token, and the PIN if it has one
 pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
     let (given, new) = roles(args)?;
     let enrols = is_token(new.as_ref());
-    // A new passphrase is one of the deepest level that is given, and recovers all that the tokens given open.
+    // A new passphrase is one of the deepest level that is given, and recovers all that the tokens
+    // given open.
     let doubtful = enrols && given.tokens().next().is_some();
     let asking = Asking { given: &given, first: "Passphrase for", all: false, doubtful };
     let Unlocked { mut keys, mut works } = unlock(&args.key, asking, console)?;
@@ -62,7 +64,8 @@ pub(crate) fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
     let asking = Asking { given, first: "Passphrase that keeps working for", all: false, doubtful };
     let Unlocked { mut keys, works } = unlock(&args.key, asking, console)?;
     let prompt = format!("Passphrase to remove from {}: ", args.key.location);
-    // Where one slot changes, a token goes and no passphrase does. Otherwise all go that are not given.
+    // Where one slot changes, a token goes and no passphrase does. Otherwise all go that are not
+    // given.
     if keys.levels().is_some() || !is_token(source.as_ref()) {
         recovery::check(&works, args.key.recovery)?;
     }
@@ -115,7 +118,8 @@ pub(crate) fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
     write(keys, console, "rewrote the key slots")
 }
 
-/// Which passphrases of `key add` open the disk, and which is the new one: a token, if nothing else is said to be new.
+/// Which passphrases of `key add` open the disk, and which is the new one: a token, if nothing else
+/// is said to be new.
 fn roles(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Source>)> {
     let mut given = args.key.passphrase.clone();
     let new = args.new.source();
@@ -243,8 +247,8 @@ fn working((unlocked, passphrases): &Opened, given: &PassphraseArgs) -> Vec<Work
     each.into_iter().map(|(_, works)| works).collect()
 }
 
-/// Asks whether to go on where other passphrases stop working. `more`: the level of a passphrase that is to come. `enrols`: it is the
-/// secret of a token, of which is said what that means.
+/// Asks whether to go on where other passphrases stop working. `more`: the level of a passphrase
+/// that is to come. `enrols`: it is the secret of a token, of which is said what that means.
 ///
 /// Before anything new is made: a token keeps what is made in it, whatever the answer is.
 fn agree(args: &KeyArgs, keys: &Keys, more: Option<u8>, enrols: bool, console: Console) -> Result<()> {
@@ -286,7 +290,8 @@ fn work(passphrases: usize) -> &'static str {
     if passphrases == 1 { "passphrase works" } else { "passphrases work" }
 }
 
-/// Refuses to rewrite all slots for somebody who cannot be asked and did not say how many passphrases there are.
+/// Refuses to rewrite all slots for somebody who cannot be asked and did not say how many
+/// passphrases there are.
 fn check_agreement(args: &KeyArgs, warning: &str) -> Result<()> {
     if !args.yes && !console::can_ask() {
         return Err(Error::new(Kind::Usage, "cannot ask whether to go on")

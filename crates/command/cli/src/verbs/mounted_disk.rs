@@ -11,8 +11,9 @@ use lacuna_storage::{Error, Kind, Location, Result};
 ///
 /// Deniability contract: of a disk with levels each mount point names the disk.
 ///
-/// Errors: [`Kind::NotFound`] where another file is at the path from which the disk was opened; what keeps its server from being seen,
-/// and [`Kind::TimedOut`] where that alone knows which file is meant and does not answer.
+/// Errors: [`Kind::NotFound`] where another file is at the path from which the disk was opened;
+/// what keeps its server from being seen, and [`Kind::TimedOut`] where that alone knows which file
+/// is meant and does not answer.
 pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let Some(given) = location(verb) else { return Ok(()) };
     let Location::Path(path) = &*given else { return Ok(()) };

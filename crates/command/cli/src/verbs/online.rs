@@ -17,10 +17,12 @@ pub(crate) struct Begun {
     pub mounted: Option<MountRecord>,
 }
 
-/// Begins with the work that `job` makes of the disk that is meant, at the server that has it open. None if this user has no such
-/// server: the disk is closed then, or another's, which is found out by opening it.
+/// Begins with the work that `job` makes of the disk that is meant, at the server that has it open.
+/// None if this user has no such server: the disk is closed then, or another's, which is found out
+/// by opening it.
 ///
-/// Errors: [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt) from a server that has another disk than the expected one.
+/// Errors: [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt) from a server that has another disk
+/// than the expected one.
 pub(crate) fn begin(
     location: &Location,
     holder: &HolderArgs,
@@ -41,7 +43,8 @@ pub(crate) fn begin(
     Ok(Some(Begun { talk, mounted: peer.mount().cloned() }))
 }
 
-/// The living servers of the disk that is at this location now: mounts first, and those that write before those that read.
+/// The living servers of the disk that is at this location now: mounts first, and those that write
+/// before those that read.
 fn servers(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
     let mut peers = status::of_disk(location, cluster)?;
     peers.retain(|peer| peer.alive && !peer.mount().is_some_and(MountRecord::is_vault));
@@ -53,8 +56,8 @@ fn servers(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
     Ok(peers)
 }
 
-/// Whether the disk that is at this location now can be the one that the process opened there: that may have been moved since, and
-/// another put in its place.
+/// Whether the disk that is at this location now can be the one that the process opened there: that
+/// may have been moved since, and another put in its place.
 fn is_of(process: u32, location: &Location, cluster: &ClusterOptions) -> bool {
     // In a pool no process claims a disk on this machine, and readers claim none anywhere.
     if matches!(location, Location::Rados { .. }) {
@@ -68,7 +71,8 @@ pub(crate) fn claimer(location: &Location, cluster: &ClusterOptions) -> Option<u
     lacuna_storage::process_of(lacuna_storage::about(location, cluster).ok()?.header.uuid)
 }
 
-/// Refuses the disk of a server if it is another one than the expected. Errors: [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt).
+/// Refuses the disk of a server if it is another one than the expected. Errors:
+/// [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt).
 pub(crate) fn check_account(account: &ServerStatus, ExpectArgs { expect }: ExpectArgs) -> Result<()> {
     if expect.is_none() {
         return Ok(());

@@ -58,9 +58,10 @@ impl OpenAt {
         self.served.extend(other.served);
     }
 
-    /// Refuses what closing would lose: a disk whose file was deleted. What was in the directory of a vault is gone with its files,
-    /// and closing it tells what it could not write. What cannot be asked now is refused as well: it may be such a disk, and may
-    /// answer when it is told to close.
+    /// Refuses what closing would lose: a disk whose file was deleted. What was in the directory of
+    /// a vault is gone with its files, and closing it tells what it could not write. What cannot be
+    /// asked now is refused as well: it may be such a disk, and may answer when it is told to
+    /// close.
     ///
     /// Deniability contract: not where it is mounted.
     pub(crate) fn refuse_deleted(&self) -> Result<()> {

@@ -42,7 +42,8 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     tell(&location.to_string(), &items, console)
 }
 
-/// Purges every disk on flash that is open for writing. Each failure is told; the first one is what the command ends with.
+/// Purges every disk on flash that is open for writing. Each failure is told; the first one is what
+/// the command ends with.
 fn all(console: Console) -> Result<()> {
     let mut servers = status::all_accounts(console)?;
     servers.retain(|Account { peer, .. }| {
@@ -95,7 +96,8 @@ fn gone(most: u64, known: u64, key_blocks: u64) -> String {
     format!("{deleted}; {} of keys replaced", many(key_blocks, "block"))
 }
 
-/// The disk that is at this location now; none where a mount point is named, at which whatever is open is meant.
+/// The disk that is at this location now; none where a mount point is named, at which whatever is
+/// open is meant.
 ///
 /// Errors: what keeps its header from being read. Then nothing can tell which server has the disk.
 fn meant(location: &Location) -> Result<Option<Uuid>> {
@@ -107,8 +109,8 @@ fn meant(location: &Location) -> Result<Option<Uuid>> {
     }
 }
 
-/// Asks the server that has the disk open, which says whether it is the one that is meant. Nothing is asked of the server of another
-/// disk than the expected one.
+/// Asks the server that has the disk open, which says whether it is the one that is meant. Nothing
+/// is asked of the server of another disk than the expected one.
 fn ask(server: &Account, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Counter>> {
     let Account { peer, status } = server;
     if let Some(mount) = peer.mount().filter(|_| status.is_dead()) {

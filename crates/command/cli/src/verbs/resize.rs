@@ -150,7 +150,8 @@ fn growth_of(record: &MountRecord) -> Result<Option<Growth>> {
 fn grow(growth: &Growth, record: &MountRecord, failed: &str, console: Console) -> Result<()> {
     let at = record.mountpoint.display();
     growth.run().map_err(|e| {
-        // The disk has grown, now or before: an exit code for what was refused would say that it has not.
+        // The disk has grown, now or before: an exit code for what was refused would say that it
+        // has not.
         let e = e.with_kind(Kind::Other).context(failed);
         if e.advice().is_some() {
             return e;

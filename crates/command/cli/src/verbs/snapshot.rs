@@ -1,7 +1,7 @@
 //! `snapshot create|list|remove|rollback`: states of a disk in RADOS.
 //!
-//! What changes the disk or its books is done by the one client that holds the disk, so that nobody's caches are
-//! left behind; `list` reads what anyone who can read the pool may know.
+//! What changes the disk or its books is done by the one client that holds the disk, so that
+//! nobody's caches are left behind; `list` reads what anyone who can read the pool may know.
 
 use crate::args::{SnapshotArgs, SnapshotListArgs};
 use crate::terminal::console::{self, Console};

@@ -1,4 +1,5 @@
-//! Unlocking with the passphrases that options give or a person types, and opening in a process that keeps its memory small.
+//! Unlocking with the passphrases that options give or a person types, and opening in a process
+//! that keeps its memory small.
 
 use crate::allocator;
 use crate::args::{ExpectArgs, HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
@@ -39,7 +40,8 @@ pub(crate) fn unlock(
     unlock_expected(DiskArgs { location, holder }, access, with, console)
 }
 
-/// The same of the disk that it has to be. Another one is refused before it is taken from another client.
+/// The same of the disk that it has to be. Another one is refused before it is taken from another
+/// client.
 pub(crate) fn unlock_expected(
     DiskArgs { location, holder }: DiskArgs<'_>,
     access: Access,
@@ -77,19 +79,22 @@ fn asking<'a>(
     }
 }
 
-/// Refuses what was opened if it is another disk or vault than the expected one. `shown`: its location.
+/// Refuses what was opened if it is another disk or vault than the expected one. `shown`: its
+/// location.
 pub(crate) fn check_id(opened: Opened, expect: Option<DiskId>, shown: impl Display) -> Result<Opened> {
     opened.0.id().check(expect).map_err(|e| e.context(shown))?;
     Ok(opened)
 }
 
-/// Says whose a disk or vault is that is in use, if that is the error: this user's, who is told how to close it, or another's.
+/// Says whose a disk or vault is that is in use, if that is the error: this user's, who is told how
+/// to close it, or another's.
 pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Error {
     let is_file = location.path().is_some_and(|path| path.is_file() || is_vault(path));
     if e.kind() != Kind::Busy || !(is_file || location.is_block_device()) {
         return e;
     }
-    // Deniability contract: where it is mounted says how many levels are open, and a log may keep this.
+    // Deniability contract: where it is mounted says how many levels are open, and a log may keep
+    // this.
     match open_as(location, console) {
         Err(unseen) => e.remedy(format!("who has it open cannot be told: {}", unseen.finding())),
         Ok(Some(open)) => {
@@ -105,7 +110,8 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
     }
 }
 
-/// The location of what a server of this user has open there. Errors: what keeps its servers from being seen.
+/// The location of what a server of this user has open there. Errors: what keeps its servers from
+/// being seen.
 fn open_as(location: &Location, console: Console) -> Result<Option<String>> {
     let cluster = ClusterOptions::default();
     let servers = status::servers_of(location, &cluster, console)?;
@@ -142,7 +148,8 @@ pub(crate) fn access(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
 }
 
-/// Whether it is a disk with levels, as far as it says what it is. In a pool and on flash there are none.
+/// Whether it is a disk with levels, as far as it says what it is. In a pool and on flash there are
+/// none.
 fn has_levels(location: &Location) -> Result<Option<bool>> {
     match location {
         Location::Path(_) => Ok(peek(location)?.map(|disk| disk.has_levels())),
@@ -152,7 +159,8 @@ fn has_levels(location: &Location) -> Result<Option<bool>> {
 
 /// Refuses to close a disk with levels after a time without use.
 ///
-/// Deniability contract: its cover would end at a time that follows from when the last level, perhaps a hidden one, was used.
+/// Deniability contract: its cover would end at a time that follows from when the last level,
+/// perhaps a hidden one, was used.
 pub(crate) fn check_idle(location: &Location, args: &IdleArgs) -> Result<()> {
     let levels = args.idle_timeout.is_some() && has_levels(location)? == Some(true);
     refuse_idle(levels, args)

@@ -1,4 +1,5 @@
-//! Documents name files of the code that are there, and two pages say in which file a type or a function is.
+//! Documents name files of the code that are there, and two pages say in which file a type or a
+//! function is.
 
 use crate::workspace::{Crate, crates, root, texts};
 use std::path::Path;
@@ -16,7 +17,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(move |c: char| !is_of_path(c)).map(|word| word.trim_end_matches(['.', '/']))
 }
 
-/// The paths of files and folders in a text: those that begin with `crates/`, and those that begin with the folder of a crate.
+/// The paths of files and folders in a text: those that begin with `crates/`, and those that begin
+/// with the folder of a crate.
 fn paths(text: &str, crates: &[Crate]) -> Vec<String> {
     let path = |word: &str| {
         let (first, rest) = word.split_once('/')?;
@@ -39,7 +41,8 @@ fn files_in(text: &str) -> Vec<&str> {
     words(text).map(|word| word.trim_start_matches("../")).filter(|word| is_of_code(word)).collect()
 }
 
-/// The files of code that a name may mean: it is the end of the path, in which `src` may be left out.
+/// The files of code that a name may mean: it is the end of the path, in which `src` may be left
+/// out.
 fn meant<'f>(name: &str, files: &'f [(String, String)]) -> Vec<&'f (String, String)> {
     let is_whole = |before: &str| before.is_empty() || before.ends_with('/');
     let is_end = |path: &str| path.strip_suffix(name).is_some_and(is_whole);
@@ -51,7 +54,8 @@ fn is_item(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "_:".contains(c))
 }
 
-/// What rows of tables say to be in a file, with the name of that file: "`wait` and `Queue::put` in `queue.rs`".
+/// What rows of tables say to be in a file, with the name of that file: "`wait` and `Queue::put` in
+/// `queue.rs`".
 fn in_tables(text: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     for cell in text.lines().filter(|line| line.starts_with('|')).flat_map(|row| row.split('|')) {
@@ -72,7 +76,8 @@ fn in_tables(text: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// What lines of a trace say to be in a file, with the name of that file: `Queue::put   queue.rs   in memory`.
+/// What lines of a trace say to be in a file, with the name of that file: `Queue::put   queue.rs
+/// in memory`.
 fn in_traces<'t>(text: &'t str) -> Vec<(&'t str, &'t str)> {
     let step = |line: &'t str| {
         let mut words = line.split_whitespace();
@@ -96,7 +101,8 @@ fn meant_in<'f>(folders: &[String], name: &str, files: &'f [(String, String)]) -
     if inside.is_empty() { all } else { inside }
 }
 
-/// What a page says of files of code, and is not so. A table means files in the folders of `crates/` that stand above it in its section first.
+/// What a page says of files of code, and is not so. A table means files in the folders of
+/// `crates/` that stand above it in its section first.
 fn lost(page: &str, files: &[(String, String)]) -> Vec<String> {
     let missing = files_in(page).into_iter().filter(|name| meant(name, files).is_empty());
     let mut found: Vec<String> = missing.map(|name| format!("no file {name}")).collect();

@@ -1,4 +1,5 @@
-//! Library and command ask the table of formats what a disk is like, and say of none which it is: a format stands in its own files.
+//! Library and command ask the table of formats what a disk is like, and say of none which it is: a
+//! format stands in its own files.
 
 use crate::workspace::{root, texts};
 
@@ -7,7 +8,8 @@ const FOLDERS: [&str; 2] = ["crates/library/storage/src", "crates/command/cli/sr
 /// The file of the constants of a format, which says what follows from what its disks rest on.
 const CONSTANTS: &str = "format_info.rs";
 
-/// Whether a file may say which format it means: a file of a format or of the table, one of vaults, which are no disks, and tests.
+/// Whether a file may say which format it means: a file of a format or of the table, one of vaults,
+/// which are no disks, and tests.
 fn is_of_formats(path: &str) -> bool {
     let file = path.rsplit('/').next().unwrap_or(path);
     path.starts_with("formats/") || file.starts_with("vault") || file.ends_with("tests.rs")
@@ -24,7 +26,8 @@ fn names_format(line: &str) -> bool {
     })
 }
 
-/// The lines of the code of these files, without comments and tests, that say which format they mean.
+/// The lines of the code of these files, without comments and tests, that say which format they
+/// mean.
 fn findings(files: &[(String, String)]) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| !is_of_formats(path)) {

@@ -4,7 +4,8 @@ use crate::workspace::{Crate, crates};
 
 /// The layers from the top down.
 pub(crate) const LAYERS: [&str; 7] = ["command", "front", "host", "library", "formats", "parts", "base"];
-/// The folder of simulated media, games and measurements. It may use every layer; of the layers, tests alone may use it.
+/// The folder of simulated media, games and measurements. It may use every layer; of the layers,
+/// tests alone may use it.
 pub(crate) const TEST: &str = "test";
 /// Layers that front ends do not know: a `Disk` is all that they serve.
 const BEHIND_DISK: [&str; 3] = ["library", "formats", "parts"];

@@ -1,4 +1,5 @@
-//! Each crate has one name: that of its folder. The package puts `lacuna-` before it, the library in code `lacuna_`.
+//! Each crate has one name: that of its folder. The package puts `lacuna-` before it, the library
+//! in code `lacuna_`.
 
 use crate::workspace::{Crate, crates};
 use std::collections::BTreeSet;

@@ -21,8 +21,8 @@ fn name(line: &str) -> Option<&str> {
     (before.split_whitespace().all(may_stand_before) && !name.is_empty()).then_some(name)
 }
 
-/// The lines of the function that begins with the first one, up to its closing brace, as rustfmt puts it. None for a function without a
-/// body.
+/// The lines of the function that begins with the first one, up to its closing brace, as rustfmt
+/// puts it. None for a function without a body.
 fn length(lines: &[&str]) -> Option<usize> {
     let first = lines.first()?;
     let end = format!("{}}}", &first[..first.len() - first.trim_start().len()]);

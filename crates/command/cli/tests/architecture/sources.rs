@@ -20,7 +20,8 @@ fn code(text: &str) -> String {
     code
 }
 
-/// The paths at the start of a text, each by its names: that of `a::{b, c::d}` are two. Gives what follows them.
+/// The paths at the start of a text, each by its names: that of `a::{b, c::d}` are two. Gives what
+/// follows them.
 fn paths<'t>(text: &'t str, above: &[String], found: &mut Vec<Vec<String>>) -> &'t str {
     let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut path = above.to_vec();
@@ -132,7 +133,8 @@ impl Sources {
         Sources { code, handed_on }
     }
 
-    /// The module that has the item of a path, whichever modules hand it on; none if it is of another crate.
+    /// The module that has the item of a path, whichever modules hand it on; none if it is of
+    /// another crate.
     fn home(&self, (mut at, mut rest): (String, Vec<String>)) -> Option<String> {
         // An item is handed on a few times at most.
         for _ in 0..8 {
@@ -158,7 +160,8 @@ impl Sources {
         Some(at)
     }
 
-    /// The modules whose items a module names: by paths from the root, from its parent and from its children.
+    /// The modules whose items a module names: by paths from the root, from its parent and from its
+    /// children.
     fn used_by(&self, module: &str) -> BTreeSet<String> {
         let code = &self.code[module];
         let is_child = |other: &&String| !other.is_empty() && parent(other) == module;
@@ -177,8 +180,9 @@ impl Sources {
         used
     }
 
-    /// Which file uses which others. A parent with code of its own uses the children whose items it names, also those that it hands on. A
-    /// parent that only declares modules and hands items on is no node: a file that names such an item uses the file that has it.
+    /// Which file uses which others. A parent with code of its own uses the children whose items it
+    /// names, also those that it hands on. A parent that only declares modules and hands items on
+    /// is no node: a file that names such an item uses the file that has it.
     pub(crate) fn graph(&self) -> Graph {
         let files: BTreeSet<&String> =
             self.code.iter().filter(|(_, code)| !is_face(code)).map(|(module, _)| module).collect();

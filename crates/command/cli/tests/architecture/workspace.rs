@@ -76,14 +76,16 @@ fn of_package(package: &Value) -> Crate {
     Crate { folder, layer, package: package["name"].as_str().unwrap().to_owned(), library, uses, tests_use }
 }
 
-/// The files below a folder whose names end so, with their texts, by their paths from there. Folders of builds are left out.
+/// The files below a folder whose names end so, with their texts, by their paths from there.
+/// Folders of builds are left out.
 pub(crate) fn texts(root: &Path, ending: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut left = vec![root.to_owned()];
     while let Some(dir) = left.pop() {
         for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
             let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
-            // A link may lead out of the tree, and a folder may be of a program that runs beside this one.
+            // A link may lead out of the tree, and a folder may be of a program that runs beside
+            // this one.
             let kind = entry.file_type().unwrap();
             if kind.is_dir() && name != "target" && !name.starts_with('.') {
                 left.push(path);
@@ -97,8 +99,9 @@ pub(crate) fn texts(root: &Path, ending: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Built with others, the command gets the features that those ask of its crates: the benchmark has disks on flash that encrypt nothing
-/// for comparison (`keys-off` of `lacuna-flash`), which are in no release.
+/// Built with others, the command gets the features that those ask of its crates: the benchmark has
+/// disks on flash that encrypt nothing for comparison (`keys-off` of `lacuna-flash`), which are in
+/// no release.
 #[test]
 fn a_plain_build_is_the_command_alone() {
     assert_eq!(default_packages(&metadata()), ["lacuna-cli"]);

@@ -1,5 +1,6 @@
-//! A FIDO2 token in software, behind a unix socket that carries the reports of its USB device: CTAPHID and as much of CTAP 2.0 as a
-//! client of hmac-secret and a PIN uses. It is for tests alone: its keys are no secrets.
+//! A FIDO2 token in software, behind a unix socket that carries the reports of its USB device:
+//! CTAPHID and as much of CTAP 2.0 as a client of hmac-secret and a PIN uses. It is for tests
+//! alone: its keys are no secrets.
 
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes256, Block};
@@ -84,7 +85,8 @@ impl Drop for Authenticator {
     }
 }
 
-/// Answers the messages of a client, each in reports: channel, command or sequence number, length, bytes.
+/// Answers the messages of a client, each in reports: channel, command or sequence number, length,
+/// bytes.
 fn serve(mut client: UnixStream, state: &Mutex<State>) -> std::io::Result<()> {
     loop {
         let mut report = [0; REPORT];

@@ -1,4 +1,5 @@
-//! Clients that write blocks which say what they are, until their server dies, and know what the disk must hold then.
+//! Clients that write blocks which say what they are, until their server dies, and know what the
+//! disk must hold then.
 
 use crate::nbd_client::Client;
 use std::ops::Range;
@@ -92,7 +93,8 @@ impl Book {
         }
     }
 
-    /// Every block holds one whole version that it may hold; from here on, that one is the flushed one.
+    /// Every block holds one whole version that it may hold; from here on, that one is the flushed
+    /// one.
     pub(crate) fn verify(&mut self, client: &mut Client, what: &str) {
         let all = self.blocks();
         for (at, blocks) in (0..all).step_by(256).map(|at| (at, 256.min(all - at))) {

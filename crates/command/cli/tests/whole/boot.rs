@@ -1,4 +1,5 @@
-//! What starts and ends disks without a person: mount(8), systemd and its notifications, and a time without use.
+//! What starts and ends disks without a person: mount(8), systemd and its notifications, and a time
+//! without use.
 
 use crate::keys::answering;
 use crate::scene::{CHEAP, Closing, Scene, Signal, can_mount, have, send, skipped, wait_until};

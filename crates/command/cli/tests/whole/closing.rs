@@ -49,7 +49,8 @@ fn hidden_in(format: &str) -> Scene {
     scene
 }
 
-/// So many milliseconds that the clock never beats while a test runs: a closing that waited for a beat would not end.
+/// So many milliseconds that the clock never beats while a test runs: a closing that waited for a
+/// beat would not end.
 const NEVER: &str = "3600000";
 
 /// A disk of two levels whose clock beats every so many milliseconds.
@@ -63,7 +64,8 @@ fn slow(format: &str, cover: &str) -> Scene {
     scene
 }
 
-/// Bytes that the cover of a closing takes along, and such as it does not, which the queue of the level holds all the same.
+/// Bytes that the cover of a closing takes along, and such as it does not, which the queue of the
+/// level holds all the same.
 const FEW: usize = 64 << 10;
 const MANY: usize = 7 << 20;
 /// The same where the level is smaller.
@@ -136,8 +138,8 @@ fn a_disk_that_is_mounted_is_closed_after_its_cover_with_what_is_pending_or_with
     scene.wait_until_free("disk.img");
 }
 
-/// Both levels mounted, with something hidden that waits for cover. The cover timeout, which this takes, is how long a close
-/// waits.
+/// Both levels mounted, with something hidden that waits for cover. The cover timeout, which this
+/// takes, is how long a close waits.
 fn waiting() -> Option<Scene> {
     if !can_mount("/dev/fuse") || !have("fusermount3") {
         return None;
@@ -185,8 +187,8 @@ fn a_log_hears_nothing_of_what_closing_waits_for() {
     scene.wait_until_free("disk.img");
 }
 
-/// Runs a command while level 0 is used, which is a file system, until it succeeds: on a busy machine the cover can come too late
-/// for it. Fails after three minutes.
+/// Runs a command while level 0 is used, which is a file system, until it succeeds: on a busy
+/// machine the cover can come too late for it. Fails after three minutes.
 fn with_cover(scene: &Scene, args: &[&str]) {
     let began = Instant::now();
     while_level_0_is_used(scene, || {
@@ -227,11 +229,13 @@ fn a_hidden_file_system_without_cover_stays_open_and_loses_nothing() {
 
 fn stays_open_and_loses_nothing(format: &str) {
     let scene = hidden_in(format);
-    // Inode tables that ext4 makes in the background would wait for cover too, and writes of the test behind them.
+    // Inode tables that ext4 makes in the background would wait for cover too, and writes of the
+    // test behind them.
     let quiet = ["--mount-options", "noinit_itable"];
     let open = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
     let open = [&open[..], &quiet, &["--cover-timeout"]].concat();
-    // One timeout for what must get cover however busy the machine is, another for what must not get any.
+    // One timeout for what must get cover however busy the machine is, another for what must not
+    // get any.
     let (patiently, shortly) = ([&open[..], &["60"]].concat(), [&open[..], &["2"]].concat());
     // By force: what a first try without cover left of a file system is nothing to keep.
     with_cover(&scene, &[&patiently[..], &["--mkfs", "ext4", "--force"]].concat());
@@ -239,7 +243,8 @@ fn stays_open_and_loses_nothing(format: &str) {
     scene.lacuna(&["close", "disk.img"]).code(0);
     scene.wait_until_free("disk.img");
     with_cover(&scene, &shortly);
-    // Level 0 is what the other waits for. The cover of this closing takes along what is there by now.
+    // Level 0 is what the other waits for. The cover of this closing takes along what is there by
+    // now.
     let (mut close, seen, terminal) = on_terminal(&scene, &["close", "public"]);
     assert_eq!(close.wait().unwrap().code(), Some(5));
     drop(terminal);
@@ -263,7 +268,8 @@ fn stays_open_and_loses_nothing(format: &str) {
     scene.wait_until_free("disk.img");
     with_cover(&scene, &patiently);
     assert!(fs::read(&file).unwrap() == content);
-    // Whichever is named first, the deepest is closed first. What gives cover may keep level 0 busy for the moment.
+    // Whichever is named first, the deepest is closed first. What gives cover may keep level 0 busy
+    // for the moment.
     let mut busy = true;
     while_level_0_is_used(&scene, || {
         let ran = scene.lacuna(&["close", "public", "hidden"]);

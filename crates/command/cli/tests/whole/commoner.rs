@@ -7,7 +7,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// What makes a mount namespace into one with two more users, a vault of one of them in fstab, to whom the device of FUSE is open, as it is on an ordinary system.
+/// What makes a mount namespace into one with two more users, a vault of one of them in fstab, to
+/// whom the device of FUSE is open, as it is on an ordinary system.
 const TOWN: &str = "
 mount --bind passwd /etc/passwd && { test ! -e /etc/fstab || mount --bind fstab /etc/fstab; } &&
 mount -t tmpfs -o mode=755,dev none dev && mknod dev/fuse c 10 229 && chmod 666 dev/fuse &&
@@ -20,7 +21,8 @@ echo ready && exec sleep 1000
 pub(crate) const FIRST: u32 = 64_001;
 const SECOND: u32 = 64_002;
 
-/// Two users with homes, of whom the first has a vault `v` in fstab, in a mount namespace of their own.
+/// Two users with homes, of whom the first has a vault `v` in fstab, in a mount namespace of their
+/// own.
 pub(crate) struct Town {
     scene: Scene,
     holder: Child,
@@ -166,7 +168,8 @@ fn a_user_creates_opens_uses_and_closes_a_mounted_disk() {
     town.lacuna(FIRST, &["close", "disk.img"]).code(0);
 }
 
-/// mount(8) passes no `$HOME` on: the anchor of the vault is in the home directory that the system knows.
+/// mount(8) passes no `$HOME` on: the anchor of the vault is in the home directory that the system
+/// knows.
 #[test]
 fn a_user_mounts_a_vault_that_is_in_fstab() {
     let Some(town) = Town::new() else { return };
@@ -276,7 +279,8 @@ fn users_do_not_see_one_another() {
     let said =
         town.lacuna(SECOND, &["open", disk.to_str().unwrap(), "mnt", "--key-file", "key"]).code(5).stderr;
     assert!(said.contains("another user"), "{said}");
-    // A directory that another user made in the place of one's own is not trusted, and keeps nobody out.
+    // A directory that another user made in the place of one's own is not trusted, and keeps nobody
+    // out.
     let planted = format!("/dev/shm/lacuna-{SECOND}");
     wait_until("that nothing is left there", || {
         town.run(SECOND, &["sh", "-c", &format!("rmdir {planted} || test ! -e {planted}")]).code == 0

@@ -18,8 +18,8 @@ fn content(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(BLOCK as usize / 8)
 }
 
-/// Writes numbers, flushing after every eighth, until the server dies; the last number that was flushed and the
-/// last that was sent.
+/// Writes numbers, flushing after every eighth, until the server dies; the last number that was
+/// flushed and the last that was sent.
 fn write_until_death(socket: &std::path::Path, progress: &AtomicU64) -> (u64, u64) {
     let mut client = Client::connect(socket).unwrap();
     let mut flushed = 0;

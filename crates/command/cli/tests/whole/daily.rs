@@ -1,4 +1,5 @@
-//! Day to day: what is open, what it does, closing all of it, what is wrong with a disk, and its end.
+//! Day to day: what is open, what it does, closing all of it, what is wrong with a disk, and its
+//! end.
 
 use crate::nbd_client::Client;
 use crate::scene::{CHEAP, Ran, Scene, Signal, Terminal, can_mount, noise, send, wait_until};
@@ -299,7 +300,8 @@ fn a_doctor_says_the_same_with_and_without_a_hidden_level() {
     assert_eq!(told("a.img"), told("b.img"));
 }
 
-/// How often the beginning of a header is in a file, as it is or, as in the file of a simulated chip, with all bits inverted.
+/// How often the beginning of a header is in a file, as it is or, as in the file of a simulated
+/// chip, with all bits inverted.
 fn copies_in(scene: &Scene, name: &str) -> usize {
     let inverted: Vec<u8> = MAGIC.iter().map(|byte| !byte).collect();
     let bytes = fs::read(scene.path(name)).unwrap();
@@ -349,7 +351,8 @@ fn nothing_of_a_header_is_left_of_a_disk_that_was_erased() {
     scene.lacuna(&["vault", "check", "v", "--key-file", "key"]).code(4);
 }
 
-/// The last partition of a device ends where that does, so its last copy lies where one of the device would.
+/// The last partition of a device ends where that does, so its last copy lies where one of the
+/// device would.
 #[test]
 fn a_disk_at_the_end_of_another_medium_is_not_taken_for_it() {
     let scene = Scene::with_disk(&["--size", "32M"]);

@@ -1,4 +1,5 @@
-//! What hidden levels alone can cause reaches a person at a terminal, and who asks `lacuna status`, and no log.
+//! What hidden levels alone can cause reaches a person at a terminal, and who asks `lacuna status`,
+//! and no log.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Terminal, can_mount, have, noise};
@@ -9,7 +10,8 @@ use std::process::Stdio;
 /// What no log may say.
 const TELLING: [&str; 6] = ["cover", "hidden", "level", "export", "flush", "deep"];
 
-/// A disk of two levels without cover: what is written to the hidden one waits for writes to the public one.
+/// A disk of two levels without cover: what is written to the hidden one waits for writes to the
+/// public one.
 fn scene(format: &str) -> Scene {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
@@ -26,7 +28,8 @@ fn says_nothing(words: &str) {
     assert!(!TELLING.iter().any(telling), "{rest:?}");
 }
 
-/// Serves the disk, lets a hidden flush wait in vain, and ends; the exit code, and what status said.
+/// Serves the disk, lets a hidden flush wait in vain, and ends; the exit code, and what status
+/// said.
 fn serve_in_vain(scene: &Scene, said: Stdio) -> (i32, String) {
     let arguments =
         ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "deep", "--cover-timeout", "1"];

@@ -1,5 +1,6 @@
-//! How a server of NBD ends, or fails to start, is the same whichever levels of its disk are open: its exit code, what it says in a log,
-//! how much of the medium changed, what lies beside it, and what other commands find.
+//! How a server of NBD ends, or fails to start, is the same whichever levels of its disk are open:
+//! its exit code, what it says in a log, how much of the medium changed, what lies beside it, and
+//! what other commands find.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Serving, Signal, noise};
@@ -55,7 +56,8 @@ impl Ending {
     #[track_caller]
     fn is_like(&self, other: &Ending, what: &str) {
         self.looks_like(other, what);
-        // Chance decides which cells of an `oblivious` disk are rewritten, some of them more than once.
+        // Chance decides which cells of an `oblivious` disk are rewritten, some of them more than
+        // once.
         let (one, two) = (self.changed, other.changed);
         assert!(one.abs_diff(two) <= one / 4, "{what}: {one} blocks changed, and {two}");
     }
@@ -171,7 +173,8 @@ fn public_end(scene: &Scene, medium: Medium, signal: Signal) -> Ending {
     ended(scene, server)
 }
 
-/// How one with level 1 ends while a flush of so many bytes of that waits for cover, and what its client hears of the flush.
+/// How one with level 1 ends while a flush of so many bytes of that waits for cover, and what its
+/// client hears of the flush.
 fn hidden_end(scene: &Scene, medium: Medium, signal: Signal, len: usize) -> (Ending, io::Result<()>) {
     let server = serve(scene, "deep", medium);
     let mut client = Client::connect_to(&server.socket, "1").unwrap();
@@ -206,7 +209,8 @@ fn a_server_that_is_told_to_end_does_not_wait_for_what_hidden_requests_wait_for(
         let (hidden, flushed) = hidden_end(&scene, Medium::Good, Signal::TERM, many);
         flushed.unwrap_err();
         hidden.looks_like(&full, format);
-        // The log or journal ends early then, and cells that are in the journal alone are not written in place.
+        // The log or journal ends early then, and cells that are in the journal alone are not
+        // written in place.
         let public = public_end(&scene, Medium::Good, Signal::TERM);
         assert!(hidden.changed > public.changed / 4, "{format}: {}, {}", hidden.changed, public.changed);
     }

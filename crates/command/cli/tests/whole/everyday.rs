@@ -193,7 +193,8 @@ fn a_copy_of_an_open_disk_is_read_and_stays_as_it_is() {
     }
 }
 
-/// What docs/usage.md says of a copy: frozen while it is made, it mounts as it is, with what was written last.
+/// What docs/usage.md says of a copy: frozen while it is made, it mounts as it is, with what was
+/// written last.
 #[test]
 fn a_copy_of_a_frozen_file_system_mounts_read_only() {
     if !can_open() {

@@ -1,4 +1,5 @@
-//! `--expect`: another disk than the one that is meant is refused, though the same passphrase opens it.
+//! `--expect`: another disk than the one that is meant is refused, though the same passphrase opens
+//! it.
 
 use crate::pool::{Cluster, PoolDisk};
 use crate::scene::{CHEAP, Closing, Ran, Scene, can_mount};
@@ -82,7 +83,8 @@ fn a_level_does_not_show_in_the_id() {
         ]));
         assert_eq!(server.stop(), 0);
     }
-    // New passphrases and another size leave it as it is; a backup of the header that is brought back, too.
+    // New passphrases and another size leave it as it is; a backup of the header that is brought
+    // back, too.
     let flat = told(&scene.create("flat.img", &["--size", "8M"]).code(0));
     fs::write(scene.path("new"), "another").unwrap();
     scene.lacuna(&["key", "change", "flat.img", "--key-file", "key", "--new-key-file", "new"]).code(0);
@@ -214,7 +216,8 @@ fn a_vault_has_an_id_too() {
     is_refused(scene.keyed(&["open", "v", "mnt", "--expect", &one]), &two, &one);
 }
 
-/// As fstab and units have it: what mount(8) runs takes the option, and so does what is mounted already.
+/// As fstab and units have it: what mount(8) runs takes the option, and so does what is mounted
+/// already.
 #[test]
 fn fstab_can_say_which_disk_it_means() {
     if !can_mount("/dev/fuse") {

@@ -82,7 +82,8 @@ fn a_disk_that_a_crash_left_is_purged_by_location() {
     serving.kill();
     scene.wait_until_free("nand:chip.img");
     let info = scene.lacuna(&["info", "nand:chip.img", "--key-file", "key"]).code(0).stdout;
-    // Two versions of 16 blocks were overwritten. The unused keys of a fresh block are as many as there may be besides.
+    // Two versions of 16 blocks were overwritten. The unused keys of a fresh block are as many as
+    // there may be besides.
     assert!(
         info.contains("that were deleted or overwritten, of which 128 KiB are known; `lacuna purge` ends"),
         "{info}"
@@ -270,7 +271,8 @@ fn what_btrfs_keeps_is_told_with_a_purge() {
     apart.lacuna(&["close", "mnt"]).code(0);
 }
 
-/// A server keeps the disk that it opened, wherever that is moved. Another one in its place is another disk.
+/// A server keeps the disk that it opened, wherever that is moved. Another one in its place is
+/// another disk.
 #[test]
 fn a_purge_is_of_the_disk_that_is_there() {
     let scene = scene(&[]);
@@ -282,8 +284,8 @@ fn a_purge_is_of_the_disk_that_is_there() {
     assert_eq!(serving.stop(), 0);
 }
 
-/// The file of the first server was removed: another disk is at its path, perhaps in a file of the same number, with a server of its
-/// own. Both say the same location.
+/// The file of the first server was removed: another disk is at its path, perhaps in a file of the
+/// same number, with a server of its own. Both say the same location.
 #[test]
 fn a_purge_asks_the_server_of_the_disk_that_is_there() {
     let scene = scene(&[]);
@@ -344,7 +346,8 @@ fn what_makes_no_sense_on_flash_is_refused() {
     assert!(made.code == 1 || made.code == 0, "{}", made.stderr);
 }
 
-/// The content of every block that somebody reads who takes the chip apart as it is now, and has the passphrase.
+/// The content of every block that somebody reads who takes the chip apart as it is now, and has
+/// the passphrase.
 fn recovered(scene: &Scene) -> BTreeSet<Vec<u8>> {
     fs::copy(scene.path("chip.img"), scene.path("copy.img")).unwrap();
     let medium = Arc::new(FileMedium::open(&scene.path("copy.img"), Access::Read).unwrap());

@@ -1,4 +1,5 @@
-//! A host file system that is filled to the last byte, and disks that take their whole space ahead of that.
+//! A host file system that is filled to the last byte, and disks that take their whole space ahead
+//! of that.
 
 use crate::nbd_client::Client;
 use crate::scene::{Closing, Device, Scene, can_mount, have, noise};
@@ -69,8 +70,8 @@ fn scene() -> Option<Scene> {
 
 const OPEN: [&str; 5] = ["open", "host/disk.img", "mnt", "--key-file", "key"];
 
-/// A disk in use on a host that fills up, a server that is killed: the owner gets in, deletes, trims and
-/// closes.
+/// A disk in use on a host that fills up, a server that is killed: the owner gets in, deletes,
+/// trims and closes.
 fn opened_emptied_and_closed(options: &[&str]) {
     let Some(scene) = scene() else { return };
     let host = Host::mount(&scene, 128 << 20);

@@ -1,4 +1,5 @@
-//! The header of a disk is destroyed, copy by copy and whole, and comes back; other programs see that a disk is there.
+//! The header of a disk is destroyed, copy by copy and whole, and comes back; other programs see
+//! that a disk is there.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, noise, skipped};

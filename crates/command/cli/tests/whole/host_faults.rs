@@ -1,4 +1,5 @@
-//! Faults and limits of the host: what fails is the request that meets them, with a word of what to do.
+//! Faults and limits of the host: what fails is the request that meets them, with a word of what to
+//! do.
 
 use crate::nbd_client::Client;
 use crate::scene::{Device, Ran, Scene, can_mount, have, noise, skipped};
@@ -10,7 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A shell that limits its files before it becomes the program: `ulimit -f` counts blocks of 512 bytes or of 1 KiB.
+/// A shell that limits its files before it becomes the program: `ulimit -f` counts blocks of 512
+/// bytes or of 1 KiB.
 fn limited(scene: &Scene, args: &[&str]) -> crate::scene::Ran {
     let lacuna = env!("CARGO_BIN_EXE_lacuna");
     let script = format!("ulimit -f 2048; exec {lacuna} \"$@\"");
@@ -100,7 +102,8 @@ fn a_passphrase_costs_no_more_memory_than_a_container_has() {
     let dear = ["--size", "64M", "--kdf-memory", "512M", "--kdf-passes", "1", "--key-file", "key"];
     scene.lacuna(&[&["create", "dear.img"], &dear[..]].concat()).code(0);
     let refused = group.lacuna(&scene, &["check", "dear.img", "--key-file", "key"]).code(3).stderr;
-    // Whoever reads it knows which limit to raise, and that it is not the machine's memory that is short.
+    // Whoever reads it knows which limit to raise, and that it is not the machine's memory that is
+    // short.
     let name = group.0.file_name().unwrap().to_str().unwrap();
     assert!(refused.contains("under a limit of 307200 KiB, of the control group /"), "{refused}");
     assert!(refused.contains(name) && refused.contains("raise the limit"), "{refused}");
@@ -231,7 +234,8 @@ fn assert_way_to_read(scene: &Scene, location: &str, backup: &str, reason: &str)
     scene.lacuna(&["check", location, "--read-only", "--key-file", "key"]).code(0);
 }
 
-/// Disks that something was written to, and backups of their headers: a disk in a file, and one on flash.
+/// Disks that something was written to, and backups of their headers: a disk in a file, and one on
+/// flash.
 fn written_disks() -> Scene {
     let scene = Scene::with_disk(&["--size", "16M"]);
     scene.create("nand:chip.img", &["--size", "8M"]).code(0);

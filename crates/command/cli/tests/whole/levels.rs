@@ -1,11 +1,13 @@
-//! A disk with hidden levels, as people use it: mounted together, served side by side, opened with fewer levels.
+//! A disk with hidden levels, as people use it: mounted together, served side by side, opened with
+//! fewer levels.
 
 use crate::clients::fio_verifies;
 use crate::scene::{Closing, Scene, can_mount, have, noise};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-/// A disk of two levels: `key` opens level 0, `deep` both. Hidden writes are covered often, to save the test's time.
+/// A disk of two levels: `key` opens level 0, `deep` both. Hidden writes are covered often, to save
+/// the test's time.
 fn scene(format: &str, size: &str) -> Scene {
     scene_of(&["--format", format, "--size", size, "--cover", "5"])
 }
@@ -277,7 +279,8 @@ fn damage_is_named_by_level_and_the_rest_reads() {
     scene.tool("nbdcopy", &["--flush", "noise", &deep]);
     scene.tool("nbdcopy", &["--flush", "noise", &server.uri]);
     assert_eq!(server.stop(), 0);
-    // One public and one hidden block of each stripe, until a block in use was hit: which stripes hold the data depends on the cover.
+    // One public and one hidden block of each stripe, until a block in use was hit: which stripes
+    // hold the data depends on the cover.
     let file = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
     let check = ["check", "disk.img", "--key-file", "deep"];
     let damaged = (40..250).find_map(|stripe| {

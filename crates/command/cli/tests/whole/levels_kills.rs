@@ -1,7 +1,8 @@
-//! Servers of disks with levels killed under load, with a client on each level: every block of every level is then one
-//! whole version of itself, at least as new as what was flushed.
+//! Servers of disks with levels killed under load, with a client on each level: every block of
+//! every level is then one whole version of itself, at least as new as what was flushed.
 //!
-//! `LACUNA_KILLS` says how often each combination is killed, for the long run; `LACUNA_SEED` where the randomness begins.
+//! `LACUNA_KILLS` says how often each combination is killed, for the long run; `LACUNA_SEED` where
+//! the randomness begins.
 
 use crate::books::{Book, Dice};
 use crate::nbd_client::Client;

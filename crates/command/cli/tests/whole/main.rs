@@ -1,5 +1,5 @@
-//! Whole-program tests: the real binary, driven with real clients. What this machine lacks a program or a
-//! privilege for is skipped, and the test says so.
+//! Whole-program tests: the real binary, driven with real clients. What this machine lacks a
+//! program or a privilege for is skipped, and the test says so.
 
 mod access_time;
 mod authenticator;

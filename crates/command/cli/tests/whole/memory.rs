@@ -1,6 +1,8 @@
-//! What is left in the memory of a server of what clients wrote and read, and of passphrases: nothing, soon after the last request.
+//! What is left in the memory of a server of what clients wrote and read, and of passphrases:
+//! nothing, soon after the last request.
 //!
-//! How soon is no matter of these tests: `lacuna_contracts::IdlePool` says it, and its own tests see to it.
+//! How soon is no matter of these tests: `lacuna_contracts::IdlePool` says it, and its own tests
+//! see to it.
 
 mod marks;
 
@@ -16,8 +18,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::slice::from_mut;
 use std::time::Duration;
 
-/// Blocks that are written to a level: with what goes with them they make three batches of an `oblivious` disk, the last of which is
-/// nearly full.
+/// Blocks that are written to a level: with what goes with them they make three batches of an
+/// `oblivious` disk, the last of which is nearly full.
 const BLOCKS: u64 = 47;
 /// Looks before what is still in memory counts as left there for good.
 const LOOKS: u32 = 120;
@@ -29,8 +31,8 @@ struct Kind {
     format: &'static str,
     size: &'static str,
     levels: usize,
-    /// Marked blocks that may be among those that its server has read and decrypted ahead of need (docs/threat-model.md, *A machine
-    /// that is on*).
+    /// Marked blocks that may be among those that its server has read and decrypted ahead of need
+    /// (docs/threat-model.md, *A machine that is on*).
     ahead: usize,
 }
 
@@ -39,8 +41,9 @@ const KINDS: [Kind; 4] = [
     Kind { format: "nand", size: "32M", levels: 1, ahead: 0 },
     // Its log has not come round: no stripe carries anything on.
     Kind { format: "deniable", size: "64M", levels: 2, ahead: 0 },
-    // The next two batches draw 16 of some 4,000 groups of 8 cells, and a dozen groups hold marked blocks: four of these are among the 16
-    // once in a million times. The memory of a batch that was written holds more blocks.
+    // The next two batches draw 16 of some 4,000 groups of 8 cells, and a dozen groups hold marked
+    // blocks: four of these are among the 16 once in a million times. The memory of a batch that
+    // was written holds more blocks.
     Kind { format: "oblivious", size: "256M", levels: 2, ahead: 24 },
 ];
 
@@ -108,8 +111,9 @@ impl Blocks for File {
     }
 }
 
-/// Writes and reads marked blocks of a level in requests of many lengths, some of which do not begin with a block. What a hidden level
-/// was given goes to the medium with what is written to level 0.
+/// Writes and reads marked blocks of a level in requests of many lengths, some of which do not
+/// begin with a block. What a hidden level was given goes to the medium with what is written to
+/// level 0.
 fn use_blocks(levels: &mut [impl Blocks], level: usize, numbers: Range<u64>) {
     let all = marked(numbers);
     for (at, block) in (0..).step_by(4096).zip(all.chunks(4096)) {
@@ -136,7 +140,8 @@ fn numbers(level: usize) -> Range<u64> {
     first..first + BLOCKS
 }
 
-/// Waits until at most so many of the blocks are in memory, looking again and again, after `before`.
+/// Waits until at most so many of the blocks are in memory, looking again and again, after
+/// `before`.
 #[track_caller]
 fn wait_until_forgotten(
     what: &str,
@@ -170,9 +175,9 @@ fn server_of(scene: &Scene, mountpoint: &str) -> u32 {
     status["servers"][0]["pid"].as_u64().unwrap() as u32
 }
 
-/// Sends writes as long as any that went before, to a place where the server refuses them without a look at what they bring. The memory
-/// of the FUSE library keeps the last write that each of its threads got, and is not ours to wipe (docs/threat-model.md): now it
-/// keeps these.
+/// Sends writes as long as any that went before, to a place where the server refuses them without a
+/// look at what they bring. The memory of the FUSE library keeps the last write that each of its
+/// threads got, and is not ours to wipe (docs/threat-model.md): now it keeps these.
 fn fill_library(file: &File, place: u64) {
     let long = vec![0x5a; 1 << 20];
     for _ in 0..64 {
@@ -289,7 +294,8 @@ fn nothing_that_was_written_to_a_vault_or_read_from_it_stays_in_memory() {
         let path = vault.0.path("mnt/file");
         let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         use_blocks(from_mut(&mut file), 0, numbers(0));
-        // A copy within the vault, an end in the middle of a block, and a hole that does not begin with one.
+        // A copy within the vault, an end in the middle of a block, and a hole that does not begin
+        // with one.
         fs::copy(&path, vault.0.path("mnt/copy")).unwrap();
         file.set_len(40 * 4096 + 100).unwrap();
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -1,4 +1,5 @@
-//! The file of an open disk is moved, deleted or copied: lacuna says what is open where, and loses nothing without a word.
+//! The file of an open disk is moved, deleted or copied: lacuna says what is open where, and loses
+//! nothing without a word.
 
 use crate::scene::{CHEAP, Closing, Scene, can_mount, have};
 use std::fs;

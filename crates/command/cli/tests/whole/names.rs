@@ -1,4 +1,5 @@
-//! A disk under other names than its own, names that a shell reads as something else, and names that a terminal obeys.
+//! A disk under other names than its own, names that a shell reads as something else, and names
+//! that a terminal obeys.
 
 use crate::scene::{Device, Scene, can_mount, have};
 use crate::vault_scene::VaultScene;
@@ -56,7 +57,8 @@ fn hints_can_be_pasted_into_a_shell() {
     assert!(!scene.path("it's a disk/disk").exists());
 }
 
-/// Of the program that claimed a disk, and of one that uses a mount: their makers choose what they are called.
+/// Of the program that claimed a disk, and of one that uses a mount: their makers choose what they
+/// are called.
 #[test]
 fn names_of_processes_reach_no_terminal_with_control_characters() {
     let Some(vault) = VaultScene::new(&[]) else { return };

@@ -1,4 +1,5 @@
-//! What is done to a disk while it is open: checked, its passphrases changed, made larger, with programs at work on it.
+//! What is done to a disk while it is open: checked, its passphrases changed, made larger, with
+//! programs at work on it.
 
 use crate::nbd_client::Client;
 use crate::scene::{Closing, Ran, Scene, Serving, Signal, can_mount, have, noise, send, skipped};
@@ -29,7 +30,8 @@ fn scene(options: &[&str]) -> Scene {
     scene
 }
 
-/// A client that writes one chunk after another, flushes now and then, and reads what it wrote, while `work` is done.
+/// A client that writes one chunk after another, flushes now and then, and reads what it wrote,
+/// while `work` is done.
 fn while_writing<R>(socket: &Path, chunks: u64, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -361,7 +363,8 @@ fn request(scene: &Scene, job: &str) -> String {
     format!("{{\"v\":1,\"op\":\"job\",\"job\":\"{job}\",\"disk\":{{\"file\":\"{file}\"}}}}\n")
 }
 
-/// All that the server says at this socket to a client that says `said` and ends, but for signs of life.
+/// All that the server says at this socket to a client that says `said` and ends, but for signs of
+/// life.
 fn answer(socket: &Path, said: &[u8]) -> serde_json::Value {
     let mut stream = UnixStream::connect(socket).unwrap();
     // It need not read all of it.

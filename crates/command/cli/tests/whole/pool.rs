@@ -1,4 +1,5 @@
-//! Disks in a pool of Ceph RADOS, for tests. Where there is no cluster the tests skip themselves and say so.
+//! Disks in a pool of Ceph RADOS, for tests. Where there is no cluster the tests skip themselves
+//! and say so.
 
 use crate::scene::{CHEAP, Ran, Scene, Serving, skipped};
 use std::path::{Path, PathBuf};

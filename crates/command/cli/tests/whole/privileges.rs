@@ -40,7 +40,8 @@ fn root_runs_no_program_that_lies_in_the_way() {
     assert!(opened.status.success() && closed.status.success());
 }
 
-/// Without the right to mount, as in a container, root asks `fusermount3`: that of the system, which may not mount either.
+/// Without the right to mount, as in a container, root asks `fusermount3`: that of the system,
+/// which may not mount either.
 #[test]
 fn root_without_rights_runs_no_fusermount3_that_lies_in_the_way() {
     if !is_root() || !have("setpriv") || !have("fusermount3") {

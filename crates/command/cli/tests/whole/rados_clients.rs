@@ -1,5 +1,5 @@
-//! What other people's clients put on a disk in RADOS comes out again: images over NBD in every layout, and trees of
-//! files on a mounted ext4 with snapshots of it.
+//! What other people's clients put on a disk in RADOS comes out again: images over NBD in every
+//! layout, and trees of files on a mounted ext4 with snapshots of it.
 
 use crate::clients::{ext4_image, fio_verifies};
 use crate::pool::{Cluster, PoolDisk};

@@ -79,7 +79,8 @@ fn without_two_osds_of_three_it_waits_and_goes_on() {
             client.flush()?;
             client.read_at(0, 12 << 20)
         });
-        // Whether it waits is seen by its not having ended; nothing is asserted on how long anything takes.
+        // Whether it waits is seen by its not having ended; nothing is asserted on how long
+        // anything takes.
         std::thread::sleep(std::time::Duration::from_secs(3));
         assert!(!waiting.is_finished(), "written to one OSD of three");
         wounded.heal();

@@ -1,5 +1,6 @@
-//! Who writes the pool beside the program, on a real cluster: snapshots that are gone from it, and objects that are removed, cut or
-//! put back. (`hostile_pool` of `games` plays all of it, in memory.)
+//! Who writes the pool beside the program, on a real cluster: snapshots that are gone from it, and
+//! objects that are removed, cut or put back. (`hostile_pool` of `games` plays all of it, in
+//! memory.)
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
@@ -79,7 +80,8 @@ fn a_pool_that_is_copied_object_by_object_has_no_snapshots() {
     }
 }
 
-/// Single acts on the objects of a disk. With gcm what reads is right; with every cipher the program ends as it should.
+/// Single acts on the objects of a disk. With gcm what reads is right; with every cipher the
+/// program ends as it should.
 #[test]
 fn objects_are_removed_cut_and_put_back() {
     for (cipher, layout) in [("gcm", "adaptive"), ("gcm", "segment-end"), ("xts-random", "adaptive")] {
@@ -111,7 +113,8 @@ fn objects_are_removed_cut_and_put_back() {
                 rados(act);
                 let what = format!("{cipher} {layout} {act:?}");
                 let ran = disk.keyed(&["check"], &["--json", "--read-only"]);
-                // Nothing was written to the table of snapshots between the sessions: put back, it says the same.
+                // Nothing was written to the table of snapshots between the sessions: put back, it
+                // says the same.
                 let same = act[0] == "cp" && object.ends_with("book.0000000000000000");
                 assert!(
                     ran.code == 10 || ran.code == 0 && (cipher != "gcm" || same),

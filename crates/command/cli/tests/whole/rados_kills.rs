@@ -1,8 +1,8 @@
-//! Clients killed at random moments under load: every block is then one whole version of itself, in every layout,
-//! at least as new as what was flushed.
+//! Clients killed at random moments under load: every block is then one whole version of itself, in
+//! every layout, at least as new as what was flushed.
 //!
-//! `LACUNA_KILLS` says how often each combination is killed, for the long run; `LACUNA_SEED` where the randomness
-//! begins.
+//! `LACUNA_KILLS` says how often each combination is killed, for the long run; `LACUNA_SEED` where
+//! the randomness begins.
 
 use crate::books::{Book, Dice};
 use crate::nbd_client::Client;

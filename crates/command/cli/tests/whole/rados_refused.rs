@@ -1,5 +1,5 @@
-//! Objects that somebody removes or puts back while a server uses them, what mends them, and a pool that is full: on a
-//! real cluster, in every layout.
+//! Objects that somebody removes or puts back while a server uses them, what mends them, and a pool
+//! that is full: on a real cluster, in every layout.
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
@@ -128,7 +128,8 @@ fn trim_works_on_a_full_pool_and_makes_room() {
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{layout}: {error}");
         assert!(client.read_at(0, OBJECT).unwrap() == noise(1, OBJECT), "{layout}");
         (1..7).for_each(|n| client.discard(n * 4 * MIB, OBJECT).unwrap());
-        // The layouts with the seal behind the data keep the length of an object: the quota counts that.
+        // The layouts with the seal behind the data keep the length of an object: the quota counts
+        // that.
         if !matches!(layout, "adaptive" | "kv") {
             ceph(&["osd", "pool", "set-quota", &pool, "max_bytes", "0"]);
         }

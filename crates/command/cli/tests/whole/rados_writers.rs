@@ -1,4 +1,5 @@
-//! One writer: a second one is refused, takes over from the dead, and by force from the living, who then stop.
+//! One writer: a second one is refused, takes over from the dead, and by force from the living, who
+//! then stop.
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
@@ -65,7 +66,8 @@ fn the_dead_are_taken_over_from() {
     disk.keyed(&["check"], &[]).code(0);
 }
 
-/// Who takes a disk over is told whom that shuts out; and the cluster keeps the dead on its list for a shorter time.
+/// Who takes a disk over is told whom that shuts out; and the cluster keeps the dead on its list
+/// for a shorter time.
 #[test]
 fn a_client_that_is_shut_out_is_named() {
     let Some(cluster) = Cluster::shared() else { return };

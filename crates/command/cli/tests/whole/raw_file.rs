@@ -12,7 +12,8 @@ fn kernel_maps() -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 6)
 }
 
-/// Reads what others wrote, changes some of it, and changes more of it after a write by other means.
+/// Reads what others wrote, changes some of it, and changes more of it after a write by other
+/// means.
 const MAP: &str = "
 import mmap, os, sys
 file = os.open(sys.argv[1], os.O_RDWR)

@@ -72,7 +72,8 @@ impl Damaged {
         from as usize / BLOCK..(len - TAIL) as usize / BLOCK
     }
 
-    /// Overwrites `pieces` pages of the medium that hold something, spread evenly; each `turn` others.
+    /// Overwrites `pieces` pages of the medium that hold something, spread evenly; each `turn`
+    /// others.
     fn destroy(&self, pieces: usize, turn: usize) {
         let medium = fs::read(self.scene.path(self.file)).unwrap();
         let used = |page: &usize| medium[page * BLOCK..][..BLOCK].iter().any(|byte| *byte != 0);
@@ -90,7 +91,8 @@ impl Damaged {
         self.scene.lacuna(&[&words[..], options].concat())
     }
 
-    /// What is lost, by the map. Everything else must be in the image as it was written, and the source as it was.
+    /// What is lost, by the map. Everything else must be in the image as it was written, and the
+    /// source as it was.
     #[track_caller]
     fn rescued(&self, options: &[&str], code: i32) -> (BTreeSet<u64>, Value) {
         let before = fs::read(self.scene.path(self.file)).unwrap();
@@ -184,7 +186,8 @@ fn of_a_whole_disk_everything_is_rescued() {
     assert_eq!(server.stop(), 0);
 }
 
-/// What is in the image is not read again, whatever became of it on the disk; what was lost, or not tried, is.
+/// What is in the image is not read again, whatever became of it on the disk; what was lost, or not
+/// tried, is.
 #[test]
 fn a_second_run_reads_what_is_missing_alone() {
     let disk = Damaged::make("disk.img", &["--size", "16M"], 0);
@@ -238,7 +241,8 @@ fn lost_of(disk: &Damaged) -> BTreeSet<u64> {
     lost(&disk.scene.path("image.map"), fs::metadata(disk.scene.path("image")).unwrap().len())
 }
 
-/// Each local format, with places of its medium overwritten: the lost blocks are those that `check` names, and there are some.
+/// Each local format, with places of its medium overwritten: the lost blocks are those that `check`
+/// names, and there are some.
 #[test]
 fn all_but_the_destroyed_blocks_are_rescued() {
     for (location, shape, pieces) in [
@@ -381,8 +385,8 @@ fn last_held(medium: &[u8]) -> u64 {
     ((page + 1) * BLOCK) as u64
 }
 
-/// Both records that say where the journal of a closed disk ends are gone: it was empty, and everything is there. Who cannot know that is
-/// told.
+/// Both records that say where the journal of a closed disk ends are gone: it was empty, and
+/// everything is there. Who cannot know that is told.
 #[test]
 fn a_disk_whose_journal_is_gone_is_rescued() {
     let disk = Damaged::make("disk.img", &["--size", "16M"], 0);

@@ -1,5 +1,6 @@
-//! What the system's cache holds of the medium of a disk with levels, a file or a block device: nothing when it is closed, and
-//! meanwhile nothing of what was read for hidden levels. The slots that were read would tell of them.
+//! What the system's cache holds of the medium of a disk with levels, a file or a block device:
+//! nothing when it is closed, and meanwhile nothing of what was read for hidden levels. The slots
+//! that were read would tell of them.
 
 mod pages;
 
@@ -14,8 +15,9 @@ use std::path::{Path, PathBuf};
 
 const FORMATS: [&str; 2] = ["deniable", "oblivious"];
 const BLOCK: u64 = 4096;
-/// Pages that an open `oblivious` disk has read for its next two batches, at most: 120 cells each, their metadata, and leaves of the map of
-/// level 0. Which cells, public randomness alone decides, so these pages say nothing of other levels (docs/threat-model.md).
+/// Pages that an open `oblivious` disk has read for its next two batches, at most: 120 cells each,
+/// their metadata, and leaves of the map of level 0. Which cells, public randomness alone decides,
+/// so these pages say nothing of other levels (docs/threat-model.md).
 const NEXT_BATCHES: usize = 400;
 /// Pages that udev reads of a device that was closed, to see what is on it, at most.
 const PROBED: usize = 512;
@@ -31,7 +33,8 @@ struct Medium {
 }
 
 impl Medium {
-    /// A file that is still to be made, or a block device of `size`. None, said so, where there is no cache to look at.
+    /// A file that is still to be made, or a block device of `size`. None, said so, where there is
+    /// no cache to look at.
     fn new(size: u64, on_device: bool) -> Option<Medium> {
         let scene = Scene::new();
         fs::write(scene.path("deep"), "battery staple").unwrap();
@@ -93,13 +96,15 @@ impl Medium {
         assert!(now <= pages + self.of_others(), "{}: {when}: {now} pages", self.location());
     }
 
-    /// Waits for the end of a server, with which all pages go. Asking for the disk would read its header.
+    /// Waits for the end of a server, with which all pages go. Asking for the disk would read its
+    /// header.
     fn wait_until_gone(&self) {
         wait_until("that no page is in memory", || self.resident() <= self.of_others());
     }
 }
 
-/// Whether the system can read without keeping what it read: past its cache, or so that it goes at once (RWF_DONTCACHE, Linux 6.14).
+/// Whether the system can read without keeping what it read: past its cache, or so that it goes at
+/// once (RWF_DONTCACHE, Linux 6.14).
 fn reads_discreetly(path: &Path) -> bool {
     if fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).is_ok() {
         return true;
@@ -164,7 +169,8 @@ fn serve_and_look(format: &str, medium: &Medium) {
     assert!(medium.resident() > opened + MANY, "{format}: public reads");
     server.kill();
     assert!(medium.resident() > MANY, "{format}: killed");
-    // Nothing of what the killed server left, and as nothing is going to be written, nothing ahead of need.
+    // Nothing of what the killed server left, and as nothing is going to be written, nothing ahead
+    // of need.
     let server = medium.serve(&["--read-only"]);
     medium.assert_at_most(0, "opened to read alone, after a kill");
     let mut public = Client::connect(&server.socket).unwrap();

@@ -1,4 +1,5 @@
-//! Servers that another client robs of their disk while they write: each ends by itself, and says so with exit code 5.
+//! Servers that another client robs of their disk while they write: each ends by itself, and says
+//! so with exit code 5.
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};

@@ -1,5 +1,5 @@
-//! The root of a user namespace, as in a container that has no privileges and the device of FUSE: there is no loop device and no
-//! program that mounts for others.
+//! The root of a user namespace, as in a container that has no privileges and the device of FUSE:
+//! there is no loop device and no program that mounts for others.
 
 use crate::commoner::{FIRST, Town};
 use crate::scene::{CHEAP, skipped};

@@ -147,7 +147,8 @@ impl Scene {
         });
     }
 
-    /// Where the server answers other commands that has a file of this directory open: `front` is `fuse` or `nbd`.
+    /// Where the server answers other commands that has a file of this directory open: `front` is
+    /// `fuse` or `nbd`.
     pub(crate) fn control(&self, name: &str, front: &str) -> PathBuf {
         let root = rustix::process::geteuid().is_root();
         let base = if root { PathBuf::from("/run/lacuna") } else { self.path("lacuna") };
@@ -215,7 +216,8 @@ impl Terminal {
         tcsetwinsize(&self.screen, size).unwrap();
     }
 
-    /// For a program that writes to it. No more than a screen or two, which it holds until it is read.
+    /// For a program that writes to it. No more than a screen or two, which it holds until it is
+    /// read.
     pub(crate) fn stdio(&self) -> Stdio {
         self.screen.try_clone().unwrap().into()
     }
@@ -333,7 +335,8 @@ pub(crate) fn skipped(why: &str) {
 
 pub(crate) use lacuna_testkit::have;
 
-/// Whether file systems can be mounted here, which is tried, and `needs` may be used; says so if not.
+/// Whether file systems can be mounted here, which is tried, and `needs` may be used; says so if
+/// not.
 pub(crate) fn can_mount(needs: &str) -> bool {
     let at = tempfile::tempdir().unwrap();
     let mut mount = Command::new("mount");

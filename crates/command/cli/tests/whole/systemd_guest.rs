@@ -1,5 +1,6 @@
-//! Disks in fstab and in units of a Debian that really boots, with systemd, in an emulated machine: see
-//! `scripts/systemd-guest.sh`. A boot takes most of a minute, so this is a part of `make test-long` alone.
+//! Disks in fstab and in units of a Debian that really boots, with systemd, in an emulated machine:
+//! see `scripts/systemd-guest.sh`. A boot takes most of a minute, so this is a part of `make
+//! test-long` alone.
 
 use crate::scene::{Scene, can_mount, have, skipped};
 use std::fmt::Write as _;
@@ -176,7 +177,8 @@ impl Drop for Guest {
     fn drop(&mut self) {
         let _ = self.machine.kill();
         let _ = self.machine.wait();
-        // The console is closed when the last of its processes is gone. Until then QEMU may hold the disks.
+        // The console is closed when the last of its processes is gone. Until then QEMU may hold
+        // the disks.
         let _ = std::io::copy(&mut self.console, &mut std::io::sink());
     }
 }

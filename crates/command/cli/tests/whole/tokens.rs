@@ -1,4 +1,5 @@
-//! Keyrings and a TPM 2.0 in software as tokens: enrolled, used, refused with what to do, and what they leave.
+//! Keyrings and a TPM 2.0 in software as tokens: enrolled, used, refused with what to do, and what
+//! they leave.
 
 use crate::keys::{answering, asked};
 use crate::scene::{CHEAP, Ran, Scene, have, skipped, wait_until};

@@ -1,4 +1,5 @@
-//! FIDO2 tokens, through the real libfido2 to a token in software: enrolled, used, and refused with what to do.
+//! FIDO2 tokens, through the real libfido2 to a token in software: enrolled, used, and refused with
+//! what to do.
 
 use crate::authenticator::{Authenticator, Fault};
 use crate::keys::{answering, asked};

@@ -1,4 +1,5 @@
-//! A token is not all that opens something, unless somebody wants it so; and what is said of that tells a log of no level.
+//! A token is not all that opens something, unless somebody wants it so; and what is said of that
+//! tells a log of no level.
 
 use crate::keys::{answering, asked};
 use crate::scene::{CHEAP, Ran, Scene};

@@ -1,22 +1,28 @@
-//! What the system is asked to do to the medium is the same whether levels above a depth are absent, idle, read or busy: the real
-//! program under `strace`, with the same work on the levels up to that depth each time.
+//! What the system is asked to do to the medium is the same whether levels above a depth are
+//! absent, idle, read or busy: the real program under `strace`, with the same work on the levels up
+//! to that depth each time.
 //!
-//! `LACUNA_TRACES` sets the sessions that are traced for each format (default 12), twelve for each seed; `LACUNA_SEED` the first seed
-//! (default 0). Even seeds are played at depth 0, odd ones at depth 1. The digest is that of the calls that are compared in order.
+//! `LACUNA_TRACES` sets the sessions that are traced for each format (default 12), twelve for each
+//! seed; `LACUNA_SEED` the first seed (default 0). Even seeds are played at depth 0, odd ones at
+//! depth 1. The digest is that of the calls that are compared in order.
 //!
 //! Compared are, of all system calls on the file of the medium that change it or make it durable:
-//! - `deniable`: its writes and discards, with offset and length, in order. Which thread makes a call does not matter.
-//! - `oblivious`: the writes to ring and journal, in the same way. Cells are drawn at random: of the writes in place, that each
-//!   is of a whole group of cells, and how many there are, within [`TOLERANCE`]: batches that are brought in place together may have
-//!   drawn the same group, which is then written once.
-//! - The number of syncs, which is at most what level 0 causes: one for each of its flushes that has something to flush, and those
-//!   that are due as stripes or batches are written. A thread of its own makes these, and one that comes late serves for two, so how
-//!   many there are, and where among the writes they begin, varies with the load of the machine. If hidden flushes made syncs,
-//!   there would be more, for a busy hidden level is flushed again and again: in the sessions with many flushes of level 0, if each
-//!   made its own; in the one with few of them, if only each that waits for a stripe or batch did.
+//! - `deniable`: its writes and discards, with offset and length, in order. Which thread makes a
+//!   call does not matter.
+//! - `oblivious`: the writes to ring and journal, in the same way. Cells are drawn at random: of
+//!   the writes in place, that each is of a whole group of cells, and how many there are, within
+//!   [`TOLERANCE`]: batches that are brought in place together may have drawn the same group, which
+//!   is then written once.
+//! - The number of syncs, which is at most what level 0 causes: one for each of its flushes that
+//!   has something to flush, and those that are due as stripes or batches are written. A thread of
+//!   its own makes these, and one that comes late serves for two, so how many there are, and where
+//!   among the writes they begin, varies with the load of the machine. If hidden flushes made
+//!   syncs, there would be more, for a busy hidden level is flushed again and again: in the
+//!   sessions with many flushes of level 0, if each made its own; in the one with few of them, if
+//!   only each that waits for a stripe or batch did.
 //!
-//! And of the file: size, mode, owner, access time and links, and the space taken, which of an `oblivious` disk follows from
-//! the cells that were drawn.
+//! And of the file: size, mode, owner, access time and links, and the space taken, which of an
+//! `oblivious` disk follows from the cells that were drawn.
 
 use crate::books::Dice;
 use crate::nbd_client::Client;
@@ -36,7 +42,8 @@ const BLOCK: u64 = 4096;
 const SIZE: u64 = 96 << 20;
 /// Blocks of level 0 that are worked on.
 const BLOCKS: u64 = 600;
-/// Those of each hidden level: no more than closing takes along, for a session that loses something ends as one whose medium fails.
+/// Those of each hidden level: no more than closing takes along, for a session that loses something
+/// ends as one whose medium fails.
 const HIDDEN_BLOCKS: u64 = 24;
 /// Of so many, numbers that chance decides may differ by one.
 const TOLERANCE: u64 = 10;
@@ -100,7 +107,8 @@ impl Call {
     }
 }
 
-/// What a line of the trace says, unless it is the end of a call that began before, or of another file.
+/// What a line of the trace says, unless it is the end of a call that began before, or of another
+/// file.
 fn parse(line: &str) -> Option<Call> {
     let (_, call) = line.split_once(' ')?;
     let (name, arguments) = call.trim_start().split_once('(')?;
@@ -132,8 +140,8 @@ fn parse(line: &str) -> Option<Call> {
     Some(Call { name: name.to_owned(), offset, len })
 }
 
-/// The work on the levels that are known: the same operations, one after another, for the same seed. Returns how many flushes of level 0
-/// had something to flush.
+/// The work on the levels that are known: the same operations, one after another, for the same
+/// seed. Returns how many flushes of level 0 had something to flush.
 fn known_work(socket: &Path, work: Public, depth: usize) -> u64 {
     let mut client = Client::connect_to(socket, "0").unwrap();
     let mut deeper: Vec<Client> =
@@ -182,7 +190,8 @@ fn hidden_work(socket: &Path, export: &str, hidden: Hidden, done: &AtomicBool) {
     }
 }
 
-/// Flushes of a hidden level, one after another, until `done`: many more than syncs are due. Returns how many succeeded.
+/// Flushes of a hidden level, one after another, until `done`: many more than syncs are due.
+/// Returns how many succeeded.
 fn hidden_flushes(socket: &Path, export: &str, done: &AtomicBool) -> u64 {
     let mut client = Client::connect_to(socket, export).unwrap();
     let mut flushed = 0;
@@ -206,7 +215,8 @@ impl Drop for Ended<'_> {
 fn session(scene: &Scene, work: Public, hidden: Hidden, depth: usize) -> Session {
     let trace = scene.path("trace");
     let mut command = Command::new("strace");
-    // The server is the process that we start, and the tracer one beside it: signals reach the server.
+    // The server is the process that we start, and the tracer one beside it: signals reach the
+    // server.
     command.args(["-D", "-f", "-y", "-q", "-s", "0", "-o", trace.to_str().unwrap(), "-e", CALLS]);
     // All lengths of a call that takes many buffers.
     command.args(["-e", "abbrev=none"]);
@@ -282,8 +292,9 @@ fn see(format: &str, hidden: Hidden, round: Round) -> Seen {
     Seen { sessions, file, blocks: meta.blocks() }
 }
 
-/// Compares what was seen with hidden levels to what was seen without: of the calls of a session those that are `ordered`, one by one,
-/// and what `compared` makes of all of them. `due` are the syncs that its writes cause, beside those of its flushes.
+/// Compares what was seen with hidden levels to what was seen without: of the calls of a session
+/// those that are `ordered`, one by one, and what `compared` makes of all of them. `due` are the
+/// syncs that its writes cause, beside those of its flushes.
 fn compare(
     format: &str,
     ordered: impl Fn(&Call) -> bool,
@@ -377,7 +388,8 @@ fn deniable() {
 
 #[test]
 fn oblivious() {
-    /// Bytes of a group of eight cells, and those of them that are written: the blocks, and 64 bytes of metadata for each.
+    /// Bytes of a group of eight cells, and those of them that are written: the blocks, and 64
+    /// bytes of metadata for each.
     const GROUP: u64 = 9 * BLOCK;
     const WRITTEN: u64 = 8 * (BLOCK + 64);
     let params = Params::plan(SIZE, Plan { cover_millis: 0, ..Plan::DEFAULT }).unwrap();
@@ -399,8 +411,9 @@ fn oblivious() {
         ordered,
         |without, with| near("groups", TOLERANCE, in_place(without)?, in_place(with)?),
         |calls| {
-            // A batch is a write to the ring and one to each copy of the journal. A part of the ring is synced as it ends, and
-            // again if a later batch needs it in place before the next one ends.
+            // A batch is a write to the ring and one to each copy of the journal. A part of the
+            // ring is synced as it ends, and again if a later batch needs it in place before the
+            // next one ends.
             let batches = calls.iter().filter(|call| ordered(call)).count() as u64 / 3;
             2 * batches / (u64::from(params.ring) / 6)
         },

@@ -1,4 +1,5 @@
-//! A person at a terminal of their own: `lacuna` runs on one that `script` makes, and prompts are answered as they come.
+//! A person at a terminal of their own: `lacuna` runs on one that `script` makes, and prompts are
+//! answered as they come.
 
 use crate::scene::Scene;
 use std::io::{Read, Write};

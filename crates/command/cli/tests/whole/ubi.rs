@@ -1,6 +1,7 @@
-//! A disk on a UBI volume of a real kernel, on a NAND chip that is simulated: in a guest, where this program runs itself and
-//! drives the real binary. The chip is in the guest's memory; what it holds is kept outside when the guest's power is cut, and put
-//! on the chip of the next. Skipped, saying so, where no guest can be run.
+//! A disk on a UBI volume of a real kernel, on a NAND chip that is simulated: in a guest, where
+//! this program runs itself and drives the real binary. The chip is in the guest's memory; what it
+//! holds is kept outside when the guest's power is cut, and put on the chip of the next. Skipped,
+//! saying so, where no guest can be run.
 
 use crate::nbd_client::Client;
 use crate::scene::{CHEAP, Ran, skipped};
@@ -28,7 +29,8 @@ const SECRETS: u64 = 100;
 /// Logical erase blocks of the header; those of keys follow.
 const HEADER_LEBS: u32 = 2;
 
-/// UBI's own emulation of a power cut: at the write of so many volume headers from now on, it stops writing.
+/// UBI's own emulation of a power cut: at the write of so many volume headers from now on, it stops
+/// writing.
 const POWER_CUT: &str = "/sys/kernel/debug/ubi/ubi0/tst_emulate_power_cut";
 
 /// UBI erases nothing of its own accord, so that what is gone was erased for us.
@@ -167,7 +169,8 @@ fn content(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(BLOCK as usize / 8)
 }
 
-/// Writes ascending numbers, flushing after every eighth, until the server is gone; the last that was flushed is in `flushed`.
+/// Writes ascending numbers, flushing after every eighth, until the server is gone; the last that
+/// was flushed is in `flushed`.
 fn write_numbers(from: u64, flushed: &AtomicU64) {
     let mut client = Client::connect(Path::new(SOCKET)).unwrap();
     for number in from.. {
@@ -199,7 +202,8 @@ fn killed_while_writing(first: u64) -> u64 {
     flushed.into_inner()
 }
 
-/// Makes a disk, and deletes something on it; after a purge the keys of what was deleted are nowhere on the chip.
+/// Makes a disk, and deletes something on it; after a purge the keys of what was deleted are
+/// nowhere on the chip.
 fn create_and_forget() {
     let mut create = vec!["create", LOCATION, "--format", "flash", "--key-file", "/tmp/key", "--size", "8M"];
     create.extend(CHEAP);
@@ -270,8 +274,8 @@ impl Chip {
         Chip { bytes, block_len: block_len.trim().parse().unwrap() }
     }
 
-    /// The content of the first blocks of keys, which the disk has used, by their logical blocks. Of several copies the last
-    /// counts.
+    /// The content of the first blocks of keys, which the disk has used, by their logical blocks.
+    /// Of several copies the last counts.
     fn blocks_of_keys(&self) -> BTreeMap<u32, &[u8]> {
         let mut found: BTreeMap<u32, (u64, &[u8])> = BTreeMap::new();
         for block in self.bytes.chunks_exact(self.block_len) {

@@ -31,7 +31,8 @@ struct Led {
 }
 
 impl Led {
-    /// Brings out what there is. What does not come out as it was written is told, with exit code 10.
+    /// Brings out what there is. What does not come out as it was written is told, with exit code
+    /// 10.
     fn rescue(&mut self, scene: &VaultScene, what: &str) {
         let ran = scene.keyed(&["vault", "rescue", "v", "out", "--json"]);
         assert!([0, 10].contains(&ran.code), "{what}: {} {}", ran.code, ran.stderr);
@@ -48,7 +49,8 @@ impl Led {
         fs::remove_dir_all(out).unwrap();
     }
 
-    /// Whether the vault opens. Where it does not, an opening for writing says the same, and leaves it as it is.
+    /// Whether the vault opens. Where it does not, an opening for writing says the same, and leaves
+    /// it as it is.
     fn check(&mut self, scene: &VaultScene, what: &str) {
         let ran = scene.keyed(&["vault", "check", "v"]);
         let words = &ran.stderr;
@@ -67,8 +69,9 @@ impl Led {
     }
 }
 
-/// Everything up to the lost page comes out, and what follows it is named. As long as the journal shows that it had more, `open` tells of
-/// damage (exit code 10); without the newest record itself nothing tells the vault from an older one that was put back (11).
+/// Everything up to the lost page comes out, and what follows it is named. As long as the journal
+/// shows that it had more, `open` tells of damage (exit code 10); without the newest record itself
+/// nothing tells the vault from an older one that was put back (11).
 #[test]
 fn what_a_lost_page_of_the_journal_takes_is_named() {
     let Some(scene) = VaultScene::new(&[]) else { return };

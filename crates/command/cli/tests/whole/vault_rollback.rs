@@ -1,11 +1,12 @@
-//! Vaults that are not what they were: brought back, copied between machines, and changed on two at once.
+//! Vaults that are not what they were: brought back, copied between machines, and changed on two at
+//! once.
 
 use crate::scene::have;
 use crate::vault_scene::VaultScene;
 use std::fs;
 
-/// Makes `to` what `from` is, as a program does that keeps folders in step. By contents: rsync takes files for the same that have
-/// one length and were changed in the same second.
+/// Makes `to` what `from` is, as a program does that keeps folders in step. By contents: rsync
+/// takes files for the same that have one length and were changed in the same second.
 fn sync(scene: &VaultScene, from: &str, to: &str) {
     scene.0.tool("rsync", &["-a", "--checksum", "--delete", &format!("{from}/"), to]);
 }

@@ -1,11 +1,13 @@
-//! A vault in a scene, and machines that open it: each has a folder of its own for what it remembers.
+//! A vault in a scene, and machines that open it: each has a folder of its own for what it
+//! remembers.
 
 use crate::scene::{CHEAP, Ran, Scene, Signal, can_mount, send, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// A scene with a vault in the directory `v`, and the mount point `mnt`. What is left open goes with it.
+/// A scene with a vault in the directory `v`, and the mount point `mnt`. What is left open goes
+/// with it.
 pub(crate) struct VaultScene(pub Scene);
 
 impl VaultScene {
@@ -79,7 +81,8 @@ impl VaultScene {
         Foreground(child)
     }
 
-    /// Ends the server as a power cut would end the program, and waits until it has let go of the vault.
+    /// Ends the server as a power cut would end the program, and waits until it has let go of the
+    /// vault.
     pub(crate) fn kill_server(&self) {
         let pid = self.0.lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["pid"].clone();
         send(Signal::KILL, pid);

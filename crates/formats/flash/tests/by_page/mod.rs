@@ -1,5 +1,6 @@
-//! A second reader of a disk: it finds the checkpoint, replays the log, decrypts keys and blocks by the words of
-//! `docs/format/flash.md` and `docs/format/nand.md` alone. It shares the derivation of keys and the ciphers with the code.
+//! A second reader of a disk: it finds the checkpoint, replays the log, decrypts keys and blocks by
+//! the words of `docs/format/flash.md` and `docs/format/nand.md` alone. It shares the derivation of
+//! keys and the ciphers with the code.
 
 #[path = "../../../../base/nand/tests/by_page/mod.rs"]
 mod lebs;
@@ -276,7 +277,8 @@ impl SecondReader {
         assert_eq!(rest, b"");
     }
 
-    /// Follows the log. Gives what it says of the blocks of each page of the index since that was written.
+    /// Follows the log. Gives what it says of the blocks of each page of the index since that was
+    /// written.
     fn replay_groups(
         &mut self,
         front: &Fields,

@@ -1,4 +1,5 @@
-//! What the tests of disks on objects begin with: small disks, and a store that delays, fails, or loses its client.
+//! What the tests of disks on objects begin with: small disks, and a store that delays, fails, or
+//! loses its client.
 #![allow(dead_code)]
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
@@ -77,7 +78,8 @@ impl Stage {
 pub(crate) struct Script {
     /// Transactions seen.
     pub transactions: AtomicU64,
-    /// From this transaction on (0: never) the client is dead: of those in flight each happens or not.
+    /// From this transaction on (0: never) the client is dead: of those in flight each happens or
+    /// not.
     pub dies_at: AtomicU64,
     /// This transaction (0: none) fails, having happened or not.
     pub fails_at: AtomicU64,

@@ -1,7 +1,7 @@
 //! One batch of the journal: how it is put together, and how it is read back.
 //!
-//! Invariant: bytes of a medium are parsed without a panic, and nothing is allocated beyond [`MAX_BATCH`], whatever
-//! they say.
+//! Invariant: bytes of a medium are parsed without a panic, and nothing is allocated beyond
+//! [`MAX_BATCH`], whatever they say.
 
 use crate::address::{SegmentNo, SlotNo};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Record, RecordMut, Result};
@@ -14,14 +14,16 @@ const MAGIC: [u8; 8] = *b"LACRING1";
 /// No batch is longer: bounds what a reader allocates.
 pub(super) const MAX_BATCH: usize = 8 << 20;
 
-/// What a batch says of one block or segment. Its numbers are the writer's; the reader checks them against the disk.
+/// What a batch says of one block or segment. Its numbers are the writer's; the reader checks them
+/// against the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// The next data block of the batch is the ciphertext of `block`, with this metadata.
     Write { block: BlockAddr, meta: [u8; 32] },
     /// These blocks are unwritten now.
     Erase { block: BlockAddr, count: u32 },
-    /// This is the slot of the segment now, or it has none; earlier entries for its blocks are void.
+    /// This is the slot of the segment now, or it has none; earlier entries for its blocks are
+    /// void.
     Move { segment: u64, slot: Option<u64> },
 }
 
@@ -36,8 +38,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// An empty batch with room for `entries` entries, `blocks` of which carry data, in a buffer of an earlier
-    /// batch or an empty one.
+    /// An empty batch with room for `entries` entries, `blocks` of which carry data, in a buffer of
+    /// an earlier batch or an empty one.
     pub(crate) fn with_room(mut buf: Vec<u8>, entries: usize, blocks: usize) -> Batch {
         let head_len = (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE);
         buf.resize(head_len + blocks * BLOCK_SIZE, 0);
@@ -54,7 +56,8 @@ impl Batch {
         (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE) + blocks * BLOCK_SIZE
     }
 
-    /// Adds a block; `fill` writes its ciphertext and its metadata in place. Returns where the data lies.
+    /// Adds a block; `fill` writes its ciphertext and its metadata in place. Returns where the data
+    /// lies.
     pub(crate) fn write(&mut self, block: BlockAddr, fill: impl FnOnce(&mut [u8], &mut [u8; 32])) -> usize {
         let at = self.len;
         self.len += BLOCK_SIZE;
@@ -89,7 +92,8 @@ impl Batch {
         self.len
     }
 
-    /// The batch under its number and tag, as it is written. `key_of` gives its salt and key by all the rest of it.
+    /// The batch under its number and tag, as it is written. `key_of` gives its salt and key by all
+    /// the rest of it.
     pub(super) fn finish(
         self,
         seq: u64,
@@ -117,7 +121,8 @@ pub(crate) struct ParsedBatch {
 }
 
 impl ParsedBatch {
-    /// The batch in `bytes`, which begin with `head` and are as long as it says; `None` if its tag does not verify under `key`.
+    /// The batch in `bytes`, which begin with `head` and are as long as it says; `None` if its tag
+    /// does not verify under `key`.
     pub(super) fn verify(mut bytes: Vec<u8>, head: &BatchHead, key: &GcmKey) -> Option<ParsedBatch> {
         let place = bytes.get_mut(48..64)?;
         let tag: [u8; 16] = (&*place).try_into().ok()?;
@@ -158,7 +163,8 @@ impl BatchHead {
     }
 }
 
-/// Parses the entries of a batch whose tag was verified; `None` if no writer of ours could have made them.
+/// Parses the entries of a batch whose tag was verified; `None` if no writer of ours could have
+/// made them.
 fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
     let table = bytes.get(HEAD..HEAD + head.entries * ENTRY)?;
     let mut writes = 0;
@@ -179,8 +185,8 @@ fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
     (head.head_len + writes * BLOCK_SIZE == head.total).then_some(entries)
 }
 
-/// How many entries a batch has that is parsed without a key; 0 if it does not parse. It must neither panic nor allocate beyond its
-/// input.
+/// How many entries a batch has that is parsed without a key; 0 if it does not parse. It must
+/// neither panic nor allocate beyond its input.
 #[cfg(feature = "fuzzing")]
 pub fn count_entries(bytes: &[u8]) -> usize {
     let Some(head) = bytes.first_chunk::<HEAD>().and_then(BatchHead::parse) else { return 0 };

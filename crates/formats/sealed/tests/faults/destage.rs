@@ -30,8 +30,9 @@ fn small_writes() -> impl Iterator<Item = u64> {
     (0..4 * 100).map(|n| (4 + n / 100) * SEGMENT_BLOCKS + (1 + n % 100) * 8)
 }
 
-/// Fills the journal to nearly the half that destages everything with what was flushed, and streams with more than its
-/// other half; then arms a failure and writes on until the journal should be retired and is not, ever.
+/// Fills the journal to nearly the half that destages everything with what was flushed, and streams
+/// with more than its other half; then arms a failure and writes on until the journal should be
+/// retired and is not, ever.
 fn fail_while_destaging(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOnce(), what: &str) -> Model {
     let options = OpenOptions { budget: Budget::bytes(64 << 20), ..options(2) };
     let disk = open_with(medium, params, options).unwrap();
@@ -59,13 +60,14 @@ fn fail_while_destaging(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOn
     model
 }
 
-/// A write to a slot fails once, and what the last attempt gathers is more than the journal has room for.
+/// A write to a slot fails once, and what the last attempt gathers is more than the journal has
+/// room for.
 #[test]
 fn a_journal_with_blocks_that_were_not_destaged_is_never_retired() {
     let (params, inner) = mapped_disk();
     let before = inner.snapshot();
-    // The first is the batch that goes to the journal, all others are being destaged. What the medium refuses of those stays in the journal,
-    // and fails nothing.
+    // The first is the batch that goes to the journal, all others are being destaged. What the
+    // medium refuses of those stays in the journal, and fails nothing.
     for (error, failing) in [(Kind::NoSpace, &[1][..]), (Kind::Io, &[1, 2, 3, 20])] {
         for &nth in failing {
             let what = format!("{error:?} at write {nth}");
@@ -79,7 +81,8 @@ fn a_journal_with_blocks_that_were_not_destaged_is_never_retired() {
     }
 }
 
-/// One sync finds the medium full and drops what it should have kept, as page caches do; the next succeeds.
+/// One sync finds the medium full and drops what it should have kept, as page caches do; the next
+/// succeeds.
 struct DroppingSync {
     inner: Arc<MemoryMedium>,
     armed: AtomicBool,
@@ -127,7 +130,8 @@ fn fail_one_sync(params: &Params, inner: &Arc<MemoryMedium>, drops: Range<u64>, 
     model.assert_allows(&open(inner, params, 3), what);
 }
 
-/// Everything was destaged but the medium did not keep it; that a later sync succeeds means nothing.
+/// Everything was destaged but the medium did not keep it; that a later sync succeeds means
+/// nothing.
 #[test]
 fn a_sync_that_fails_once_loses_nothing_flushed() {
     let (params, inner) = mapped_disk();

@@ -10,7 +10,8 @@ use lacuna_sim::{Around, CrashMedium, Fault, FaultMedium, Image, Rng, Surrounded
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A disk on a medium on which the journal and all that is in use was touched, and `spare` bytes more may be.
+/// A disk on a medium on which the journal and all that is in use was touched, and `spare` bytes
+/// more may be.
 fn nearly_full(params: &Params, spare: u64) -> Arc<FaultMedium<MemoryMedium>> {
     let inner = new_disk(params);
     let disk = open(&inner, params, 1);
@@ -28,7 +29,8 @@ fn nearly_full(params: &Params, spare: u64) -> Arc<FaultMedium<MemoryMedium>> {
     medium
 }
 
-/// Small writes to ever new segments until the medium is full. Everything acknowledged is there afterwards.
+/// Small writes to ever new segments until the medium is full. Everything acknowledged is there
+/// afterwards.
 #[test]
 fn a_full_medium_loses_nothing_acknowledged() {
     for cipher in CIPHERS {
@@ -61,7 +63,8 @@ fn a_full_medium_loses_nothing_acknowledged() {
             let error = error.expect("the medium fills up");
             assert_eq!(error.kind(), Kind::NoSpace);
             assert!(disk.is_medium_full());
-            // It goes on as far as its journal has room beside the reserve, and a write that finds none leaves nothing behind.
+            // It goes on as far as its journal has room beside the reserve, and a write that finds
+            // none leaves nothing behind.
             let mut refused = 0;
             for n in 0.. {
                 let (block, stamp) = (n * 577 % (params.blocks - 3), 10_000 + n);
@@ -114,7 +117,8 @@ fn filled(params: &Params, spare: u64, seed: u64) -> (Arc<FaultMedium<MemoryMedi
     (medium, model)
 }
 
-/// A disk on a full medium is opened time and again and written a little; after something was discarded all is destaged.
+/// A disk on a full medium is opened time and again and written a little; after something was
+/// discarded all is destaged.
 #[test]
 fn a_full_medium_locks_nobody_out() {
     for cipher in CIPHERS {
@@ -167,7 +171,8 @@ fn a_full_medium_locks_nobody_out() {
     }
 }
 
-/// A full medium that never gets space takes writes until the journal is full as well, refuses the next and keeps the rest.
+/// A full medium that never gets space takes writes until the journal is full as well, refuses the
+/// next and keeps the rest.
 #[test]
 fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
     let params = params(Cipher::Gcm, 40 * SEGMENT_BLOCKS);
@@ -200,7 +205,8 @@ fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
     disk.close().unwrap();
 }
 
-/// A full medium on which `image` lies: the journal, the map and the first slot have their space, nothing else has.
+/// A full medium on which `image` lies: the journal, the map and the first slot have their space,
+/// nothing else has.
 fn full_with(params: &Params, image: &Image) -> Arc<FaultMedium<CrashMedium>> {
     let medium = Arc::new(FaultMedium::new(Arc::new(CrashMedium::from_image(image.clone()))));
     let g = params.geometry();
@@ -215,8 +221,9 @@ fn full_with(params: &Params, image: &Image) -> Arc<FaultMedium<CrashMedium>> {
     medium
 }
 
-/// Opens a disk on a full medium and writes over and over to a few blocks, more than the journal has room for at once.
-/// Whether all went well; `retired` learns how often the journal was retired in part.
+/// Opens a disk on a full medium and writes over and over to a few blocks, more than the journal
+/// has room for at once. Whether all went well; `retired` learns how often the journal was retired
+/// in part.
 fn rewrite(
     medium: &Arc<FaultMedium<CrashMedium>>,
     params: &Params,
@@ -244,10 +251,12 @@ fn rewrite(
     true
 }
 
-/// The power fails while a disk lives in its journal: what was acknowledged is there, wherever the journal stood.
+/// The power fails while a disk lives in its journal: what was acknowledged is there, wherever the
+/// journal stood.
 #[test]
 fn a_power_cut_on_a_full_medium_loses_nothing() {
-    // Minutes in a debug build: `make test-long`, which sets the variable, runs it in a release build.
+    // Minutes in a debug build: `make test-long`, which sets the variable, runs it in a release
+    // build.
     if std::env::var_os("LACUNA_KILLS").is_none() {
         return eprintln!("skipped: make test-long runs it");
     }
@@ -289,7 +298,8 @@ fn a_power_cut_on_a_full_medium_loses_nothing() {
     }
 }
 
-/// The same if it is a stream that finds the medium full: small writes acknowledged before it are kept.
+/// The same if it is a stream that finds the medium full: small writes acknowledged before it are
+/// kept.
 #[test]
 fn a_stream_that_fills_the_medium_loses_no_small_write() {
     let params = params(Cipher::XtsRandom, 8 * SEGMENT_BLOCKS);
@@ -307,8 +317,8 @@ fn a_stream_that_fills_the_medium_loses_no_small_write() {
     }
 }
 
-/// Writes half of the next large write and then says that the medium is full, as a file system does that copies
-/// on write; heals at once.
+/// Writes half of the next large write and then says that the medium is full, as a file system does
+/// that copies on write; heals at once.
 struct FullHalfWay {
     inner: Arc<CrashMedium>,
     armed: AtomicBool,
@@ -330,7 +340,8 @@ impl Around for FullHalfWay {
     }
 }
 
-/// A stream is written over and the medium is full half-way: what was torn is not kept as if it were whole.
+/// A stream is written over and the medium is full half-way: what was torn is not kept as if it
+/// were whole.
 #[test]
 fn a_cow_segment_torn_by_a_full_medium_is_never_a_mixture() {
     for cipher in CIPHERS {

@@ -1,4 +1,5 @@
-//! A medium that fails: the disk says so, takes no more writes, and after mending holds what it promised.
+//! A medium that fails: the disk says so, takes no more writes, and after mending holds what it
+//! promised.
 
 mod destage;
 #[path = "../fixture/mod.rs"]

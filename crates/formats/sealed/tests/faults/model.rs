@@ -1,4 +1,5 @@
-//! What a disk may hold after a failure: the versions of every block, and the operations that make them.
+//! What a disk may hold after a failure: the versions of every block, and the operations that make
+//! them.
 
 use crate::fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};

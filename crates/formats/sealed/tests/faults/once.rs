@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 type Faulty = FaultMedium<CrashMedium>;
 
-/// Every way to the medium: small writes, streams to new and to mapped segments (completed and declined),
-/// discards of blocks and of segments, and then the close. The journal holds batches from before.
+/// Every way to the medium: small writes, streams to new and to mapped segments (completed and
+/// declined), discards of blocks and of segments, and then the close. The journal holds batches
+/// from before.
 const WORK: [Op; 20] = [
     Op::Write(3, 2),
     Op::Write(SEGMENT_BLOCKS + 7, 3),
@@ -36,7 +37,8 @@ const WORK: [Op; 20] = [
     Op::Discard(SEGMENT_BLOCKS * 3, 2),
 ];
 
-/// Runs the work until something fails, and asserts how the disk behaves from then on. Whether all went well.
+/// Runs the work until something fails, and asserts how the disk behaves from then on. Whether all
+/// went well.
 fn run_until_failure(medium: &Arc<Faulty>, params: &Params, model: &mut Model, what: &str) -> bool {
     let Ok(disk) = open_with(medium.clone(), params, options(3)) else { return false };
     for (op, stamp) in WORK.into_iter().zip(100..) {
@@ -59,8 +61,8 @@ fn run_until_failure(medium: &Arc<Faulty>, params: &Params, model: &mut Model, w
         return false;
     }
     model.flushed();
-    // Space that could not be given back is reported by nobody and does not matter. Nor does a medium that is full while destaging:
-    // what was not destaged stays in the journal.
+    // Space that could not be given back is reported by nobody and does not matter. Nor does a
+    // medium that is full while destaging: what was not destaged stays in the journal.
     let hint = what.contains("op: Discard") || what.contains("error: NoSpace");
     assert!(hint || medium.fired() == 0, "{what}: every failure is reported");
     medium.fired() == 0

@@ -30,7 +30,8 @@ fn a_failed_read_does_not_stop_writing() {
     }
 }
 
-/// A read of metadata fails once in a cache of a few pages: its page must not take another's place in the index.
+/// A read of metadata fails once in a cache of a few pages: its page must not take another's place
+/// in the index.
 #[test]
 fn metadata_survives_failed_reads_in_a_tiny_cache() {
     // Two blocks in each of 256 pages of metadata, or nearly.
@@ -68,7 +69,8 @@ fn metadata_survives_failed_reads_in_a_tiny_cache() {
     model.assert_allows(&open(&inner, &params, 3), "after reopening");
 }
 
-/// Metadata that cannot be read keeps a block in the journal, and no other from its slot; nothing stops.
+/// Metadata that cannot be read keeps a block in the journal, and no other from its slot; nothing
+/// stops.
 #[test]
 fn what_a_bad_sector_keeps_from_its_slot_stays_in_the_journal() {
     let params = params(Cipher::Gcm, BLOCKS);

@@ -1,9 +1,11 @@
 //! The copies of a page of the namespace, of which a reader takes one that verifies.
 //!
-//! Blocks are verified by the tags of the tree, whichever file they come from. Pages of parts bear a mark: the number of the last commit
-//! before they were written, and a tag. Of copies whose tags verify, the one with the highest number counts, among the numbers that a page of
-//! the root can have: a page that one of the files missed is older, and a page of a checkpoint whose record is lost is newer. Neither tag nor
-//! number says that a page is the one of the anchored state: that is for the tree to say, which the root names.
+//! Blocks are verified by the tags of the tree, whichever file they come from. Pages of parts bear
+//! a mark: the number of the last commit before they were written, and a tag. Of copies whose tags
+//! verify, the one with the highest number counts, among the numbers that a page of the root can
+//! have: a page that one of the files missed is older, and a page of a checkpoint whose record is
+//! lost is newer. Neither tag nor number says that a page is the one of the anchored state: that is
+//! for the tree to say, which the root names.
 
 use crate::Log;
 use lacuna_contracts::{Error, Kind, Result};
@@ -29,7 +31,8 @@ impl Reading {
     }
 }
 
-/// Where the mark of a page of a part stands: a number and a tag. The tag is of what comes before it.
+/// Where the mark of a page of a part stands: a number and a tag. The tag is of what comes before
+/// it.
 const NUMBER: usize = PAGE - 24;
 const TAG: usize = PAGE - 16;
 
@@ -59,7 +62,8 @@ pub(super) fn mark(store: &Store, object: ObjectId, page: u64, bytes: &mut [u8])
 /// The number in the mark of a page of a part, if its tag verifies.
 fn number(store: &Store, object: ObjectId, page: u64, bytes: &[u8]) -> Option<u64> {
     let (marked, tag) = bytes.split_at(TAG);
-    // A damaged page is to be told from a whole one: an adversary gains nothing by a tag that is right.
+    // A damaged page is to be told from a whole one: an adversary gains nothing by a tag that is
+    // right.
     let verifies = store.part_tag(object, page, marked) == tag;
     let number = marked.last_chunk().map(|number| u64::from_le_bytes(*number));
     number.filter(|_| verifies)
@@ -73,9 +77,11 @@ pub(super) struct Newest {
     pub(super) elsewhere: bool,
 }
 
-/// The newest copy of a page of a part, of those whose numbers are not among the stale ones. Nothing if it was never written.
+/// The newest copy of a page of a part, of those whose numbers are not among the stale ones.
+/// Nothing if it was never written.
 ///
-/// Errors: [`Kind::Corrupt`] if there are copies and none verifies, and what the system says of them.
+/// Errors: [`Kind::Corrupt`] if there are copies and none verifies, and what the system says of
+/// them.
 pub(super) fn newest(
     store: &Store,
     object: ObjectId,

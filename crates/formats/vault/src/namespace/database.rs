@@ -1,7 +1,8 @@
 //! The namespace's tables in redb, on a [`DbBackend`].
 //!
-//! redb refuses everything after one failed read, also to other threads. Here one block that does not verify must not take the rest
-//! with it, so after a failure the database is opened anew on the same backend, and reads that failed because of it are done again.
+//! redb refuses everything after one failed read, also to other threads. Here one block that does
+//! not verify must not take the rest with it, so after a failure the database is opened anew on the
+//! same backend, and reads that failed because of it are done again.
 
 use super::db_backend::{DbBackend, SharedBackend, failure_in};
 use super::tables::{TABLES, Table};
@@ -29,7 +30,8 @@ impl Snapshot {
         Ok(value.map(|value| value.value().to_vec()))
     }
 
-    /// The pairs whose keys are at least `from` and begin with `prefix`, in order, as long as `each` returns true.
+    /// The pairs whose keys are at least `from` and begin with `prefix`, in order, as long as
+    /// `each` returns true.
     pub(crate) fn scan(
         &self,
         from: &[u8],
@@ -161,7 +163,8 @@ fn ended_before(e: &redb::Error) -> bool {
     matches!(e, redb::Error::PreviousIo | redb::Error::DatabaseClosed)
 }
 
-/// Whether a read failed only because another one had, which ended the database for both: nothing is known of what was to be read.
+/// Whether a read failed only because another one had, which ended the database for both: nothing
+/// is known of what was to be read.
 pub(crate) fn is_of_another(e: &redb::StorageError) -> bool {
     matches!(e, redb::StorageError::PreviousIo | redb::StorageError::DatabaseClosed)
 }

@@ -1,9 +1,10 @@
-//! The bytes of the namespace's database: a protected file, with what the database wrote since the last checkpoint before it in
-//! memory.
+//! The bytes of the namespace's database: a protected file, with what the database wrote since the
+//! last checkpoint before it in memory.
 //!
-//! The database is told that everything is durable at once. It becomes so only by [`DbBackend::flush`], which hands all that was
-//! written to the store and gives the root of the next commit; a crash before that commit leaves the database as it was at
-//! the checkpoint before. So a full backing directory cannot fail the database in the middle of its own commit.
+//! The database is told that everything is durable at once. It becomes so only by
+//! [`DbBackend::flush`], which hands all that was written to the store and gives the root of the
+//! next commit; a crash before that commit leaves the database as it was at the checkpoint before.
+//! So a full backing directory cannot fail the database in the middle of its own commit.
 
 use super::copies::Reading;
 use super::objects::NamespaceObjects;
@@ -36,7 +37,8 @@ struct State {
     file: ProtectedFile,
     /// Bytes of the database.
     len: u64,
-    /// Blocks from here on were cut since the last flush: those that are not in `written` read as zeros.
+    /// Blocks from here on were cut since the last flush: those that are not in `written` read as
+    /// zeros.
     cut: u64,
     written: HashMap<u64, Box<[u8; BLOCK]>>,
 }
@@ -45,7 +47,8 @@ struct State {
 pub(crate) struct DbBackend {
     objects: NamespaceObjects,
     state: RwLock<State>,
-    /// `State::len`, and the number of its written blocks: admission asks for them at each write. Renewed under the lock.
+    /// `State::len`, and the number of its written blocks: admission asks for them at each write.
+    /// Renewed under the lock.
     len: AtomicU64,
     waiting: AtomicUsize,
 }
@@ -121,7 +124,8 @@ impl DbBackend {
         done
     }
 
-    /// Whether the store holds something of a flush that no commit has a root for: the next one must bring it.
+    /// Whether the store holds something of a flush that no commit has a root for: the next one
+    /// must bring it.
     pub(crate) fn is_unrooted(&self) -> bool {
         self.objects.is_unrooted()
     }
@@ -136,7 +140,8 @@ impl DbBackend {
         self.objects.name()
     }
 
-    /// Hands everything to the store and gives the root. On an error everything is still here, for another try.
+    /// Hands everything to the store and gives the root. On an error everything is still here, for
+    /// another try.
     pub(crate) fn flush(&self) -> Result<Vec<u8>> {
         self.change(|state| self.flush_state(state))
     }
@@ -177,8 +182,8 @@ impl DbBackend {
         Ok(root)
     }
 
-    /// Reads and verifies every block, as [`DbBackend::read`] would. Gives their number, and how many pages verify that only one of the
-    /// backing files holds.
+    /// Reads and verifies every block, as [`DbBackend::read`] would. Gives their number, and how
+    /// many pages verify that only one of the backing files holds.
     pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> Result<(u64, u64)> {
         let state = self.state.read();
         let (mut block, mut single) = ([0; BLOCK], 0);
@@ -205,8 +210,9 @@ impl DbBackend {
         (data, all)
     }
 
-    /// Hands pages to the store that not all of the backing files hold, from a place on: at most `most`. With `parts` those of the parts
-    /// as well. Gives how many they are, and where to go on. The next checkpoint writes them to all files.
+    /// Hands pages to the store that not all of the backing files hold, from a place on: at most
+    /// `most`. With `parts` those of the parts as well. Gives how many they are, and where to go
+    /// on. The next checkpoint writes them to all files.
     pub(crate) fn give_again(&self, from: Spot, most: u64, parts: bool) -> Result<(u64, Option<Spot>)> {
         // Nobody brings newer ones to the store meanwhile.
         let state = self.state.write();
@@ -394,7 +400,8 @@ impl Untrusted for OneBlock<'_> {
     }
 }
 
-/// The failure of a backend that the database passed on, if it is one: each thread has that of its own read.
+/// The failure of a backend that the database passed on, if it is one: each thread has that of its
+/// own read.
 pub(crate) fn failure_in(e: &io::Error) -> Option<Error> {
     e.get_ref()?.downcast_ref::<Error>().cloned()
 }

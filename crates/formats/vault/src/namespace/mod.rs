@@ -1,8 +1,10 @@
-//! The namespace: what the vault knows of its files beside their content, in tables of keys and values.
+//! The namespace: what the vault knows of its files beside their content, in tables of keys and
+//! values.
 //!
-//! Recent changes lie in memory above the database and in the batch of the next commit, which makes them durable for the price of
-//! one record. A checkpoint brings them into the database. So a change costs an insertion into a map, and a file that is made
-//! and removed soon never reaches the database.
+//! Recent changes lie in memory above the database and in the batch of the next commit, which makes
+//! them durable for the price of one record. A checkpoint brings them into the database. So a
+//! change costs an insertion into a map, and a file that is made and removed soon never reaches the
+//! database.
 
 mod copies;
 mod database;
@@ -34,7 +36,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Changes that one transaction of the database takes, and changes above the database from which on they are brought into it.
+/// Changes that one transaction of the database takes, and changes above the database from which on
+/// they are brought into it.
 const CHUNK: usize = 2048;
 /// Pages that one checkpoint writes anew, where a copy was lost.
 const RENEWED: u64 = 1024;
@@ -42,7 +45,8 @@ const RENEWED: u64 = 1024;
 const REMOVED: usize = 1024;
 /// Bytes of changes above the database from which on they are brought into it.
 const RECENT: usize = 4 << 20;
-/// Bytes of the database in memory from which on a checkpoint is due: the store's journal must hold them.
+/// Bytes of the database in memory from which on a checkpoint is due: the store's journal must hold
+/// them.
 const WAITING: usize = 8 << 20;
 /// Bytes that a checkpoint leaves free.
 const SPARE: u64 = 256 << 10;
@@ -58,7 +62,8 @@ struct Layers {
     below: Arc<Snapshot>,
 }
 
-/// What admission asks for at each write: copies of what `layers` and `pending` hold, renewed under their locks.
+/// What admission asks for at each write: copies of what `layers` and `pending` hold, renewed under
+/// their locks.
 #[derive(Default)]
 struct Figures {
     /// Changes above the database, and what they take in bytes.
@@ -160,7 +165,8 @@ impl Namespace {
         self.reading(|layers| layers.scan(from, prefix, most))
     }
 
-    /// Reads from the layers. What fails only because a read of another thread failed is read again, from the database opened anew.
+    /// Reads from the layers. What fails only because a read of another thread failed is read
+    /// again, from the database opened anew.
     fn reading<T>(
         &self,
         read: impl Fn(&mut RwLockReadGuard<'_, Layers>) -> std::result::Result<T, redb::StorageError>,
@@ -187,8 +193,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Removes some of the pairs whose keys are at least `from` and begin with `prefix`, and moves `from` on: what is removed is
-    /// not walked over again. Whether there may be more.
+    /// Removes some of the pairs whose keys are at least `from` and begin with `prefix`, and moves
+    /// `from` on: what is removed is not walked over again. Whether there may be more.
     pub(crate) fn remove_some(&self, from: &mut Vec<u8>, prefix: &[u8]) -> Result<bool> {
         let pairs = self.scan(from, prefix, REMOVED)?;
         pairs.iter().for_each(|(key, _)| self.put(key, None));
@@ -209,13 +215,14 @@ impl Namespace {
         changes >= CHUNK || bytes >= RECENT
     }
 
-    /// Whether a checkpoint is due: the database has much in memory, or the next commit must bring a root.
+    /// Whether a checkpoint is due: the database has much in memory, or the next commit must bring
+    /// a root.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         self.backend.waiting() >= WAITING || self.needs_root()
     }
 
-    /// Brings changes into the database, which keeps them in memory until the next checkpoint. Others may change the
-    /// namespace meanwhile.
+    /// Brings changes into the database, which keeps them in memory until the next checkpoint.
+    /// Others may change the namespace meanwhile.
     pub(crate) fn apply(&self) -> Result<()> {
         let _alone = self.applying.lock();
         while self.wants_apply() {
@@ -224,15 +231,16 @@ impl Namespace {
         Ok(())
     }
 
-    /// Commits the changes since the last commit. The caller keeps everybody else from changing the namespace until `commit`
-    /// returns or has failed before anything is durable.
+    /// Commits the changes since the last commit. The caller keeps everybody else from changing the
+    /// namespace until `commit` returns or has failed before anything is durable.
     pub(crate) fn commit(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let pending = self.take_pending();
         commit(pending.bytes()).inspect_err(|_| self.give_back(pending))
     }
 
-    /// Brings all changes into the database and commits its root, with the changes since the last commit, under the same condition as
-    /// [`Namespace::commit`]. `commit` calls [`Namespace::rooted`] as soon as the root is noted. After an error nothing is lost, and the
+    /// Brings all changes into the database and commits its root, with the changes since the last
+    /// commit, under the same condition as [`Namespace::commit`]. `commit` calls
+    /// [`Namespace::rooted`] as soon as the root is noted. After an error nothing is lost, and the
     /// next commit must bring a root as well if [`Namespace::needs_root`] says so.
     pub(crate) fn checkpoint(&self, commit: &mut RootCommit<'_>) -> Result<()> {
         let _alone = self.applying.lock();
@@ -266,14 +274,15 @@ impl Namespace {
         self.figures.pending_bytes.store(pending.len(), Ordering::Release);
     }
 
-    /// The commit of the root is noted: where the host refuses its record, no other commit comes before it. So the next one need not bring
-    /// a root, which may find no space although this one does.
+    /// The commit of the root is noted: where the host refuses its record, no other commit comes
+    /// before it. So the next one need not bring a root, which may find no space although this one
+    /// does.
     pub(crate) fn rooted(&self) {
         self.backend.rooted();
     }
 
-    /// Verifies the database itself; `bad` is told of each of its blocks that fails. Gives how many blocks there are, and how many pages
-    /// only one of the backing files holds.
+    /// Verifies the database itself; `bad` is told of each of its blocks that fails. Gives how many
+    /// blocks there are, and how many pages only one of the backing files holds.
     pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> Result<(u64, u64)> {
         self.backend.verify(bad)
     }
@@ -284,7 +293,8 @@ impl Namespace {
         self.backend.verify(&mut |_, _| is_whole = false).is_ok() && is_whole
     }
 
-    /// Hands pages to the store anew that not all of the backing files hold, for the next checkpoint: see [`DbBackend::give_again`].
+    /// Hands pages to the store anew that not all of the backing files hold, for the next
+    /// checkpoint: see [`DbBackend::give_again`].
     pub(crate) fn give_again(&self, from: Spot, parts: bool) -> Result<(u64, Option<Spot>)> {
         self.backend.give_again(from, RENEWED, parts)
     }
@@ -299,17 +309,19 @@ impl Namespace {
         self.backend.backing()
     }
 
-    /// Bytes that a checkpoint finds free if it is to begin, about. A quarter of them at most goes to the journal, and as much to each
-    /// of the three files of an object.
+    /// Bytes that a checkpoint finds free if it is to begin, about. A quarter of them at most goes
+    /// to the journal, and as much to each of the three files of an object.
     pub(crate) fn owed(&self) -> u64 {
         let (changes, bytes) = self.figures.recent();
-        // Changes that belong together share leaves, about two each, and no more is altered than there is.
+        // Changes that belong together share leaves, about two each, and no more is altered than
+        // there is.
         let altered = (BLOCK / 2 * changes).min(self.backend.len() as usize) + bytes;
         8 * (self.backend.waiting() + altered) as u64 + SPARE
     }
 
-    /// Refuses a checkpoint that would find no space half way: without it, what makes space can still be committed. Takes the
-    /// space in the journal, which all of it needs; the places that it goes to need three times as much beside it.
+    /// Refuses a checkpoint that would find no space half way: without it, what makes space can
+    /// still be committed. Takes the space in the journal, which all of it needs; the places that
+    /// it goes to need three times as much beside it.
     fn check_space(&self) -> Result<()> {
         if self.needs_root() {
             return Ok(());
@@ -326,8 +338,8 @@ impl Namespace {
             .remedy("free space there"))
     }
 
-    /// Whether the next commit must bring a root: without it, pages of the database that the store holds would not be those of
-    /// the root before.
+    /// Whether the next commit must bring a root: without it, pages of the database that the store
+    /// holds would not be those of the root before.
     pub(crate) fn needs_root(&self) -> bool {
         self.backend.is_unrooted()
     }
@@ -338,7 +350,8 @@ impl Namespace {
             layers.recent.iter().take(CHUNK).map(|(key, value)| (key.clone(), value.clone())).collect()
         };
         self.database.apply(&chunk)?;
-        // The database reuses pages only when nobody reads what they held: the new snapshot lets go of the old one.
+        // The database reuses pages only when nobody reads what they held: the new snapshot lets go
+        // of the old one.
         let below = Arc::new(self.database.snapshot()?);
         let mut layers = self.layers.write();
         layers.below = below;
@@ -362,7 +375,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// After a read of a snapshot failed: why. The next reads use the database anew; where it cannot be opened, they say so.
+    /// After a read of a snapshot failed: why. The next reads use the database anew; where it
+    /// cannot be opened, they say so.
     fn failed(&self, stale: &Arc<Snapshot>, e: redb::StorageError) -> Error {
         let error = described(&e.into());
         match self.renew(stale) {

@@ -1,8 +1,8 @@
-//! Where the namespace's own database rests: one object of the store for its blocks, and one for each part of its untrusted
-//! storage, a page of a part in a page of the object.
+//! Where the namespace's own database rests: one object of the store for its blocks, and one for
+//! each part of its untrusted storage, a page of a part in a page of the object.
 //!
-//! A page of a part begins with its length plus one (u16, little-endian); zero is a page that was removed. A mark ends it. All of these
-//! objects are doubled: see [`super::copies`].
+//! A page of a part begins with its length plus one (u16, little-endian); zero is a page that was
+//! removed. A mark ends it. All of these objects are doubled: see [`super::copies`].
 
 use super::copies::{self, Reading, content, mark, pad};
 use crate::Log;
@@ -22,7 +22,8 @@ pub(crate) struct NamespaceObjects {
     data: ObjectId,
     /// By the numbers of parts.
     parts: Mutex<BTreeMap<u8, ObjectId>>,
-    /// Pages of parts that the store does not have yet: a full one must not fail the protected file half way.
+    /// Pages of parts that the store does not have yet: a full one must not fail the protected file
+    /// half way.
     held: Mutex<BTreeMap<(u8, u64), Vec<u8>>>,
     /// Whether the store was given something that no commit has a root for.
     unrooted: AtomicBool,
@@ -55,7 +56,8 @@ impl NamespaceObjects {
         Session(self.store.session())
     }
 
-    /// Whether the store was given something since [`NamespaceObjects::rooted`]. What it refuses for want of space is not there.
+    /// Whether the store was given something since [`NamespaceObjects::rooted`]. What it refuses
+    /// for want of space is not there.
     pub(crate) fn is_unrooted(&self) -> bool {
         self.unrooted.load(Ordering::Acquire)
     }
@@ -108,7 +110,8 @@ impl NamespaceObjects {
         }
     }
 
-    /// Hands the pages of parts to the store. On an error those that it does not have are still here.
+    /// Hands the pages of parts to the store. On an error those that it does not have are still
+    /// here.
     pub(crate) fn flush(&self) -> Result<()> {
         let mut held = self.held.lock();
         while let Some(entry) = held.first_entry() {

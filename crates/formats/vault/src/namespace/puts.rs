@@ -1,8 +1,10 @@
-//! Changes of the namespace as they lie in commits: keys with their new values, or that they are gone.
+//! Changes of the namespace as they lie in commits: keys with their new values, or that they are
+//! gone.
 //!
-//! A batch begins with the version, one byte. Each change is the length of its key (u16, little-endian), the key, the length of
-//! its value (u32, all ones for a removal) and the value. Applying a change twice, or in a state that has it already, changes
-//! nothing, so recovery may apply what the database holds already.
+//! A batch begins with the version, one byte. Each change is the length of its key (u16,
+//! little-endian), the key, the length of its value (u32, all ones for a removal) and the value.
+//! Applying a change twice, or in a state that has it already, changes nothing, so recovery may
+//! apply what the database holds already.
 
 use lacuna_contracts::{Error, Kind, Result};
 

@@ -1,5 +1,5 @@
-//! The tables of the namespace and their keys. In memory and in commits a key begins with the number of its table; numbers in
-//! keys are big-endian, so that they sort.
+//! The tables of the namespace and their keys. In memory and in commits a key begins with the
+//! number of its table; numbers in keys are big-endian, so that they sort.
 
 use crate::parts::part_code;
 use lacuna_integrity::Part;

@@ -1,4 +1,5 @@
-//! The second reader: opens a vault by the tables of `docs/format/vault.md` and `integrity.md`, with nothing of the crate.
+//! The second reader: opens a vault by the tables of `docs/format/vault.md` and `integrity.md`,
+//! with nothing of the crate.
 
 use crate::by_page::SecondReader as FileReader;
 use crate::fixture::Stored;

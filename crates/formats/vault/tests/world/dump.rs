@@ -1,4 +1,5 @@
-//! Everything that a vault and a model show, in a form that can be compared: what is found under each path.
+//! Everything that a vault and a model show, in a form that can be compared: what is found under
+//! each path.
 
 use super::model::Model;
 use lacuna_vault::{FileKind, ROOT, Vault};

@@ -16,7 +16,8 @@ pub enum Step {
     Same,
     /// A write was short, in both.
     Short,
-    /// The vault's storage failed, which the model knows nothing of, and the caller is told this number. The model is as before.
+    /// The vault's storage failed, which the model knows nothing of, and the caller is told this
+    /// number. The model is as before.
     Failed(i32),
     /// The same, and it was a sync: all before is durable.
     Durable,

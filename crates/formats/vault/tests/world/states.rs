@@ -6,7 +6,8 @@ use super::ops::Step;
 use lacuna_vault::Vault;
 use std::collections::BTreeMap;
 
-/// The states that a crash may leave: after the last sync that returned, and after each operation since.
+/// The states that a crash may leave: after the last sync that returned, and after each operation
+/// since.
 #[derive(Clone)]
 pub struct States {
     pub model: Model,

@@ -1,7 +1,8 @@
 //! The FUSE file system: a directory with the file `disk` and the file `status`.
 //!
-//! Like a block device, `disk` has a length of its own, which changes only when the disk is made larger: writes stop at its end, and truncating it to nothing (as
-//! shells and `cp` do on opening) changes nothing.
+//! Like a block device, `disk` has a length of its own, which changes only when the disk is made
+//! larger: writes stop at its end, and truncating it to nothing (as shells and `cp` do on opening)
+//! changes nothing.
 
 use crate::reports::Reports;
 use crate::session::MOST_THREADS;
@@ -34,19 +35,21 @@ const FIRST_STATUS_HANDLE: u64 = 16;
 
 /// Nothing of the directory and of `status` that the kernel may cache ever changes.
 const FOR_EVER: Duration = Duration::from_secs(3600);
-/// The length of `disk` does, when the disk is made larger: the kernel asks whenever a program asks.
+/// The length of `disk` does, when the disk is made larger: the kernel asks whenever a program
+/// asks.
 const NEVER: Duration = Duration::ZERO;
 /// The largest request. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
-/// Requests that the kernel may have in flight in the background: reads ahead and asynchronous direct I/O.
+/// Requests that the kernel may have in flight in the background: reads ahead and asynchronous
+/// direct I/O.
 const MAX_BACKGROUND: u16 = 64;
 /// How much of the map one step of a search for data looks at, which bounds its memory.
 const SEEK_STEP: u64 = 1 << 30;
 
 /// The file system.
 pub(crate) struct DiskFilesystem {
-    /// Requests that read, write or look for its content count as use. A flush does not: `sync` flushes every file system, whether
-    /// anything was written or not.
+    /// Requests that read, write or look for its content count as use. A flush does not: `sync`
+    /// flushes every file system, whether anything was written or not.
     disk: UseCounted<ByteDisk>,
     read_only: bool,
     owner: (u32, u32),
@@ -196,8 +199,8 @@ impl DiskFilesystem {
     }
 }
 
-/// The first byte at or after `offset` whose block is written (or is not), as `SEEK_DATA` and `SEEK_HOLE` ask;
-/// the end of the disk is a hole.
+/// The first byte at or after `offset` whose block is written (or is not), as `SEEK_DATA` and
+/// `SEEK_HOLE` ask; the end of the disk is a hole.
 fn seek(disk: &ByteDisk, offset: u64, written: bool) -> Result<Option<u64>> {
     let mut at = offset;
     while at < disk.len() {
@@ -428,8 +431,8 @@ impl Filesystem for DiskFilesystem {
         if self.read_only {
             return reply.error(Errno::EROFS);
         }
-        // Neither kind may leave anything but zeros, so both end in the same request. Plain allocation cannot
-        // be promised.
+        // Neither kind may leave anything but zeros, so both end in the same request. Plain
+        // allocation cannot be promised.
         let zeroing = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
         if mode & zeroing == 0 || mode & !(zeroing | libc::FALLOC_FL_KEEP_SIZE) != 0 {
             return reply.error(Errno::EOPNOTSUPP);

@@ -75,8 +75,8 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
     let bytes = ByteDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
     let filesystem = DiskFilesystem::new(bytes.clone(), read_only, reports.clone());
     let fuse_at = if raw { mountpoint.clone() } else { claim.make_fuse()? };
-    // For root, requests of the loop device may bear the name of the user who caused them; the file's mode and
-    // the directory above keep strangers out.
+    // For root, requests of the loop device may bear the name of the user who caused them; the
+    // file's mode and the directory above keep strangers out.
     let allow_other = rustix::process::geteuid().is_root();
     let access = Access { allow_other, read_only, no_exec: false };
     let fuse = FuseMount::start(filesystem, &fuse_at, access, Arc::clone(&reports.watch), |_| {})
@@ -119,8 +119,9 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
         failures_before,
     };
     let server = claim.serve(served, Arc::new(bytes), terms)?;
-    // Until here a request without cover fails the opening, which the user can repeat. From now on the file system's are tried again
-    // until cover comes. In raw mode the program that uses the disk as a file gets the error, and can try again itself.
+    // Until here a request without cover fails the opening, which the user can repeat. From now on
+    // the file system's are tried again until cover comes. In raw mode the program that uses the
+    // disk as a file gets the error, and can try again itself.
     server.served.disk.hold(method.is_some());
     Ok(server)
 }
@@ -131,8 +132,9 @@ impl Served for ServedDisk {
         self.disk.cover().is_needed().then(|| self.gives_cover())
     }
 
-    /// Whether the file system is mounted nowhere any more. If the program failed that served it, it stays mounted and fails:
-    /// without it, programs would go on writing into the directory below.
+    /// Whether the file system is mounted nowhere any more. If the program failed that served it,
+    /// it stays mounted and fails: without it, programs would go on writing into the directory
+    /// below.
     fn is_gone(&mut self) -> bool {
         let Some(mounted) = &self.mounted else { return false };
         match mounted.is_gone(self.reports.watch.disk_handles()) {
@@ -189,8 +191,8 @@ impl Served for ServedDisk {
 }
 
 impl ServedDisk {
-    /// Keeps why the program failed, for clients that ask for the status and for the client that closes it, and makes durable what it
-    /// wrote.
+    /// Keeps why the program failed, for clients that ask for the status and for the client that
+    /// closes it, and makes durable what it wrote.
     fn note_failure(&mut self, e: Error) {
         let flushed = self.disk.flush_once();
         self.reports.watch.fail(&e);
@@ -201,10 +203,11 @@ impl ServedDisk {
         self.failed = Some(e);
     }
 
-    /// Writes everything that programs wrote to the disk while it is still mounted. If no cover comes, the file system stays
-    /// mounted and nothing is lost.
+    /// Writes everything that programs wrote to the disk while it is still mounted. If no cover
+    /// comes, the file system stays mounted and nothing is lost.
     ///
-    /// A sync does not reach a program that serves it: that writes what is left when it is unmounted, and waits for cover then.
+    /// A sync does not reach a program that serves it: that writes what is left when it is
+    /// unmounted, and waits for cover then.
     fn settle(&mut self) -> Result<()> {
         let by_kernel = |mounted: &&Mounted| mounted.method() == MountMethod::Loop && self.disk.is_patient();
         let Some(mounted) = self.mounted.as_ref().filter(by_kernel) else { return Ok(()) };
@@ -249,7 +252,8 @@ impl ServedDisk {
             let detached = AtomicBool::new(false);
             let unmounted = mounted.unmount(|| {
                 detached.store(true, Ordering::Release);
-                // From a loop device everything that programs wrote is on the disk then. What is left is the mark of a clean unmount.
+                // From a loop device everything that programs wrote is on the disk then. What is
+                // left is the mark of a clean unmount.
                 self.disk.hold(by_program);
             });
             if let Err(e) = unmounted {
@@ -262,7 +266,8 @@ impl ServedDisk {
             }
             self.disk.hold(false);
             if by_program && self.failed.is_none() {
-                // A program may find only now that it cannot write what is left, and say nothing of it.
+                // A program may find only now that it cannot write what is left, and say nothing of
+                // it.
                 let last =
                     || self.reports.watch.last_failure().filter(|_| self.reports.watch.failures() > before);
                 self.failed =
@@ -280,13 +285,15 @@ impl ServedDisk {
             self.mounted = None;
         }
         self.fuse.unmount()?;
-        // Another mount namespace may keep a copy of the FUSE mount alive. It has no data in flight.
+        // Another mount namespace may keep a copy of the FUSE mount alive. It has no data in
+        // flight.
         self.reports.watch.wait_ended(RELEASE_LIMIT);
         Ok(())
     }
 }
 
-/// Writes what programs wrote to the disk. Errors: what failed, and [`Kind::TimedOut`] after [`SYNC_LIMIT`].
+/// Writes what programs wrote to the disk. Errors: what failed, and [`Kind::TimedOut`] after
+/// [`SYNC_LIMIT`].
 fn sync(mounted: &Mounted) -> Result<()> {
     match mounted.sync()?.recv_timeout(SYNC_LIMIT) {
         Ok(e) => Err(e),

@@ -30,8 +30,9 @@ pub(crate) fn no_entry() -> FileAttr {
     nothing(INodeNo(0), FileType::RegularFile)
 }
 
-/// For an entry of a listing whose attributes cannot be read. The kernel lists the name, takes up no attributes of a size that no
-/// file has, and asks for them when a program does, which then sees the error.
+/// For an entry of a listing whose attributes cannot be read. The kernel lists the name, takes up
+/// no attributes of a size that no file has, and asks for them when a program does, which then sees
+/// the error.
 pub(crate) fn unknown(ino: u64, kind: FileKind) -> FileAttr {
     FileAttr { size: u64::MAX, ..nothing(INodeNo(ino), file_type(kind)) }
 }
@@ -84,8 +85,9 @@ pub(crate) fn time_or_now(time: TimeOrNow) -> Time {
     }
 }
 
-/// A moment as the kernel gave it. `fuser` 0.18 takes seconds and nanoseconds alike from the epoch when the seconds are
-/// negative; the kernel counts the nanoseconds forward. This takes apart again what `fuser` put together.
+/// A moment as the kernel gave it. `fuser` 0.18 takes seconds and nanoseconds alike from the epoch
+/// when the seconds are negative; the kernel counts the nanoseconds forward. This takes apart again
+/// what `fuser` put together.
 pub(crate) fn requested(at: SystemTime) -> Time {
     match at.duration_since(UNIX_EPOCH) {
         Ok(after) => Time { secs: after.as_secs() as i64, nanos: after.subsec_nanos() },

@@ -5,7 +5,8 @@ use lacuna_vault::{Allocate, FsError, FsResult, SeekTo, Vault};
 
 /// What one step copies, in bytes.
 const STEP: usize = 1 << 20;
-/// What one request copies, in bytes: the caller asks again for the rest, and may be interrupted between.
+/// What one request copies, in bytes: the caller asks again for the rest, and may be interrupted
+/// between.
 const MOST: u64 = 16 << 20;
 
 /// A place in a file.
@@ -17,8 +18,9 @@ pub(crate) struct Place {
     pub offset: u64,
 }
 
-/// Copies up to `length` bytes; fewer at the end of the source and when there is much to copy. Gives how many. What was
-/// copied before a failure counts: the failure comes back when the caller goes on.
+/// Copies up to `length` bytes; fewer at the end of the source and when there is much to copy.
+/// Gives how many. What was copied before a failure counts: the failure comes back when the caller
+/// goes on.
 pub(crate) fn copy(vault: &Vault, from: Place, to: Place, length: u64) -> FsResult<u64> {
     let size = vault.attr(from.ino)?.size;
     let total = length.min(MOST).min(size.saturating_sub(from.offset));

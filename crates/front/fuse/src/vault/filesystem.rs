@@ -26,7 +26,8 @@ use std::time::{Duration, SystemTime};
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 /// The largest request, in bytes. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
-/// Requests that the kernel may have in flight in the background: pages written back, reads ahead, asynchronous direct I/O.
+/// Requests that the kernel may have in flight in the background: pages written back, reads ahead,
+/// asynchronous direct I/O.
 const MAX_BACKGROUND: u16 = 64;
 /// Numbers of nodes are never used twice.
 const ONLY: Generation = Generation(0);
@@ -35,11 +36,14 @@ const HANDLE: FileHandle = FileHandle(0);
 
 /// The file system.
 pub(crate) struct VaultFilesystem {
-    /// All that a program asks counts as use, except how much space there is: monitors ask that of every file system.
+    /// All that a program asks counts as use, except how much space there is: monitors ask that of
+    /// every file system.
     front: UseCounted<Arc<Front>>,
-    /// Whether the kernel opens directories by itself. Entries are found by their cookie, so there is nothing to open.
+    /// Whether the kernel opens directories by itself. Entries are found by their cookie, so there
+    /// is nothing to open.
     free_directories: bool,
-    /// Whether it opens files by itself: where nothing changes, it does not matter which files are open.
+    /// Whether it opens files by itself: where nothing changes, it does not matter which files are
+    /// open.
     free_files: bool,
     /// For what is read, of the longest request each, and one for each thread that serves.
     buffers: IdlePool<Plain<Vec<u8>>>,
@@ -94,7 +98,8 @@ impl Filesystem for VaultFilesystem {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_ATOMIC_O_TRUNC,
-            // Without it the kernel asks for `security.capability` before each write of each program.
+            // Without it the kernel asks for `security.capability` before each write of each
+            // program.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ];
         if !front.read_only {

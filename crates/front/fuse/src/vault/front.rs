@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-/// Where a range begins that stands for a node's attributes alone when the kernel is told to forget it.
+/// Where a range begins that stands for a node's attributes alone when the kernel is told to forget
+/// it.
 const ATTRIBUTES: i64 = -1;
 /// The bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
@@ -30,7 +31,8 @@ pub(crate) struct Front {
     pub reports: Reports,
     /// What was read and written.
     pub traffic: Traffic,
-    /// Whether the kernel holds written pages back, and keeps the times of the files that it writes.
+    /// Whether the kernel holds written pages back, and keeps the times of the files that it
+    /// writes.
     pub dates: AtomicBool,
     notifier: KernelNotifier,
 }
@@ -43,8 +45,9 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Whether writing clears set-user-ID and set-group-ID. The kernel asks whether the process has `CAP_FSETID` and
-    /// `fuser` 0.18 drops its answer for all but plain writes; a user other than root does not have it.
+    /// Whether writing clears set-user-ID and set-group-ID. The kernel asks whether the process has
+    /// `CAP_FSETID` and `fuser` 0.18 drops its answer for all but plain writes; a user other than
+    /// root does not have it.
     fn clears_set_ids(self) -> bool {
         self.uid != 0
     }
@@ -65,7 +68,8 @@ impl Front {
         Ok(Front { vault, read_only, nodes, seeks, reports, traffic, dates, notifier })
     }
 
-    /// The error number of a failed request. Failures of the storage go to the log, since the kernel has no room for words.
+    /// The error number of a failed request. Failures of the storage go to the log, since the
+    /// kernel has no room for words.
     pub(crate) fn report(&self, doing: &str, ino: u64, error: FsError) -> Errno {
         let number = Errno::from_i32(error.errno());
         if let FsError::Storage(error) = error {
@@ -74,8 +78,9 @@ impl Front {
         number
     }
 
-    /// The same for a request that names its node by number: that there is no such node is stale knowledge of the kernel, which
-    /// then looks the name up again. A file that is replaced while it is being opened is so found under either number.
+    /// The same for a request that names its node by number: that there is no such node is stale
+    /// knowledge of the kernel, which then looks the name up again. A file that is replaced while
+    /// it is being opened is so found under either number.
     pub(crate) fn report_node(&self, doing: &str, ino: u64, error: FsError) -> Errno {
         match error {
             FsError::Errno(libc::ENOENT) => Errno::ESTALE,
@@ -93,7 +98,8 @@ impl Front {
         }
     }
 
-    /// Changes attributes. Of a deleted node nothing is left to change: the kernel sets its times all the same.
+    /// Changes attributes. Of a deleted node nothing is left to change: the kernel sets its times
+    /// all the same.
     pub(crate) fn set_attr(&self, ino: u64, changes: &Changes, caller: Caller) -> FsResult<Attr> {
         if changes.size.is_some() && caller.clears_set_ids() {
             self.clear_set_ids(ino)?;
@@ -114,7 +120,8 @@ impl Front {
         }
         self.vault.clear_set_ids(ino)?;
         if let Some(kernel) = self.notifier.get() {
-            // The kernel keeps attributes for long, and the answer to a write has none. It may not know the node any more.
+            // The kernel keeps attributes for long, and the answer to a write has none. It may not
+            // know the node any more.
             let _ = kernel.inval_inode(INodeNo(ino), ATTRIBUTES, 0);
         }
         Ok(())
@@ -205,7 +212,8 @@ impl Front {
             _ => return Err(FsError::Errno(libc::EINVAL)),
         };
         let last = if mode == RenameMode::Replace { self.bury_last(new_parent, new_name)? } else { None };
-        // A process that has just found the replaced file opens it: it lives until the kernel has forgotten it.
+        // A process that has just found the replaced file opens it: it lives until the kernel has
+        // forgotten it.
         let kept = match last.map(|ino| self.vault.opened(ino).map(|()| ino)) {
             None | Some(Err(FsError::Errno(_))) => None,
             Some(Ok(ino)) => Some(ino),
@@ -233,7 +241,8 @@ impl Front {
         self.nodes.let_all_go().into_iter().for_each(|ino| self.vault.closed(ino));
     }
 
-    /// Remembers the node of this name if it is about to lose its last. The kernel keeps the directory locked meanwhile.
+    /// Remembers the node of this name if it is about to lose its last. The kernel keeps the
+    /// directory locked meanwhile.
     fn bury_last(&self, parent: u64, name: &[u8]) -> FsResult<Option<u64>> {
         let attr = match self.vault.lookup(parent, name) {
             // The removal or the replacement finds the same, and fails with it.
@@ -270,7 +279,8 @@ impl Front {
             }
         };
         let mut written = write(0)?;
-        // The kernel does not look how much of a page of its cache was taken: part of it without an error would be lost.
+        // The kernel does not look how much of a page of its cache was taken: part of it without an
+        // error would be lost.
         while written < data.len() && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             written += write(written)?;
         }
@@ -278,8 +288,9 @@ impl Front {
         Ok(written as u32)
     }
 
-    /// `fallocate`. EOPNOTSUPP where it is to keep space for later writes: the space would be the backing file system's, which others may
-    /// fill. `posix_fallocate` of glibc writes the blocks then, which does keep it.
+    /// `fallocate`. EOPNOTSUPP where it is to keep space for later writes: the space would be the
+    /// backing file system's, which others may fill. `posix_fallocate` of glibc writes the blocks
+    /// then, which does keep it.
     pub(crate) fn allocate(
         &self,
         ino: u64,
@@ -303,9 +314,10 @@ impl Front {
         self.vault.allocate(ino, how, offset, length)
     }
 
-    /// Whether the vault keeps an extended attribute of this name. Those of `system` are the file system's own, above all
-    /// access control lists: to keep one and not to obey it would promise a protection that nothing enforces. The kernel knows no other
-    /// name spaces than these, and passes on every name to FUSE.
+    /// Whether the vault keeps an extended attribute of this name. Those of `system` are the file
+    /// system's own, above all access control lists: to keep one and not to obey it would promise a
+    /// protection that nothing enforces. The kernel knows no other name spaces than these, and
+    /// passes on every name to FUSE.
     pub(crate) fn keeps_attribute(name: &[u8]) -> FsResult<()> {
         let rest = NAME_SPACES.iter().find_map(|space| name.strip_prefix(*space));
         match rest {
@@ -315,7 +327,8 @@ impl Front {
         }
     }
 
-    /// Returns when everything acknowledged of this node is durable. Of a deleted node that is its end.
+    /// Returns when everything acknowledged of this node is durable. Of a deleted node that is its
+    /// end.
     pub(crate) fn fsync(&self, ino: u64) -> FsResult<()> {
         let _in_flight = self.traffic.begin();
         match self.vault.fsync(ino) {
@@ -326,8 +339,9 @@ impl Front {
         }
     }
 
-    /// Fills `buf` as far as the file goes. A block before its end that does not verify is an error: the kernel takes what is
-    /// missing from an answer for a hole and would give zeros out as content.
+    /// Fills `buf` as far as the file goes. A block before its end that does not verify is an
+    /// error: the kernel takes what is missing from an answer for a hole and would give zeros out
+    /// as content.
     pub(crate) fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
         let _in_flight = self.traffic.begin();
         let mut done = 0;
@@ -341,7 +355,8 @@ impl Front {
         Ok(done)
     }
 
-    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`. Answers later if the kernel may hold data that the vault lacks.
+    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`. Answers later if the kernel may hold data that the
+    /// vault lacks.
     pub(crate) fn seek(self: &Arc<Self>, ino: u64, offset: i64, whence: i32, reply: ReplyLseek) {
         let to = match whence {
             libc::SEEK_DATA => SeekTo::Data,
@@ -362,7 +377,8 @@ impl Front {
     }
 }
 
-/// A failure of the vault in words, for people: `what` failed. A failure of the storage keeps its kind and its advice.
+/// A failure of the vault in words, for people: `what` failed. A failure of the storage keeps its
+/// kind and its advice.
 pub(crate) fn in_words(what: String, error: FsError) -> Error {
     match error {
         FsError::Storage(error) => error.context(what),

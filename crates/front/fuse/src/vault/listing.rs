@@ -16,7 +16,8 @@ pub(crate) struct Entry {
     pub kind: FileKind,
 }
 
-/// Gives the entries of the directory `ino` after a cookie to `add` until it has no room, or there are no more.
+/// Gives the entries of the directory `ino` after a cookie to `add` until it has no room, or there
+/// are no more.
 pub(crate) fn fill(
     front: &Front,
     ino: u64,
@@ -33,7 +34,8 @@ pub(crate) fn fill(
     }
 }
 
-/// The next entries after a cookie. Attributes are asked for later, when the directory is free again.
+/// The next entries after a cookie. Attributes are asked for later, when the directory is free
+/// again.
 fn portion(front: &Front, ino: u64, after: u64) -> FsResult<Vec<Entry>> {
     let mut entries = Vec::with_capacity(ENTRIES);
     front.vault.read_dir(ino, after, &mut |e| {

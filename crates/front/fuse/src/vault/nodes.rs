@@ -1,4 +1,5 @@
-//! What the front end remembers of nodes that the vault does not: who writes, and what deleted ones looked like.
+//! What the front end remembers of nodes that the vault does not: who writes, and what deleted ones
+//! looked like.
 
 use lacuna_vault::Attr;
 use parking_lot::Mutex;
@@ -7,11 +8,12 @@ use std::collections::{HashMap, HashSet};
 /// Nodes that the kernel knows and that need an answer of ours.
 #[derive(Default)]
 pub(crate) struct Nodes {
-    /// Open handles that may write, by node: only such a node has written pages in the kernel that the vault lacks.
+    /// Open handles that may write, by node: only such a node has written pages in the kernel that
+    /// the vault lacks.
     writers: Mutex<HashMap<u64, u64>>,
-    /// The last attributes of nodes without a name. A process may be in a directory that is gone, or hold a path to a node
-    /// (`O_PATH`) without having it open. Each stays until the kernel forgets the node, which it does as soon as no process
-    /// uses it.
+    /// The last attributes of nodes without a name. A process may be in a directory that is gone,
+    /// or hold a path to a node (`O_PATH`) without having it open. Each stays until the kernel
+    /// forgets the node, which it does as soon as no process uses it.
     deleted: Mutex<HashMap<u64, Attr>>,
     /// Replaced nodes, which count as open until the kernel forgets them.
     kept: Mutex<HashSet<u64>>,

@@ -17,7 +17,8 @@ pub struct VaultRequest {
     pub identity: Identity,
     /// An existing directory on which nothing is mounted but what a server left there that died.
     pub mountpoint: PathBuf,
-    /// Let other users in, as the permissions of files say. For users other than root the system must allow it.
+    /// Let other users in, as the permissions of files say. For users other than root the system
+    /// must allow it.
     pub allow_other: bool,
     /// Refuse changes even if the vault takes them.
     pub read_only: bool,
@@ -31,8 +32,8 @@ pub struct VaultRequest {
     pub log: ServerLog,
     /// How clients that close it, or ask for its status, are told of settings.
     pub naming: Naming,
-    /// What else is held as long as the vault is open. It is let go after the vault is closed, and before a client hears of
-    /// that.
+    /// What else is held as long as the vault is open. It is let go after the vault is closed, and
+    /// before a client hears of that.
     pub held: Option<Box<dyn Any + Send>>,
 }
 

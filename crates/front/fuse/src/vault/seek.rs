@@ -1,8 +1,9 @@
 //! `SEEK_DATA` and `SEEK_HOLE` in files that are being written.
 //!
-//! The kernel passes such a seek on without sending the pages that it holds back (Linux 6.18), so the vault would call data
-//! a hole and `cp` would lose it. The answer therefore waits until the kernel was asked to give up its pages. That asking
-//! returns when they are written, which takes threads that serve: a thread of its own asks.
+//! The kernel passes such a seek on without sending the pages that it holds back (Linux 6.18), so
+//! the vault would call data a hole and `cp` would lose it. The answer therefore waits until the
+//! kernel was asked to give up its pages. That asking returns when they are written, which takes
+//! threads that serve: a thread of its own asks.
 
 use fuser::{INodeNo, Notifier, ReplyLseek};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,7 +19,8 @@ pub(crate) struct PendingSeek {
     pub reply: ReplyLseek,
 }
 
-/// What tells the kernel that it is to forget or to give up pages and attributes; known once the session is there.
+/// What tells the kernel that it is to forget or to give up pages and attributes; known once the
+/// session is there.
 pub(crate) type KernelNotifier = Arc<OnceLock<Notifier>>;
 
 /// The thread that asks. It ends when this is dropped.
@@ -38,7 +40,8 @@ impl Seeks {
 
     /// Answers once the kernel has written the pages of the file.
     pub(crate) fn ask(&self, seek: PendingSeek) {
-        // The thread lives as long as the queue; without it the seek fails, as a reply that is dropped does.
+        // The thread lives as long as the queue; without it the seek fails, as a reply that is
+        // dropped does.
         let _ = self.queue.send(seek);
     }
 }

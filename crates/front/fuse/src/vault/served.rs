@@ -20,7 +20,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far the kernel may read ahead, in KiB: one request of the largest size. Only root can set it.
+/// How far the kernel may read ahead, in KiB: one request of the largest size. Only root can set
+/// it.
 const READ_AHEAD_KIB: &str = "1024";
 
 /// A vault that is mounted and served.
@@ -39,8 +40,8 @@ pub struct ServedVault {
 impl MountedVault {
     /// Mounts. On failure everything that was set up is taken down again and the vault is closed.
     ///
-    /// Errors: [`Kind::Busy`] if something is mounted there, [`Kind::NotFound`] and [`Kind::Usage`] if it is no directory,
-    /// [`Kind::Permission`] if the system does not allow it.
+    /// Errors: [`Kind::Busy`] if something is mounted there, [`Kind::NotFound`] and [`Kind::Usage`]
+    /// if it is no directory, [`Kind::Permission`] if the system does not allow it.
     pub fn start(mut request: VaultRequest) -> Result<Self> {
         let (vault, log) = (Arc::clone(&request.vault), Arc::clone(&request.log));
         // Whatever fails: the closing writes, and no other program may have the vault open by then.
@@ -122,7 +123,8 @@ fn read_further_ahead(mountpoint: &Path) {
     }
 }
 
-/// Clears away the mount of a server that died there, as its run directory tells it, or the mount's own silence.
+/// Clears away the mount of a server that died there, as its run directory tells it, or the mount's
+/// own silence.
 fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     let dead = match fs::metadata(mountpoint) {
         // A program that asks while the connection ends hears that it was aborted.
@@ -143,7 +145,8 @@ fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     }
 }
 
-/// Whether a server that died was mounted there. Where that cannot be told, the check of the mount point says so.
+/// Whether a server that died was mounted there. Where that cannot be told, the check of the mount
+/// point says so.
 fn is_left(mountpoint: &Path, run_base: Option<&Path>) -> bool {
     let found = Registry::open(run_base).and_then(|registry| registry.by_mountpoint(mountpoint));
     found.is_ok_and(|peer| !peer.alive)

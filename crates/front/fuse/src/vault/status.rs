@@ -1,5 +1,5 @@
-//! What the server of a mounted vault tells clients on its control socket: the vault's counters, and how a file of it is
-//! protected.
+//! What the server of a mounted vault tells clients on its control socket: the vault's counters,
+//! and how a file of it is protected.
 
 use crate::vault::front::in_words;
 use lacuna_contracts::{Error, Kind, Result, Status, Traffic};

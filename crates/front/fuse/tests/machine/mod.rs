@@ -9,8 +9,8 @@ use std::time::Duration;
 /// Steps of 10 ms that something that must happen may take.
 const PATIENCE: u32 = 6000;
 
-/// Why this machine cannot run a test that mounts, if it cannot. Root in a container may lack what root usually has, so it
-/// is tried.
+/// Why this machine cannot run a test that mounts, if it cannot. Root in a container may lack what
+/// root usually has, so it is tried.
 pub(crate) fn lacking() -> Option<&'static str> {
     if !Path::new("/dev/fuse").exists() {
         return Some("there is no /dev/fuse");

@@ -1,4 +1,5 @@
-//! How a server ends: asked while in use, by a plain umount, with a failing disk, and by being killed.
+//! How a server ends: asked while in use, by a plain umount, with a failing disk, and by being
+//! killed.
 
 use crate::machine::{skipped, wait_until};
 use crate::memory::MemoryDisk;
@@ -29,7 +30,8 @@ fn busy_file_system_stays_and_names_its_user() {
     wait_until("a flush, though it is busy", || disk.flushes.load(Ordering::SeqCst) > flushes);
     fs::write(place.mountpoint().join("still"), b"served").unwrap();
     drop(user);
-    // The stop that came while the file system was busy may yet be pending, and then ends the server first.
+    // The stop that came while the file system was busy may yet be pending, and then ends the
+    // server first.
     match place.close() {
         Ok(Closed::Cleanly) => {}
         Err(e) if e.kind() == Kind::NotFound => {}
@@ -147,7 +149,8 @@ fn server_in_the_background_closes_and_what_a_dead_one_leaves_is_cleared() {
     }
 }
 
-/// Closes after a kill. Until the kernel has finished with the dead process, the server seems to be busy.
+/// Closes after a kill. Until the kernel has finished with the dead process, the server seems to be
+/// busy.
 fn wait_closed(place: &Place) -> Closed {
     let mut closed = None;
     wait_until("the end of the server", || match place.close() {

@@ -1,5 +1,5 @@
-//! Where a test mounts: whether the machine allows it, a run base and a mount point that are cleared away, and a
-//! server on a thread.
+//! Where a test mounts: whether the machine allows it, a run base and a mount point that are
+//! cleared away, and a server on a thread.
 
 use crate::machine::{self, wait_until};
 use crate::memory::MemoryDisk;
@@ -32,8 +32,8 @@ pub(crate) fn lacking_for(loops: bool) -> Option<&'static str> {
     (loops && !works("fstrim", "--version")).then_some("there is no fstrim that works")
 }
 
-/// One test at a time: while one starts a program, the new process has for a moment every file that the others
-/// have open, and so keeps their mounts busy.
+/// One test at a time: while one starts a program, the new process has for a moment every file that
+/// the others have open, and so keeps their mounts busy.
 pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Takes the turn of a test, or ends it where the machine does not allow it.

@@ -1,4 +1,5 @@
-//! Backing directories that fail their vault while it is mounted: full, lost with their disk, and read-only.
+//! Backing directories that fail their vault while it is mounted: full, lost with their disk, and
+//! read-only.
 
 use crate::conformance::Mapping;
 use crate::ends::takes_no_changes;
@@ -81,7 +82,8 @@ fn full_directory_takes_no_more_and_goes_on_when_there_is_space() {
     place.assert_nothing_left();
 }
 
-/// What a disk does that is pulled: ext4 refuses everything from here on, and nothing of it is written any more.
+/// What a disk does that is pulled: ext4 refuses everything from here on, and nothing of it is
+/// written any more.
 fn pull(directory: &Path) {
     let script = "import fcntl, os, struct, sys\n\
         EXT4_IOC_SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2\n\
@@ -152,7 +154,8 @@ fn directory_that_is_removed_is_an_error() {
     let at = |name: &str| place.mountpoint().join(name);
     write_durably(&at("synced"), b"content").unwrap();
     fs::remove_dir_all(place.backing()).unwrap();
-    // A small file would fit into the journal, which is gone from its directory and open all the same.
+    // A small file would fit into the journal, which is gone from its directory and open all the
+    // same.
     assert_eq!(write_durably(&at("small"), b"content").unwrap_err().raw_os_error(), Some(libc::EIO));
     assert!(write_durably(&at("another"), b"content").is_err());
     wait_until("the end of the use of the mount", || {

@@ -1,5 +1,5 @@
-//! A backing directory that somebody altered: what does not verify is an error, for that block alone, never zeros and never an
-//! end of the file; the log says where.
+//! A backing directory that somebody altered: what does not verify is an error, for that block
+//! alone, never zeros and never an end of the file; the log says where.
 
 use crate::machine::lacking;
 use crate::place::{Place, needs};

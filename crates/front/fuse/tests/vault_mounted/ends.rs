@@ -1,5 +1,5 @@
-//! How a server begins and ends: while it is in use, by a plain umount, by being killed, without root, where nothing may
-//! change, and under clocks that jump.
+//! How a server begins and ends: while it is in use, by a plain umount, by being killed, without
+//! root, where nothing may change, and under clocks that jump.
 
 use crate::machine::{lacking, run, skipped, wait_until};
 use crate::place::{Place, needs};
@@ -195,7 +195,8 @@ fn reading_alone_changes_nothing() {
     place.assert_nothing_left();
 }
 
-/// The content of `file` can be read; nothing of it or of the directory `dir` beside it can be changed.
+/// The content of `file` can be read; nothing of it or of the directory `dir` beside it can be
+/// changed.
 pub(crate) fn takes_no_changes(place: &Place) {
     let at = |name: &str| place.mountpoint().join(name);
     let refused = |result: std::io::Result<()>| {
@@ -217,8 +218,8 @@ pub(crate) fn takes_no_changes(place: &Place) {
     run(Command::new("sync").arg("-f").arg(at("file")));
 }
 
-/// Works through other programs alone: a handle of this one belongs for a moment to every program that another test starts,
-/// and a mount with open files is not cleared away.
+/// Works through other programs alone: a handle of this one belongs for a moment to every program
+/// that another test starts, and a mount with open files is not cleared away.
 #[test]
 fn next_opening_clears_away_what_a_killed_server_left() {
     needs!(lacking());

@@ -1,7 +1,8 @@
-//! A mounted vault against the kernel: the behaviour that POSIX and Linux promise, random operations beside a plain
-//! directory, real programs, damage, and the end of a server.
+//! A mounted vault against the kernel: the behaviour that POSIX and Linux promise, random
+//! operations beside a plain directory, real programs, damage, and the end of a server.
 //!
-//! Every test skips itself, saying why, where the machine does not allow it. Whatever happens, nothing stays mounted.
+//! Every test skips itself, saying why, where the machine does not allow it. Whatever happens,
+//! nothing stays mounted.
 #![deny(unsafe_code)]
 
 mod backing;

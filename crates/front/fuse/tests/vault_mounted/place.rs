@@ -45,7 +45,8 @@ pub(crate) fn open_directory() -> TempDir {
     dir
 }
 
-/// A place for one test: a vault's directory, its anchor, a mount point, and the duty to leave nothing mounted.
+/// A place for one test: a vault's directory, its anchor, a mount point, and the duty to leave
+/// nothing mounted.
 pub(crate) struct Place {
     dir: PathBuf,
     /// None where another process has the duty.
@@ -100,8 +101,8 @@ impl Place {
         self.dir.join("log")
     }
 
-    /// Sets the clock of the vault so many seconds ahead of the system's. A server that runs follows if this was called
-    /// before it started.
+    /// Sets the clock of the vault so many seconds ahead of the system's. A server that runs
+    /// follows if this was called before it started.
     pub(crate) fn move_clock(&self, seconds: i64) {
         MovedClock::at(self.dir.join("clock")).move_to(seconds);
     }
@@ -122,7 +123,8 @@ impl Place {
         }
     }
 
-    /// Where the vault and its server say what a person should know: a file that every process appends to.
+    /// Where the vault and its server say what a person should know: a file that every process
+    /// appends to.
     pub(crate) fn log(&self) -> Log {
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
         Arc::new(move |line| (&log).write_all(format!("{line}\n").as_bytes()).unwrap())
@@ -162,8 +164,8 @@ impl Place {
         Server::start(self, how)
     }
 
-    /// Unmounts what `server` serves and waits for its end. A program that another test starts has for a moment every
-    /// file of this process and so keeps the mount busy: it is asked again.
+    /// Unmounts what `server` serves and waits for its end. A program that another test starts has
+    /// for a moment every file of this process and so keeps the mount busy: it is asked again.
     #[track_caller]
     pub(crate) fn unmount(&self, server: Server) {
         wait_until("the end of the use of the mount", || {
@@ -179,7 +181,8 @@ impl Place {
         server.wait(self);
     }
 
-    /// Unmounts what a test mounted on or below its place; programs that other tests start may use it for a moment.
+    /// Unmounts what a test mounted on or below its place; programs that other tests start may use
+    /// it for a moment.
     #[track_caller]
     pub(crate) fn take_off(at: &Path) {
         wait_until("the end of the use of what is mounted", || {
@@ -195,7 +198,8 @@ impl Place {
         lines
     }
 
-    /// Reads the closed vault whole: everything in it must verify, and nothing may have been worth a word before.
+    /// Reads the closed vault whole: everything in it must verify, and nothing may have been worth
+    /// a word before.
     pub(crate) fn verify(&self) {
         assert_eq!(self.take_log(), Vec::<String>::new(), "the log is not empty");
         let vault = self.open();

@@ -1,5 +1,5 @@
-//! Real programs in a vault: copying, comparing, `git`, a build, SQLite and `tar`, and all of it still there after the vault was
-//! unmounted and mounted again.
+//! Real programs in a vault: copying, comparing, `git`, a build, SQLite and `tar`, and all of it
+//! still there after the vault was unmounted and mounted again.
 
 use crate::ends::close_dead;
 use crate::machine::{lacking, run, say, skipped};
@@ -302,7 +302,8 @@ fn archives_of_tar_come_out_as_they_went_in() {
             "--sparse",
             "--numeric-owner",
         ];
-        // Everything that differs by nature: the times of access and of change, and the number of the archiver.
+        // Everything that differs by nature: the times of access and of change, and the number of
+        // the archiver.
         let times = "--pax-option=exthdr.name=%d/%f,delete=atime,delete=ctime";
         run(Command::new("tar").arg("-C").arg(dir).args(options).arg(times).arg("-cf").arg(to).arg("."));
     };

@@ -1,8 +1,9 @@
 //! The server of a test, in a process of its own.
 //!
-//! A process that maps files of a file system which it serves itself can wait for itself: the kernel writes a mapping back
-//! while it holds the memory of the process locked, and the threads that serve need that memory. So this program starts
-//! itself once more, as the one test that is called [`SERVE`], which mounts and serves.
+//! A process that maps files of a file system which it serves itself can wait for itself: the
+//! kernel writes a mapping back while it holds the memory of the process locked, and the threads
+//! that serve need that memory. So this program starts itself once more, as the one test that is
+//! called [`SERVE`], which mounts and serves.
 
 use crate::machine::wait_until;
 use crate::place::Place;
@@ -21,7 +22,8 @@ use std::time::Duration;
 const SERVE: &str = "serving::serve";
 /// Where, and how: the directory of the place, a space, and the name of a [`How`].
 const TASK: &str = "LACUNA_VAULT_TASK";
-/// The time without use of [`How::WhileUsed`]. Many times as long as a busy machine keeps a test from its next request.
+/// The time without use of [`How::WhileUsed`]. Many times as long as a busy machine keeps a test
+/// from its next request.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How a vault is to be mounted.

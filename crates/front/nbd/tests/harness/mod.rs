@@ -1,4 +1,5 @@
-//! What the tests of this crate share: a disk in memory with switches, a running server, and a tiny client.
+//! What the tests of this crate share: a disk in memory with switches, a running server, and a tiny
+//! client.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod client;

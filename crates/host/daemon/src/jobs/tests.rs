@@ -131,7 +131,8 @@ fn the_end_of_a_server_ends_work_and_refuses_more() {
     let place = Place::new();
     let mut counting: Vec<_> = (0..MOST).map(|_| place.begin(&COUNT).unwrap()).collect();
     assert_eq!(place.begin(&COUNT).err().unwrap().kind(), Kind::Busy);
-    // One that leaves makes room for another: the server notices when it next says that it is at work.
+    // One that leaves makes room for another: the server notices when it next says that it is at
+    // work.
     drop(counting.pop());
     while place.begin(&COUNT).is_err() {
         std::thread::sleep(Duration::from_millis(10));

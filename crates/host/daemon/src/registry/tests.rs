@@ -1,4 +1,5 @@
-//! Instances that are found, by whichever name: living ones, what dead ones left, and ones that cannot be seen.
+//! Instances that are found, by whichever name: living ones, what dead ones left, and ones that
+//! cannot be seen.
 
 use super::*;
 use crate::disk_query::PoolQuery;

@@ -1,5 +1,6 @@
-//! A file or block device as it is reached: that of a disk, or the header of a vault in its directory. It is held, or looked at
-//! without a hold: its header has copies of which one is whole at any moment, so that a disk can be looked at while it is served.
+//! A file or block device as it is reached: that of a disk, or the header of a vault in its
+//! directory. It is held, or looked at without a hold: its header has copies of which one is whole
+//! at any moment, so that a disk can be looked at while it is served.
 
 use crate::vault_place::{HEADER_FILE, is_vault};
 use lacuna_contracts::{Error, Kind, Result};

@@ -1,4 +1,5 @@
-//! Flash: a simulated chip in a file, which is reached or made, or a UBI volume of Linux, which is reached.
+//! Flash: a simulated chip in a file, which is reached or made, or a UBI volume of Linux, which is
+//! reached.
 
 use crate::backing::file::Look;
 use crate::backing::held::{Backing, BackingKind, Held, Seen};
@@ -22,7 +23,8 @@ pub enum FlashPlace<'l> {
 }
 
 impl FlashPlace<'_> {
-    /// Takes hold of the flash. Errors: [`Kind::Busy`] while another process has it, [`Kind::NotFound`] if there is none.
+    /// Takes hold of the flash. Errors: [`Kind::Busy`] while another process has it,
+    /// [`Kind::NotFound`] if there is none.
     pub(crate) fn open(self, access: Access) -> Result<Held> {
         match self {
             FlashPlace::Nand(path) => {
@@ -73,7 +75,8 @@ impl FlashPlace<'_> {
     }
 }
 
-/// Refuses a location at which no disk can be that forgets what was deleted. Errors: [`Kind::Usage`].
+/// Refuses a location at which no disk can be that forgets what was deleted. Errors:
+/// [`Kind::Usage`].
 pub fn check_forgets(location: &Location) -> Result<()> {
     if BackingKind::Flash.is_at(location) {
         return Ok(());
@@ -123,7 +126,8 @@ pub struct NewChip {
 }
 
 impl NewChip {
-    /// The smallest chip of this shape that a disk fits, as `fits` tells by its logical erase blocks; none if even the largest is too small.
+    /// The smallest chip of this shape that a disk fits, as `fits` tells by its logical erase
+    /// blocks; none if even the largest is too small.
     ///
     /// Errors: those of `fits`, and of a system without random bytes.
     pub fn smallest(
@@ -152,7 +156,8 @@ impl NewChip {
 
     /// The logical erase blocks that come out.
     pub fn flash(&self) -> FlashGeometry {
-        // Counting those of a large chip for each guess would take long, and where none is bad there is nothing to count.
+        // Counting those of a large chip for each guess would take long, and where none is bad
+        // there is nothing to count.
         let bad = match self.wearing.factory_bad {
             0 => 0,
             _ => SimulatedChip::factory_bad(self.geometry, self.wearing, self.seed),

@@ -1,9 +1,11 @@
-//! The header of a disk on flash: the first logical erase blocks, as the [`Medium`] that the crate of the header writes to.
+//! The header of a disk on flash: the first logical erase blocks, as the [`Medium`] that the crate
+//! of the header writes to.
 //!
-//! Each copy of the header has erase blocks of its own, which are replaced whole. A sync drains the flash: a key slot that was
-//! overwritten is gone then, with the passphrase that opened it.
+//! Each copy of the header has erase blocks of its own, which are replaced whole. A sync drains the
+//! flash: a key slot that was overwritten is gone then, with the passphrase that opened it.
 //!
-//! The medium is longer than the blocks: what lies between the places of the copies reads as zeros and is never written.
+//! The medium is longer than the blocks: what lies between the places of the copies reads as zeros
+//! and is never written.
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_flash::{HEADER_COPY_LEN, header_lebs};
@@ -33,7 +35,8 @@ fn whole_pages(flash: FlashGeometry) -> u32 {
 /// See the head of this file.
 pub struct HeaderMedium {
     flash: Arc<dyn Flash>,
-    /// Held while a block is read, changed and replaced: what the blocks held that were replaced since the last sync.
+    /// Held while a block is read, changed and replaced: what the blocks held that were replaced
+    /// since the last sync.
     superseded: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -71,7 +74,8 @@ impl HeaderMedium {
         Ok(bytes)
     }
 
-    /// Writes the part of `data`, which begins at byte `offset` of the medium, that lies in this piece.
+    /// Writes the part of `data`, which begins at byte `offset` of the medium, that lies in this
+    /// piece.
     fn write_piece(&self, piece: &Piece, offset: u64, data: &[u8]) -> Result<()> {
         let Some(part) = overlap(&piece.bytes, offset, data.len()) else { return Ok(()) };
         let mut superseded = self.superseded.lock();
@@ -132,7 +136,8 @@ impl Medium for HeaderMedium {
         Ok(())
     }
 
-    /// Errors: [`Kind::PurgeIncomplete`] if an older header stays readable, since its erase block went bad.
+    /// Errors: [`Kind::PurgeIncomplete`] if an older header stays readable, since its erase block
+    /// went bad.
     fn sync(&self) -> Result<()> {
         let headers = header_lebs(self.flash.geometry());
         let mut superseded = self.superseded.lock();

@@ -23,7 +23,8 @@ pub enum BackingKind {
 }
 
 impl BackingKind {
-    /// Whether a location of this form can lead to it. A path can lead to a file and to a directory: the location does not say which.
+    /// Whether a location of this form can lead to it. A path can lead to a file and to a
+    /// directory: the location does not say which.
     pub fn is_at(self, location: &Location) -> bool {
         match location {
             Location::Path(_) => matches!(self, BackingKind::File | BackingKind::Directory),
@@ -121,7 +122,8 @@ pub(crate) struct Seen {
 pub(crate) struct Held {
     /// The medium of the header.
     pub(crate) header: Arc<dyn Medium>,
-    /// None of a disk that another process has open, which reads and writes the header for this one.
+    /// None of a disk that another process has open, which reads and writes the header for this
+    /// one.
     pub(crate) backing: Option<Backing>,
     /// The file or device that is held.
     pub(crate) file: Option<OwnedFd>,

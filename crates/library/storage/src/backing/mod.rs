@@ -1,4 +1,5 @@
-//! What disks rest on: how it is found, held and looked at, and where the header of the disk lies on it.
+//! What disks rest on: how it is found, held and looked at, and where the header of the disk lies
+//! on it.
 
 pub(crate) mod file;
 pub(crate) mod flash;

@@ -1,5 +1,5 @@
-//! A disk in Ceph RADOS as it is reached: the connection, the lock that makes this client the only one that writes, and
-//! which objects are the disk's.
+//! A disk in Ceph RADOS as it is reached: the connection, the lock that makes this client the only
+//! one that writes, and which objects are the disk's.
 //!
 //! | what | prefix of its objects |
 //! |---|---|
@@ -52,7 +52,8 @@ impl Target {
     }
 }
 
-/// The configuration file by which a cluster is called: none for the usual one, which is read if nothing says where it is.
+/// The configuration file by which a cluster is called: none for the usual one, which is read if
+/// nothing says where it is.
 pub fn other_conf(options: &ClusterOptions) -> Option<&Path> {
     options.conf.as_deref().filter(|conf| *conf != Path::new("/etc/ceph/ceph.conf"))
 }
@@ -133,8 +134,9 @@ impl Connection {
         &self.target
     }
 
-    /// Takes the lock on the disk, until this is dropped; a snapshot, which nothing writes, needs none. A client that died is shut out
-    /// first, and with `steal` one that lives; the observer is told. Errors: [`Kind::Busy`] while another client holds it.
+    /// Takes the lock on the disk, until this is dropped; a snapshot, which nothing writes, needs
+    /// none. A client that died is shut out first, and with `steal` one that lives; the observer is
+    /// told. Errors: [`Kind::Busy`] while another client holds it.
     pub(crate) fn hold(&self, steal: bool, observer: &dyn Observer) -> Result<()> {
         if self.target.snapshot.is_some() {
             return Ok(());
@@ -201,8 +203,9 @@ impl Connection {
         })
     }
 
-    /// Refuses what removes the objects of the disk with this UUID if another name leads to them as well, by a copy of its
-    /// header. `what` could not be done. Errors: [`Kind::Usage`] then; what the cluster reports.
+    /// Refuses what removes the objects of the disk with this UUID if another name leads to them as
+    /// well, by a copy of its header. `what` could not be done. Errors: [`Kind::Usage`] then; what
+    /// the cluster reports.
     pub(crate) fn refuse_copied(&self, uuid: Uuid, what: &str) -> Result<()> {
         let objects = self.pool.object_names("lacuna.")?;
         let mut names: Vec<&str> = objects.iter().filter_map(|object| disk_of(object)).collect();
@@ -275,8 +278,8 @@ impl Connection {
         self.pool.check_taken_over().map_err(|e| e.context(&self.target.shown))
     }
 
-    /// Leaves the lock to the next client, which takes it over as from the dead: then the cluster refuses what of ours
-    /// may still be on its way.
+    /// Leaves the lock to the next client, which takes it over as from the dead: then the cluster
+    /// refuses what of ours may still be on its way.
     pub(crate) fn abandon_lock(&self) {
         if let Some(lock) = self.lock.lock().take() {
             lock.abandon();

@@ -12,12 +12,14 @@ use lacuna_header::Location;
 use lacuna_medium::{Access, Medium};
 use std::sync::Arc;
 
-/// Where the cluster of a disk in RADOS is, and what becomes of another client that holds the disk. Means nothing for a path.
+/// Where the cluster of a disk in RADOS is, and what becomes of another client that holds the disk.
+/// Means nothing for a path.
 #[derive(Clone, Debug, Default)]
 pub struct PoolAccess {
     /// How the cluster is reached.
     pub cluster: ClusterOptions,
-    /// Take the disk over from the client that holds it, which is shut out from the cluster and loses what it had not flushed.
+    /// Take the disk over from the client that holds it, which is shut out from the cluster and
+    /// loses what it had not flushed.
     pub steal: bool,
 }
 
@@ -103,7 +105,8 @@ impl<'d> DiskRef<'d> {
         match self.site() {
             Site::File(place) => {
                 let medium = place.open(access)?;
-                // After a failed sync the system's cache may hold a header that the medium does not.
+                // After a failed sync the system's cache may hold a header that the medium does
+                // not.
                 medium.forget_cached()?;
                 if access == Access::Write {
                     partition_table::refuse(&medium).map_err(|e| e.context(self.location))?;

@@ -35,8 +35,8 @@ pub(crate) fn run(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>
         observer.replaces(&there)?;
     }
     let header = making.draft(&*params, passphrases)?;
-    // A log that is written round and round needs its whole length sooner or later, and a disk with levels cannot be
-    // written at all when the host has no space for the next write.
+    // A log that is written round and round needs its whole length sooner or later, and a disk with
+    // levels cannot be written at all when the host has no space for the next write.
     let space = Space {
         len: medium_len(params.end()),
         must_be_taken: options.preallocate,
@@ -165,7 +165,8 @@ impl Place {
 
     fn device(path: &Path, force: bool) -> Result<FileMedium> {
         let medium = FileMedium::open(path, Access::Write)?;
-        // A disk may have nothing left at its beginning and still open by the copy of its header at the end.
+        // A disk may have nothing left at its beginning and still open by the copy of its header at
+        // the end.
         let there = disk_on(&medium);
         if force || matches!(there, Ok(None)) && !starts_with_data(&medium)? {
             return Ok(medium);
@@ -183,7 +184,8 @@ impl Place {
             .remedy(overwrite()))
     }
 
-    /// Lays the disk down on a medium of this length. A file that was made here goes again if that fails.
+    /// Lays the disk down on a medium of this length. A file that was made here goes again if that
+    /// fails.
     fn write(self, path: &Path, params: &dyn Params, space: Space, header: NewHeader) -> Result<()> {
         let lay = |medium: &Arc<FileMedium>| lay(&Backing::File(medium.clone()), params, header);
         match self {

@@ -1,4 +1,5 @@
-//! Makes a disk on flash: on a UBI volume that is there, or on a simulated chip that is made for it.
+//! Makes a disk on flash: on a UBI volume that is there, or on a simulated chip that is made for
+//! it.
 
 use crate::backing::flash::attach;
 use crate::backing::{Backing, FlashPlace, HeaderMedium};
@@ -95,7 +96,8 @@ fn on_nand(making: &Making<'_>, path: &Path, passphrases: Passphrases<'_>) -> Re
         .map_err(|e| e.context(format!("cannot create nand:{}", path.display())))
 }
 
-/// The file that is there and may be overwritten, held, and what it is in words. None if nothing is.
+/// The file that is there and may be overwritten, held, and what it is in words. None if nothing
+/// is.
 fn look_at(making: &Making<'_>, path: &Path) -> Result<Option<(Arc<FileMedium>, String)>> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
@@ -146,7 +148,8 @@ fn content(flash: &dyn Flash) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Lays the disk on the flash, its header last. It was planned for flash that is divided like `geometry`.
+/// Lays the disk on the flash, its header last. It was planned for flash that is divided like
+/// `geometry`.
 fn lay(
     making: &Making<'_>,
     params: Box<dyn Params>,

@@ -1,4 +1,5 @@
-//! A disk that is being made: its passphrases, its header, and what is refused wherever it is to be.
+//! A disk that is being made: its passphrases, its header, and what is refused wherever it is to
+//! be.
 
 use crate::backing::{Backing, BackingKind};
 use crate::claim::Claim;
@@ -16,7 +17,8 @@ pub(crate) fn lacuna_disk(there: &PublicHeader) -> String {
     format!("a lacuna disk (UUID {})", there.uuid)
 }
 
-/// What a medium says of the disk on it; none where no header is, not even a damaged one. Errors: what keeps it from being read.
+/// What a medium says of the disk on it; none where no header is, not even a damaged one. Errors:
+/// what keeps it from being read.
 pub(crate) fn disk_on(medium: &dyn Medium) -> Result<Option<PublicHeader>> {
     match lacuna_header::read_public(medium) {
         Ok((there, _)) => Ok(Some(there)),
@@ -109,7 +111,8 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// Claims the disk that is there and is about to be overwritten: it may be open under another name. What cannot be read is said.
+    /// Claims the disk that is there and is about to be overwritten: it may be open under another
+    /// name. What cannot be read is said.
     pub(crate) fn claim(&self, there: Result<Option<PublicHeader>>) -> Result<Option<Claim>> {
         let location = &self.options.location;
         match there {

@@ -1,8 +1,9 @@
 //! Makes a disk in RADOS, and removes one.
 //!
-//! A disk is there when its header is. The header is made last, and of a disk that goes it is removed last, so
-//! that a removal that was cut short can be finished by saying it again. Only a process that is killed while it
-//! creates a disk leaves objects that nothing leads to: those of an empty disk.
+//! A disk is there when its header is. The header is made last, and of a disk that goes it is
+//! removed last, so that a removal that was cut short can be finished by saying it again. Only a
+//! process that is killed while it creates a disk leaves objects that nothing leads to: those of an
+//! empty disk.
 
 use crate::backing::rados::remove_all;
 use crate::backing::{Backing, Connection, PoolAccess, Site, Target, refuse_snapshot};
@@ -94,7 +95,8 @@ fn lay(connection: &Arc<Connection>, params: &dyn Params, header: NewHeader) -> 
     header.write(&*connection.new_header()?, |_| Ok(())).map(drop)
 }
 
-/// Removes a disk that could not be made whole, and tells what stays. That it was ours is sure: its UUID was made by this process.
+/// Removes a disk that could not be made whole, and tells what stays. That it was ours is sure: its
+/// UUID was made by this process.
 fn take_back(connection: &Connection, uuid: Uuid, observer: &dyn Observer) {
     // The header was written last, if at all.
     let header = connection.remove_header().err().filter(|e| e.kind() != Kind::NotFound);
@@ -136,11 +138,13 @@ fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
     }
 }
 
-/// Removes a disk in RADOS with its snapshots and all its data. `agree` is called with its UUID once it is known that the disk
-/// is there and nobody else holds it; an error of it ends everything before anything is removed.
+/// Removes a disk in RADOS with its snapshots and all its data. `agree` is called with its UUID
+/// once it is known that the disk is there and nobody else holds it; an error of it ends everything
+/// before anything is removed.
 ///
-/// Errors: [`Kind::Usage`] for a path or a snapshot, or if another name leads to the same data, [`Kind::NotFound`], [`Kind::Busy`] while another client holds it,
-/// and what the cluster reports; a removal that was cut short is finished by another one.
+/// Errors: [`Kind::Usage`] for a path or a snapshot, or if another name leads to the same data,
+/// [`Kind::NotFound`], [`Kind::Busy`] while another client holds it, and what the cluster reports;
+/// a removal that was cut short is finished by another one.
 pub fn delete(
     location: &Location,
     pool_access: &PoolAccess,

@@ -15,8 +15,8 @@ use lacuna_levels::Masters;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Of a thousand nodes for which the log has room, how many stay free unless given: with fewer, random overwrites of a full disk
-/// cost much more (docs/flash.md, Spare).
+/// Of a thousand nodes for which the log has room, how many stay free unless given: with fewer,
+/// random overwrites of a full disk cost much more (docs/flash.md, Spare).
 const SPARE: u16 = 150;
 
 #[derive(Debug)]

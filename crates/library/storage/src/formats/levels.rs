@@ -1,4 +1,5 @@
-//! What formats with levels have in common here: how they are planned, laid and opened, and the disk that comes of it.
+//! What formats with levels have in common here: how they are planned, laid and opened, and the
+//! disk that comes of it.
 
 use crate::backing::{Backing, BackingKind};
 use crate::format::{CreateOptions, FormatInfo, OpenFormat, OpenWith, Params, Room};

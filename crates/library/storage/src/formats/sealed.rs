@@ -1,5 +1,5 @@
-//! `sealed`: one encrypted disk with unlinkable overwrites (paper 004), on a flat medium. In a pool a disk of this shape is one of
-//! `sealed_objects`.
+//! `sealed`: one encrypted disk with unlinkable overwrites (paper 004), on a flat medium. In a pool
+//! a disk of this shape is one of `sealed_objects`.
 
 use crate::backing::{Backing, BackingKind};
 use crate::format::{

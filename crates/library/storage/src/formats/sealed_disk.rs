@@ -1,8 +1,10 @@
-//! An open sealed disk on a flat medium: the engine, and the way to another engine when the disk becomes larger.
+//! An open sealed disk on a flat medium: the engine, and the way to another engine when the disk
+//! becomes larger.
 //!
-//! The disk grows as a closed one does: requests wait while the engine is closed, the medium and the header grow in the order that
-//! `enlarge.rs` keeps, and the engine is opened again. A power cut at any moment thus finds what it may find when a
-//! closed disk is resized, and nothing that clients were promised depends on the engine that went.
+//! The disk grows as a closed one does: requests wait while the engine is closed, the medium and
+//! the header grow in the order that `enlarge.rs` keeps, and the engine is opened again. A power
+//! cut at any moment thus finds what it may find when a closed disk is resized, and nothing that
+//! clients were promised depends on the engine that went.
 
 use crate::enlarge;
 use crate::format::{OpenFormat, OpenWith, Params};
@@ -60,7 +62,8 @@ impl SealedDisk {
             random: Arc::new(SystemRandom::new()?),
         };
         let engine = if with.rescue {
-            // The engine gives up where it cannot read the journal or the map, and verifies what it reads of them.
+            // The engine gives up where it cannot read the journal or the map, and verifies what it
+            // reads of them.
             let left = Arc::new(Remains::of(Arc::clone(medium), params.geometry().end(), true));
             let (master, uuid, options) = (&opener.master, &opener.uuid, opener.options());
             let engine = Sealed::open_to_rescue(left.clone(), params, master, uuid, options)?;
@@ -117,8 +120,8 @@ impl OpenFormat for SealedDisk {
         self
     }
 
-    /// Requests wait meanwhile. After an error that came when the engine was closed already, the disk refuses everything until it is
-    /// opened anew, which it says.
+    /// Requests wait meanwhile. After an error that came when the engine was closed already, the
+    /// disk refuses everything until it is opened anew, which it says.
     fn grow(&self, header: &HeldHeader, size: Option<u64>) -> Result<Box<dyn Params>> {
         let lease = header.lease()?;
         let medium = lease.medium();

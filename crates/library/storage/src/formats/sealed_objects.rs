@@ -125,7 +125,8 @@ struct OnObjects {
     disk: ObjectDisk,
     /// The prefix of the objects of its data.
     prefix: String,
-    /// The first error that showed that another client has taken the disk over. Later errors are less clear.
+    /// The first error that showed that another client has taken the disk over. Later errors are
+    /// less clear.
     fenced: OnceLock<Error>,
     /// Holds the lock on the disk.
     connection: Arc<Connection>,

@@ -19,9 +19,10 @@ pub static FORMATS: [&dyn Format; 6] =
 /// Those that the program has besides.
 static ADDED: RwLock<Vec<&'static dyn Format>> = RwLock::new(Vec::new());
 
-/// From now on disks of this format are opened, checked and told of like others, in all of this process. A program adds its own formats
-/// when it starts. Errors: [`Kind::Exists`] if the number or the name is that of a format that there is, [`Kind::Usage`] for a number that
-/// a later lacuna may give to a format of its own ([`FormatId::is_added`](lacuna_header::FormatId::is_added)).
+/// From now on disks of this format are opened, checked and told of like others, in all of this
+/// process. A program adds its own formats when it starts. Errors: [`Kind::Exists`] if the number
+/// or the name is that of a format that there is, [`Kind::Usage`] for a number that a later lacuna
+/// may give to a format of its own ([`FormatId::is_added`](lacuna_header::FormatId::is_added)).
 pub fn add_format(format: &'static dyn Format) -> Result<()> {
     let (mut added, new) = (ADDED.write(), format.info());
     let mut known = FORMATS.iter().chain(added.iter()).map(|format| format.info());
@@ -52,7 +53,8 @@ pub(crate) fn names_of(is: impl Fn(&FormatInfo) -> bool) -> String {
     infos.map(|info| info.name).collect::<Vec<_>>().join(" or ")
 }
 
-/// Refuses a header in a directory that is of no vault: a user who may write to the directory could have put it there.
+/// Refuses a header in a directory that is of no vault: a user who may write to the directory could
+/// have put it there.
 pub(crate) fn check_place(header: &PublicHeader, location: &Location) -> Result<()> {
     let is_of_vault = || find(header).is_some_and(|format| format.info().is_of_vaults());
     match location {

@@ -1,4 +1,5 @@
-//! What the header of a vault says of it: the version of its format, and the scheme of files that name none.
+//! What the header of a vault says of it: the version of its format, and the scheme of files that
+//! name none.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -25,12 +26,14 @@ const CHOICES: [Choice; 4] =
 /// The parameters of a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VaultParams {
-    /// How files are protected that neither themselves nor by their directory ask for something else.
+    /// How files are protected that neither themselves nor by their directory ask for something
+    /// else.
     pub integrity: Choice,
 }
 
 impl VaultParams {
-    /// Reads them from a header. Errors: [`Kind::NotFound`] for another version, [`Kind::Corrupt`] for what no version has.
+    /// Reads them from a header. Errors: [`Kind::NotFound`] for another version, [`Kind::Corrupt`]
+    /// for what no version has.
     pub fn parse(bytes: &[u8]) -> Result<VaultParams> {
         let refused = |kind: Kind, found: String| {
             Error::new(kind, "cannot read the parameters of the vault").found(found)

@@ -7,7 +7,8 @@ use lacuna_contracts::{Kind, Result};
 use std::ops::Range;
 
 impl WideTree {
-    /// Makes the leaves from `first` on zero and calls `dropped` for each page of leaves that is thereby absent.
+    /// Makes the leaves from `first` on zero and calls `dropped` for each page of leaves that is
+    /// thereby absent.
     pub(crate) fn clear(
         &mut self,
         us: &dyn Untrusted,
@@ -96,8 +97,9 @@ impl WideTree {
         Ok(())
     }
 
-    /// Removes a page and all below it. What does not verify is removed as well as it can be found: nobody reads it again. Pages in the
-    /// cache are always found: the entries of holes above them would otherwise take them for the latest.
+    /// Removes a page and all below it. What does not verify is removed as well as it can be found:
+    /// nobody reads it again. Pages in the cache are always found: the entries of holes above them
+    /// would otherwise take them for the latest.
     fn drop_below(
         &mut self,
         us: &dyn Untrusted,
@@ -109,7 +111,8 @@ impl WideTree {
             dropped(page)?;
         } else {
             let entries = match self.read(us, level, page, |entries| *entries) {
-                // Nothing says what lies below a page that does not verify, or that the medium does not give: what it belongs to goes.
+                // Nothing says what lies below a page that does not verify, or that the medium does
+                // not give: what it belongs to goes.
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {
                     self.drop_cached_below(us, level, page, dropped)?;
                     [ABSENT; ENTRIES as usize]

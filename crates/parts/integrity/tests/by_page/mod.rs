@@ -1,5 +1,5 @@
-//! The second reader: reads a protected file by the tables of `docs/format/integrity.md`, and with nothing of the crate but IsRand
-//! and the unpacking of blocks.
+//! The second reader: reads a protected file by the tables of `docs/format/integrity.md`, and with
+//! nothing of the crate but IsRand and the unpacking of blocks.
 
 use crate::fixture::Stored;
 use lacuna_contracts::Secret;
@@ -159,7 +159,8 @@ impl<'s> SecondReader<'s> {
         let mut met = self.met.borrow().clone();
         for section in &self.sections {
             if section.scheme == self.scheme("MT-EINT") {
-                // All pages of the tree, and of counters of blocks that have a leaf page or had one.
+                // All pages of the tree, and of counters of blocks that have a leaf page or had
+                // one.
                 (0..8).for_each(|level| self.meet_tree(section, 0, level, &mut met));
                 met.extend(
                     self.stored.pages.keys().filter(|(part, _)| section.dense && *part == Part::Counters),

@@ -48,8 +48,8 @@ pub(crate) fn copy(image: &FolderImage) -> CrashFolder {
     CrashFolder::from_image(image)
 }
 
-/// A folder that was as each of some images says, one after the other, and answers some reads with what was there once or made of it; now
-/// and then some looks at names as well.
+/// A folder that was as each of some images says, one after the other, and answers some reads with
+/// what was there once or made of it; now and then some looks at names as well.
 pub(crate) fn lying<'i>(images: impl IntoIterator<Item = &'i FolderImage>, rng: &mut Rng) -> CrashFolder {
     let folder = CrashFolder::new();
     folder.keep_past();

@@ -1,4 +1,5 @@
-//! A folder whose syncs take long: while one is under way, others use the store. In one thread, so that a seed is a run.
+//! A folder whose syncs take long: while one is under way, others use the store. In one thread, so
+//! that a seed is a run.
 
 use lacuna_contracts::Result;
 use lacuna_medium::{Folder, FolderFile, Space};

@@ -71,7 +71,8 @@ pub(crate) struct World {
     pub(crate) folder: CrashFolder,
     pub(crate) memory: Arc<MemoryAnchor>,
     pub(crate) rng: Rng,
-    /// The contents now, of the last commit that returned, and of those that may have been under way, with their stamps.
+    /// The contents now, of the last commit that returned, and of those that may have been under
+    /// way, with their stamps.
     pub(crate) now: Contents,
     pub(crate) committed: (u64, Contents),
     pub(crate) pending: Vec<(u64, Contents)>,
@@ -127,7 +128,8 @@ impl World {
         image
     }
 
-    /// Opens the store, and checks that it holds exactly what the last commit said, or the one that was under way.
+    /// Opens the store, and checks that it holds exactly what the last commit said, or the one that
+    /// was under way.
     pub(crate) fn open(&mut self, options: &StoreOptions) -> Result<Arc<Store>> {
         let base = self.base();
         let (store, recovered) = Store::open(base, keys(), options)?;
@@ -290,7 +292,8 @@ impl World {
         Ok(())
     }
 
-    /// Plans what others do during a commit. One of their own can only succeed while a checkpoint is under way.
+    /// Plans what others do during a commit. One of their own can only succeed while a checkpoint
+    /// is under way.
     fn plan(&mut self, root: bool) {
         let mut others = Vec::new();
         for _ in 0..self.rng.below(4) {

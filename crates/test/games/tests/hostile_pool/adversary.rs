@@ -1,5 +1,5 @@
-//! What an adversary in the pool does to a disk: each object and key of it and of its snapshots is removed, cut, put back to what
-//! it was in any session, or replaced by another.
+//! What an adversary in the pool does to a disk: each object and key of it and of its snapshots is
+//! removed, cut, put back to what it was in any session, or replaced by another.
 
 use crate::fixture::*;
 use lacuna_contracts::{BlockAddr, Disk};
@@ -21,7 +21,8 @@ pub(crate) const MARK: u64 = DATA[4];
 /// Blocks that are looked at: those that any session writes, and some that none does.
 pub(crate) const WATCHED: [u64; 16] =
     [0, 1, 2, 130, 131, 200, 1023, 1024, 1025, 1030, 1500, 2048, 2049, 3072, 3073, BLOCKS - 1];
-/// What each session writes, with its number as the stamp: first block and count. The first part is flushed alone.
+/// What each session writes, with its number as the stamp: first block and count. The first part is
+/// flushed alone.
 const SESSIONS: [&[(u64, u64)]; 5] = [
     &[(0, 2), (130, 1), (1023, 3), (2048, 1)],
     &[(0, 1), (1024, 1)],
@@ -323,8 +324,8 @@ impl Pool {
         acts
     }
 
-    /// A pool that has forgotten a snapshot answers for it with no object, or with objects as they are now; so may it for the data
-    /// or for the book alone.
+    /// A pool that has forgotten a snapshot answers for it with no object, or with objects as they
+    /// are now; so may it for the data or for the book alone.
     pub(crate) fn lost_snapshots(&self) -> Vec<Attack> {
         let families: [&[(Family, &[u64])]; 3] = [
             &[(Family::Data, &DATA), (Family::Book, &BOOK)],

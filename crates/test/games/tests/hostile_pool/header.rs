@@ -1,6 +1,8 @@
-//! The objects of a header in a hostile pool: each is removed, cut, put back or replaced, in whole and in part, alone and in pairs. While
-//! one of them is left as it is, a newest copy of the header is there: it is what opens, and passphrases that were changed open nothing.
-//! Where both were reached, what opens is a header that was written, by the passphrase of its day, as the threat model says.
+//! The objects of a header in a hostile pool: each is removed, cut, put back or replaced, in whole
+//! and in part, alone and in pairs. While one of them is left as it is, a newest copy of the header
+//! is there: it is what opens, and passphrases that were changed open nothing. Where both were
+//! reached, what opens is a header that was written, by the passphrase of its day, as the threat
+//! model says.
 
 #[path = "../../../../parts/header/tests/fixture/mod.rs"]
 mod fixture;
@@ -15,13 +17,15 @@ use lacuna_header::{
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, StripedMedium, Transaction};
 use std::sync::Arc;
 
-/// Where the first object keeps the record of the medium's length, behind all that it holds of the medium.
+/// Where the first object keeps the record of the medium's length, behind all that it holds of the
+/// medium.
 const RECORD: u64 = 4 << 20;
 /// Length of the medium of a header in a pool: its last copy lies in the second object.
 const LEN: u64 = RECORD + TAIL_AREA;
 /// Passphrases that the disk had, one after the other.
 const PASSPHRASES: [&str; 4] = ["first", "second", "third", "fourth"];
-/// Lengths that a forged record gives: none, one within a copy, one without the last copy, and one beyond all objects.
+/// Lengths that a forged record gives: none, one within a copy, one without the last copy, and one
+/// beyond all objects.
 const LENGTHS: [u64; 4] = [0, 100, HEADER_AREA, u64::MAX];
 
 /// A header as it was written, and the objects that hold it.
@@ -71,7 +75,8 @@ struct HeaderPool {
     past: Vec<Written>,
 }
 
-/// As the program reaches the header of a disk: where the record of its length is gone it has the length that all have.
+/// As the program reaches the header of a disk: where the record of its length is gone it has the
+/// length that all have.
 fn reach(store: &MemoryObjects) -> Result<StripedMedium> {
     let objects = || -> Arc<dyn ObjectStore> { Arc::new(store.reopened()) };
     match StripedMedium::open(objects()) {
@@ -232,7 +237,8 @@ fn a_header_is_the_newest_while_one_of_its_objects_is_left() {
         for written in &pool.past {
             shown.judge(&pool, &open_with(&left, written.passphrase), Some(written), &attack);
         }
-        // What is written on the strength of it is that header everywhere, and no older one comes back with it.
+        // What is written on the strength of it is that header everywhere, and no older one comes
+        // back with it.
         let mended = reach(&left).and_then(|medium| {
             let mut unlocked = open(&medium, &secrets(&[pool.latest().passphrase]))?;
             repair(&medium, &mut unlocked)
@@ -253,7 +259,8 @@ fn a_header_is_the_newest_while_one_of_its_objects_is_left() {
     );
 }
 
-/// A disk that is open reads its header again where a passphrase comes or goes, by the key that it has.
+/// A disk that is open reads its header again where a passphrase comes or goes, by the key that it
+/// has.
 #[test]
 fn a_served_disk_takes_no_other_header_for_its_own() {
     let pool = HeaderPool::new();

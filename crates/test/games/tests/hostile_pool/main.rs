@@ -1,10 +1,11 @@
-//! A hostile pool: single acts on every object and key of a disk and its snapshots, and pairs of them, each on a disk that is closed and on
-//! one that is being served. Every read shows the right content, or an error, or what the threat model names. `header.rs` plays the same
-//! with the objects of a header. The object of the lock holds nothing that is read: its cluster keeps the lock, and only a cluster can
-//! show what becomes of a holder without it (`lock` of `rados`).
+//! A hostile pool: single acts on every object and key of a disk and its snapshots, and pairs of
+//! them, each on a disk that is closed and on one that is being served. Every read shows the right
+//! content, or an error, or what the threat model names. `header.rs` plays the same with the
+//! objects of a header. The object of the lock holds nothing that is read: its cluster keeps the
+//! lock, and only a cluster can show what becomes of a holder without it (`lock` of `rados`).
 //!
-//! All single acts on whole objects are played, and all ways to lose a snapshot. LACUNA_HOSTILE is the number of attacks that each kind of
-//! disk meets besides: single acts on parts, and pairs.
+//! All single acts on whole objects are played, and all ways to lose a snapshot. LACUNA_HOSTILE is
+//! the number of attacks that each kind of disk meets besides: single acts on parts, and pairs.
 
 mod adversary;
 #[path = "../../../../formats/sealed-objects/tests/fixture/mod.rs"]
@@ -74,15 +75,16 @@ impl Judge<'_> {
         self.pool.scene.params.cipher.authenticates()
     }
 
-    /// Whether an attack reached the object of a watched block, as a view shows it. A snapshot shows an object that was not written since
-    /// as it is now.
+    /// Whether an attack reached the object of a watched block, as a view shows it. A snapshot
+    /// shows an object that was not written since as it is now.
     fn is_reached(&self, view: View, at: usize) -> bool {
         let object = WATCHED[at] / 1024;
         let (now, then) = (present(object), Place { snapshot: view.snapshot(), ..present(object) });
         self.attack.iter().any(|(place, _)| *place == now || *place == then)
     }
 
-    /// Whether a snapshot has lost the mark that tells it from one that the pool has forgotten: then nothing of it is believed.
+    /// Whether a snapshot has lost the mark that tells it from one that the pool has forgotten:
+    /// then nothing of it is believed.
     fn is_lost(&self, view: View) -> bool {
         let Some(nth) = view.snapshot() else { return false };
         let mark = Place { snapshot: Some(nth), ..present(MARK) };
@@ -94,11 +96,13 @@ impl Judge<'_> {
         let pool = self.pool;
         let is_left = |object: u64| self.attack.iter().all(|(place, _)| *place != present(object));
         let older = |number: usize| {
-            // The version table of that time, and with it any object of that time: if it was open, of that session.
+            // The version table of that time, and with it any object of that time: if it was open,
+            // of that session.
             let then = &pool.moments[number];
             let session =
                 |m: &&Moment| m.session == then.session || m.closed && m.session + 1 == then.session;
-            // An object that was written later and left as it is betrays the table, and absences under one that was closed.
+            // An object that was written later and left as it is betrays the table, and absences
+            // under one that was closed.
             let betrayed = (0..4).any(|n| is_left(n) && pool.is_written_after(n, then.session));
             if then.closed {
                 return then.stamps[at] == stamp && (then.has(WATCHED[at] / 1024) || !betrayed);
@@ -131,7 +135,8 @@ impl Judge<'_> {
         let is_named = match (self.authenticates(), stamp) {
             (true, Some(stamp)) => self.is_named(at, stamp),
             (true, None) => false,
-            // Of an object that was replaced nothing is noticed, nor that it is gone; but what another block held never comes.
+            // Of an object that was replaced nothing is noticed, nor that it is gone; but what
+            // another block held never comes.
             (false, _) => self.is_reached(view, at) && !foreign,
         };
         let is_named = is_named && !self.is_lost(view);
@@ -259,7 +264,8 @@ fn play(pool: &Pool, attack: &Attack, nth: usize, is_served: bool) -> Shown {
     judge.shown
 }
 
-/// All that is done to every kind of disk: each act on a whole object, and each way to lose a snapshot.
+/// All that is done to every kind of disk: each act on a whole object, and each way to lose a
+/// snapshot.
 fn certain(pool: &Pool) -> Vec<Attack> {
     let singles = pool.acts_on_objects().into_iter().map(|act| vec![act]);
     singles.chain(pool.lost_snapshots()).collect()

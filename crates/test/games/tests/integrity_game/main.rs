@@ -1,6 +1,8 @@
-//! The replay game against every scheme, over storage that lies: thousands of seeded runs, in none of which the adversary wins.
+//! The replay game against every scheme, over storage that lies: thousands of seeded runs, in none
+//! of which the adversary wins.
 //!
-//! `LACUNA_GAMES` sets the runs for each scheme (default 500), `LACUNA_SEED` the first seed (default 0).
+//! `LACUNA_GAMES` sets the runs for each scheme (default 500), `LACUNA_SEED` the first seed
+//! (default 0).
 
 #[path = "../../../../parts/integrity/tests/fixture/mod.rs"]
 mod fixture;

@@ -1,7 +1,8 @@
-//! The replay game: an adversary who may replace, swap, truncate, delete or roll back any block or US page, alone or together,
-//! between operations, against a user who keeps TS and whose machine may crash; and who may answer two reads of one place
-//! differently, while the user looks and while it changes something. It wins if a check returns anything but the latest content or an
-//! error, or shows anything of what failed.
+//! The replay game: an adversary who may replace, swap, truncate, delete or roll back any block or
+//! US page, alone or together, between operations, against a user who keeps TS and whose machine
+//! may crash; and who may answer two reads of one place differently, while the user looks and while
+//! it changes something. It wins if a check returns anything but the latest content or an error, or
+//! shows anything of what failed.
 
 use super::fixture::{Bed, LyingReads, Model, Step, Stored, keys};
 use lacuna_contracts::{Budget, Kind};
@@ -12,10 +13,12 @@ use std::sync::Arc;
 
 /// Where the blocks of a wide game are: areas, far from each other.
 const AREAS: u64 = 40;
-/// From one area to the next. All of them take 44000 blocks: trees of three levels, and more pages of leaves than the cache has.
+/// From one area to the next. All of them take 44000 blocks: trees of three levels, and more pages
+/// of leaves than the cache has.
 const STRIDE: u64 = 1100;
 
-/// What may be read of the file: the latest content, and, where an operation failed, the content before it as well.
+/// What may be read of the file: the latest content, and, where an operation failed, the content
+/// before it as well.
 #[derive(Clone)]
 struct Known {
     latest: Model,
@@ -37,7 +40,8 @@ enum GameKind {
     Short,
     /// Blocks are all over a long file.
     Wide,
-    /// The file is short, and an opening after a crash has the session of the one before, which it must not.
+    /// The file is short, and an opening after a crash has the session of the one before, which it
+    /// must not.
     SameSession,
 }
 
@@ -133,7 +137,8 @@ impl Game {
         self.committed = (self.known.clone(), self.bed.us.stored.lock().clone());
     }
 
-    /// The machine stops. What was not committed is lost, or some of it is there and what was committed is not.
+    /// The machine stops. What was not committed is lost, or some of it is there and what was
+    /// committed is not.
     fn crash(&mut self) -> Result<(), Won> {
         self.known = self.committed.0.clone();
         if self.rng.chance(7, 8) {
@@ -185,8 +190,8 @@ impl Game {
         Ok(())
     }
 
-    /// In a game with lies, the user looks at a file that is opened anew while reads tell of any state that storage was in; often it
-    /// changes something first.
+    /// In a game with lies, the user looks at a file that is opened anew while reads tell of any
+    /// state that storage was in; often it changes something first.
     fn lie(&mut self) -> Result<(), Won> {
         let Some(liar) = &mut self.liar else { return Ok(()) };
         if liar.chance(1, 2) {
@@ -304,7 +309,8 @@ impl Game {
         Ok(())
     }
 
-    /// Opens the file anew, with nothing in its caches, and checks all of it; of a wide one, all areas.
+    /// Opens the file anew, with nothing in its caches, and checks all of it; of a wide one, all
+    /// areas.
     fn look_anew(&mut self) -> Result<(), Won> {
         let Bed { trusted, session, budget, .. } = &self.bed;
         let file =

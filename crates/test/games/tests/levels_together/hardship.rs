@@ -44,7 +44,8 @@ pub(crate) enum Excuse {
 }
 
 impl Hardship {
-    /// That of a session which asks the medium for so many operations, about. Some sessions have none.
+    /// That of a session which asks the medium for so many operations, about. Some sessions have
+    /// none.
     pub(crate) fn draw(rng: &mut Rng, operations: u64) -> Hardship {
         let cut = rng.chance(2, 5).then(|| {
             let most = if rng.chance(1, 4) { OPENING } else { operations };

@@ -15,7 +15,8 @@ pub(crate) struct Ledger {
     now: Model,
     /// All versions that it ever had.
     ever: Model,
-    /// Blocks that a request is to change which has not been acknowledged: it may have happened, or happen later.
+    /// Blocks that a request is to change which has not been acknowledged: it may have happened, or
+    /// happen later.
     unsure: BTreeSet<u64>,
     /// Blocks to which several clients write at once: which of them comes last is not known.
     contended: Range<u64>,
@@ -59,7 +60,8 @@ impl Ledger {
         }
     }
 
-    /// What is wrong with blocks that a client read in a session, the first of them `first`, if anything.
+    /// What is wrong with blocks that a client read in a session, the first of them `first`, if
+    /// anything.
     pub(crate) fn check(&self, first: u64, data: &[u8]) -> Judged<()> {
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             let (stamp, latest) = (self.now.version_of(block, data)?, self.now.latest(block));
@@ -78,8 +80,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// What is wrong with blocks that were read after an opening, the first of them `first`, if anything. What they read is what they will
-    /// keep.
+    /// What is wrong with blocks that were read after an opening, the first of them `first`, if
+    /// anything. What they read is what they will keep.
     pub(crate) fn keep(&mut self, first: u64, data: &[u8]) -> Judged<()> {
         self.now.keep(first, data)?;
         let read = first..first + (data.len() / BLOCK_SIZE) as u64;

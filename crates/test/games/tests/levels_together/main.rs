@@ -1,20 +1,24 @@
-//! What users can have at once on a disk with levels: up to three levels that are open, several clients on each, which read, write,
-//! discard and flush, beats of cover meanwhile, a medium that refuses calls, that fails, that lies or whose power goes, a server that is
-//! killed, and always another session. A plain model stands beside each level (`ledger.rs`):
+//! What users can have at once on a disk with levels: up to three levels that are open, several
+//! clients on each, which read, write, discard and flush, beats of cover meanwhile, a medium that
+//! refuses calls, that fails, that lies or whose power goes, a server that is killed, and always
+//! another session. A plain model stands beside each level (`ledger.rs`):
 //!
-//! - A block reads as its last flushed version, or as one that it was given since; within a session as the last one that was
-//!   acknowledged, unless clients race for it.
-//! - Where the medium lies, a block reads as a version that it had at some time, or fails, also when the medium is honest again.
-//! - Where the medium refuses one call, requests fail that wait for it, and pass when they are asked for again: nothing stops, and the
-//!   disk closes.
-//! - In the end the disk opens, takes writes on every level, closes, and at every depth reads as it should.
+//! - A block reads as its last flushed version, or as one that it was given since; within a session
+//!   as the last one that was acknowledged, unless clients race for it.
+//! - Where the medium lies, a block reads as a version that it had at some time, or fails, also
+//!   when the medium is honest again.
+//! - Where the medium refuses one call, requests fail that wait for it, and pass when they are
+//!   asked for again: nothing stops, and the disk closes.
+//! - In the end the disk opens, takes writes on every level, closes, and at every depth reads as it
+//!   should.
 //!
-//! With two of three seeds clients take turns, in an order that follows from the seed, on a disk without threads: the digest is of all that
-//! they were told. With the third they work at once, on a disk with its threads and a medium that hesitates: the digest is of what does
-//! not depend on who comes first, what is asked and what the disk holds in the end.
+//! With two of three seeds clients take turns, in an order that follows from the seed, on a disk
+//! without threads: the digest is of all that they were told. With the third they work at once, on
+//! a disk with its threads and a medium that hesitates: the digest is of what does not depend on
+//! who comes first, what is asked and what the disk holds in the end.
 //!
-//! `LACUNA_GAMES` sets the sessions of each format (default 200), of which a disk has up to five; `LACUNA_SEED` the seed of the first
-//! disk (default 1).
+//! `LACUNA_GAMES` sets the sessions of each format (default 200), of which a disk has up to five;
+//! `LACUNA_SEED` the seed of the first disk (default 1).
 
 #[path = "../../../../formats/deniable/tests/fixture/mod.rs"]
 mod deniable;

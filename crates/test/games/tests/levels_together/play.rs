@@ -1,4 +1,5 @@
-//! The life of a disk: sessions one after another, most of which the medium spoils, and whether the disk is whole in the end.
+//! The life of a disk: sessions one after another, most of which the medium spoils, and whether the
+//! disk is whole in the end.
 
 use crate::hardship::{Excuse, Hardship, Media};
 use crate::ledger::{Judged, Ledger};
@@ -17,7 +18,8 @@ use std::time::Duration;
 
 /// Memory for caches: queues of hidden levels are so short that writers wait for room.
 const BUDGET: Budget = Budget::bytes(1 << 20);
-/// How long something hidden waits on a disk with threads while no cover comes; then its client sees to a beat.
+/// How long something hidden waits on a disk with threads while no cover comes; then its client
+/// sees to a beat.
 const COVER_TIMEOUT: Duration = Duration::from_millis(20);
 /// Sessions after which something of each kind must have happened, if the game is any good.
 const MANY: u64 = 100;
@@ -33,7 +35,8 @@ pub(crate) struct Game<F> {
     pub(crate) operations: u64,
     /// What is wrong with the disks of a control.
     pub(crate) weakness: Option<Weakness>,
-    /// Whether disks have their threads, and clients work at once. Where it is not said, the seed says it.
+    /// Whether disks have their threads, and clients work at once. Where it is not said, the seed
+    /// says it.
     pub(crate) threads: Option<bool>,
 }
 
@@ -50,7 +53,8 @@ pub(crate) struct Outcome {
 }
 
 impl<F: LevelFormat> Game<F> {
-    /// Plays so many sessions, unless something is wrong before. The seeds of the disks count on from `first`.
+    /// Plays so many sessions, unless something is wrong before. The seeds of the disks count on
+    /// from `first`.
     pub(crate) fn play(&self, first: u64, sessions: u64) -> Outcome {
         let (name, counts, digest) = (self.name, Counts::default(), 0);
         let mut outcome = Outcome { name, first, disks: 0, sessions: 0, digest, counts, wrong: None };
@@ -190,7 +194,8 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         Ok(())
     }
 
-    /// A session on a copy of the medium that lies, after which the copy is honest. Whatever was done to it, every block is its own.
+    /// A session on a copy of the medium that lies, after which the copy is honest. Whatever was
+    /// done to it, every block is its own.
     fn lying_session(&mut self, hardship: Hardship, plan: &mut Rng) -> Judged<()> {
         count(&self.counts.lies);
         let fork = self.game.fitted(self.medium.fork());
@@ -217,7 +222,8 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         Ok(())
     }
 
-    /// Opens the disk, lets its clients work, and closes it if it `closes`. Gives the digest of what follows from the seed.
+    /// Opens the disk, lets its clients work, and closes it if it `closes`. Gives the digest of
+    /// what follows from the seed.
     fn work(&self, media: &Media, ledgers: &[Mutex<Ledger>], closes: bool, plan: &mut Rng) -> Judged<u64> {
         let mut digest = Digest::new();
         let clients = self.clients(media.lies(), plan, &mut digest);
@@ -286,7 +292,8 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         }
     }
 
-    /// Opens the disk, once more if a call of the medium failed meanwhile. None if the power went, or if the medium lied.
+    /// Opens the disk, once more if a call of the medium failed meanwhile. None if the power went,
+    /// or if the medium lied.
     fn open(&self, media: &Media, threads: bool, seeds: [u64; 2]) -> Judged<Option<Arc<F::Disk>>> {
         let medium = media.of_disk(threads);
         let mut refused = None;
@@ -321,7 +328,8 @@ impl<'g, F: LevelFormat> Play<'g, F> {
         open_with(&medium, &self.params, levels, options)
     }
 
-    /// After everything the disk opens, takes writes on every level, is closed, and reads as it should at every depth.
+    /// After everything the disk opens, takes writes on every level, is closed, and reads as it
+    /// should at every depth.
     fn end(&mut self) -> Judged<()> {
         let seeds = [(); 2].map(|()| self.rng.next_u64() >> 8);
         let media = Media::new(&self.medium, Hardship::default());

@@ -7,7 +7,8 @@ use std::ops::Range;
 const CLIENTS: u64 = 3;
 /// Blocks of a part, at most: so few that requests meet.
 const MOST_BLOCKS: u64 = 12;
-/// Blocks that one request changes or reads at most, by level: deeper levels take less with each stripe or batch.
+/// Blocks that one request changes or reads at most, by level: deeper levels take less with each
+/// stripe or batch.
 const REQUEST: [u64; 3] = [4, 3, 1];
 
 /// One request.
@@ -41,7 +42,8 @@ impl Op {
     }
 }
 
-/// How the blocks of a level are divided that are worked on: into a part of the same length for each client, and one for all of them.
+/// How the blocks of a level are divided that are worked on: into a part of the same length for
+/// each client, and one for all of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
     len: u64,

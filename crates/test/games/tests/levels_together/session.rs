@@ -1,4 +1,5 @@
-//! One session of a disk: what its clients ask, all at once or in turns, and whether what becomes of it may be.
+//! One session of a disk: what its clients ask, all at once or in turns, and whether what becomes
+//! of it may be.
 
 use crate::hardship::{Excuse, Media};
 use crate::ledger::{Judged, Ledger};
@@ -16,14 +17,16 @@ use std::time::Duration;
 
 /// Between two beats of the cover beside clients that work at once.
 const PAUSE: Duration = Duration::from_micros(300);
-/// Beats of a session with threads. When they are over, what still waits for cover is told that there is none.
+/// Beats of a session with threads. When they are over, what still waits for cover is told that
+/// there is none.
 const MOST_BEATS: u64 = 100_000;
 /// The same where the medium lies: a level may then have no room for what waits.
 const BEATS_OF_LIES: u64 = 300;
 /// Beats after which a client gives up where the medium lies.
 const PATIENCE_WITH_LIES: u64 = 3;
-/// How often one request is refused after one call of the medium was. With threads more than one request may wait for what that call was
-/// for, and a hidden one is told again until something public asks for another try.
+/// How often one request is refused after one call of the medium was. With threads more than one
+/// request may wait for what that call was for, and a hidden one is told again until something
+/// public asks for another try.
 const MOST_REFUSED: u64 = 20;
 /// Blocks that are read at once where the medium lies: one that fails fails for all of them.
 const AT_ONCE: u64 = 6;
@@ -51,7 +54,8 @@ impl Weakness {
 pub(crate) struct Counts {
     /// Sessions whose power went while there was work.
     pub(crate) cuts: AtomicU64,
-    /// Calls of the medium that were made to fail, and requests that failed because one was refused.
+    /// Calls of the medium that were made to fail, and requests that failed because one was
+    /// refused.
     pub(crate) failed_calls: AtomicU64,
     pub(crate) refused_requests: AtomicU64,
     /// Sessions whose medium lied, and requests and openings that failed in them.
@@ -94,7 +98,8 @@ pub(crate) struct Session<'a, D> {
     pub(crate) beats: u64,
     pub(crate) weakness: Option<Weakness>,
     pub(crate) counts: &'a Counts,
-    /// The digest of what clients were told, where they take turns: only then it follows from the seed.
+    /// The digest of what clients were told, where they take turns: only then it follows from the
+    /// seed.
     pub(crate) told: Option<Mutex<Digest>>,
     /// A client was told that the disk takes no more requests.
     pub(crate) stopped: AtomicBool,
@@ -105,7 +110,8 @@ impl<D: Levels> Session<'_, D> {
         Parts::of(self.levels[level].blocks())
     }
 
-    /// Reads all blocks that clients work on, of all levels, after the opening. Whether the session goes on.
+    /// Reads all blocks that clients work on, of all levels, after the opening. Whether the session
+    /// goes on.
     pub(crate) fn look(&self) -> Judged<bool> {
         for level in 0..self.levels.len() {
             let all = self.parts(level).all();
@@ -235,7 +241,8 @@ impl<D: Levels> Session<'_, D> {
         }
     }
 
-    /// Asks for something until it is done. Whether the client goes on. A flush makes the last changes of the blocks `flushes` durable.
+    /// Asks for something until it is done. Whether the client goes on. A flush makes the last
+    /// changes of the blocks `flushes` durable.
     pub(crate) fn perform(&self, level: usize, flushes: &Range<u64>, op: Op) -> Judged<bool> {
         if let Some((blocks, stamp)) = op.change() {
             self.ledgers[level].lock().begin(blocks, stamp);

@@ -1,5 +1,5 @@
-//! What the keys of levels 0 to *d* show of a trace, read as the format is described and not by its own reader; and the bytes
-//! that they do not open, counted.
+//! What the keys of levels 0 to *d* show of a trace, read as the format is described and not by its
+//! own reader; and the bytes that they do not open, counted.
 
 use lacuna_contracts::{BLOCK_SIZE, Secret};
 use lacuna_crypto::{AesBlock, XAES_NONCE, XaesKey, derive};
@@ -76,7 +76,8 @@ pub(crate) type Block = (u8, u64, u64, u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Nothing,
-    /// Salt, public part, and of each level that is known what it says of itself and what it put where.
+    /// Salt, public part, and of each level that is known what it says of itself and what it put
+    /// where.
     Head(Vec<u8>, Vec<(Vec<u8>, Vec<u64>)>),
     /// The blocks that are known among the cells and slots of a batch.
     Record(Vec<Option<Block>>),

@@ -1,4 +1,5 @@
-//! Headers: the nonces of key slots and of the slot map are hedged. The copies change the passphrases of one disk in different ways.
+//! Headers: the nonces of key slots and of the slot map are hedged. The copies change the
+//! passphrases of one disk in different ways.
 
 #[path = "../../../../parts/header/tests/fixture/mod.rs"]
 mod fixture;
@@ -12,8 +13,8 @@ use lacuna_header::{
 };
 use lacuna_medium::MemoryMedium;
 
-/// Both copies write all key slots anew. One gives a new passphrase level 0, the other level 1: its slot has the same key in both, and other
-/// content.
+/// Both copies write all key slots anew. One gives a new passphrase level 0, the other level 1: its
+/// slot has the same key in both, and other content.
 fn all_slots() {
     for level in 0..2 {
         let medium = disk(&[&["zero"], &["one"]], 1);
@@ -29,7 +30,8 @@ fn all_slots() {
     }
 }
 
-/// Both copies remove another passphrase, so that the slot map, whose key stays, has other content. Then they go on alike.
+/// Both copies remove another passphrase, so that the slot map, whose key stays, has other content.
+/// Then they go on alike.
 fn part(medium: &MemoryMedium, gone: &str, random: &SeededRandom) {
     let mut unlocked = open(medium, &secrets(&["a"])).unwrap();
     assert_eq!(remove_passphrase(medium, &mut unlocked, &secret(gone), random).unwrap(), 2);

@@ -1,6 +1,7 @@
-//! A machine that is resumed twice: two copies of an open disk, store, vault or header, with the same medium and the same generator, take
-//! different data. No key and nonce may serve for two contents. Where nonces and salts are as they are drawn, and synthetic tags do not
-//! depend on the content, some do.
+//! A machine that is resumed twice: two copies of an open disk, store, vault or header, with the
+//! same medium and the same generator, take different data. No key and nonce may serve for two
+//! contents. Where nonces and salts are as they are drawn, and synthetic tags do not depend on the
+//! content, some do.
 
 mod flash;
 mod header;
@@ -20,8 +21,8 @@ struct Repeats {
     synthetic: usize,
 }
 
-/// Plays both copies, each from the beginning, in `copies`: at least `least` uses of keys and nonces, and without the hedge at least
-/// `repeats` that serve for two contents.
+/// Plays both copies, each from the beginning, in `copies`: at least `least` uses of keys and
+/// nonces, and without the hedge at least `repeats` that serve for two contents.
 ///
 /// # Panics
 ///
@@ -38,7 +39,8 @@ fn no_nonce_serves_twice(what: &str, least: usize, repeats: Repeats, copies: imp
     }
 }
 
-/// Whether it is the nonce of a stream cipher, or a tweak of XTS: one that may never serve for two contents.
+/// Whether it is the nonce of a stream cipher, or a tweak of XTS: one that may never serve for two
+/// contents.
 fn is_nonce(one: &&Use) -> bool {
     one.kind() != UseKind::Wide
 }

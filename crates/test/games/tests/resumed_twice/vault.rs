@@ -1,5 +1,6 @@
-//! `vault`: the nonces of records are hedged, and those of blocks synthetic. The tweaks of blocks that have no tag of their own (RAND-EINT)
-//! are neither: there a vault that notices the resumption goes on in another session, which no copy shares.
+//! `vault`: the nonces of records are hedged, and those of blocks synthetic. The tweaks of blocks
+//! that have no tag of their own (RAND-EINT) are neither: there a vault that notices the resumption
+//! goes on in another session, which no copy shares.
 
 #[path = "../../../../formats/vault/tests/world/mod.rs"]
 mod world;
@@ -16,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use world::{UUID, World};
 
 const PAGE: usize = 4096;
-/// Bytes of the tweak of a block: its index, the session and the pass (`docs/format/integrity.md`). A page's, which is its place alone, has
-/// 9, and serves for every version of the page.
+/// Bytes of the tweak of a block: its index, the session and the pass (`docs/format/integrity.md`).
+/// A page's, which is its place alone, has 9, and serves for every version of the page.
 const BLOCK_TWEAK: usize = 20;
 /// Blocks that both copies write in one session and pass, with different contents.
 const PARTING: u64 = 20;
@@ -55,8 +56,8 @@ fn text(stamp: u64) -> Vec<u8> {
     format!("version {stamp} of this, ").into_bytes().into_iter().cycle().take(PAGE).collect()
 }
 
-/// Both copies, each from the beginning: what they do before they part is the same, byte for byte. Where it is `noticed`, each vault learns
-/// of the resumption when they part.
+/// Both copies, each from the beginning: what they do before they part is the same, byte for byte.
+/// Where it is `noticed`, each vault learns of the resumption when they part.
 fn copies(choice: Choice, noticed: bool) {
     for copy in 1..3 {
         let (mut world, random) = (World::new(7), CopiedRandom::of(copy));
@@ -126,7 +127,8 @@ fn blocks_without_tags_repeat_no_tweak_where_the_resumption_is_noticed() {
     assert_eq!(sessions(&unnoticed).len(), 1);
 }
 
-/// The session is in every nonce or key: another one suffices even where no nonce depends on the content.
+/// The session is in every nonce or key: another one suffices even where no nonce depends on the
+/// content.
 #[test]
 fn a_vault_that_notices_the_resumption_goes_on_in_another_session() {
     for choice in choices() {

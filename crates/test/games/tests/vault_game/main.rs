@@ -1,7 +1,9 @@
-//! The replay game against a vault, in hundreds of seeded runs over the schemes, also while its folder lies: every read shows the
-//! latest content or an error, and every rollback of the whole directory is named as such.
+//! The replay game against a vault, in hundreds of seeded runs over the schemes, also while its
+//! folder lies: every read shows the latest content or an error, and every rollback of the whole
+//! directory is named as such.
 //!
-//! `LACUNA_GAMES` sets the runs for each scheme (default 200), `LACUNA_SEED` the first seed (default 0).
+//! `LACUNA_GAMES` sets the runs for each scheme (default 200), `LACUNA_SEED` the first seed
+//! (default 0).
 
 mod replay;
 #[path = "../../../../formats/vault/tests/world/mod.rs"]

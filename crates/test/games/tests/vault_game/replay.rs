@@ -1,6 +1,7 @@
-//! The replay game against a whole vault: an adversary who may replace, swap, truncate, delete or roll back any backing file or
-//! part of one, alone or all together, at any time, and answer reads with any of it, against a user who keeps the anchor. It wins if
-//! anything but the latest state or an error is shown, or if a rolled-back directory is opened as if it were the newest.
+//! The replay game against a whole vault: an adversary who may replace, swap, truncate, delete or
+//! roll back any backing file or part of one, alone or all together, at any time, and answer reads
+//! with any of it, against a user who keeps the anchor. It wins if anything but the latest state or
+//! an error is shown, or if a rolled-back directory is opened as if it were the newest.
 
 mod adversary;
 mod lies;
@@ -16,7 +17,8 @@ use std::collections::BTreeMap;
 const BLOCK: usize = 4096;
 const NAMES: [&[u8]; 5] = [b"one", b"two", b"three", b"four", b"five"];
 
-/// What a file may show: its latest content, and others that it may have in part since an operation on it failed.
+/// What a file may show: its latest content, and others that it may have in part since an operation
+/// on it failed.
 #[derive(Clone)]
 struct File {
     content: Vec<u8>,
@@ -56,8 +58,8 @@ struct Seen {
     image: FolderImage,
     /// Of the vault's last commit then.
     number: u64,
-    /// Whether the adversary had altered something in it. Such an image is no earlier state of the vault: it is refused, and
-    /// not always as one.
+    /// Whether the adversary had altered something in it. Such an image is no earlier state of the
+    /// vault: it is refused, and not always as one.
     altered: bool,
 }
 
@@ -141,7 +143,8 @@ impl Game {
                     // Shown once, or for good.
                     let before = self.world.folder.snapshot();
                     self.alter();
-                    // A file that was gone is another one when it comes back: who has it open does not see it.
+                    // A file that was gone is another one when it comes back: who has it open does
+                    // not see it.
                     let kept = before.names().eq(self.world.folder.snapshot().names());
                     self.look().map_err(|won| format!("{context}: {won}"))?;
                     let back = self.rng.chance(3, 4);
@@ -366,7 +369,8 @@ impl Game {
                             return Err(format!("{name:?} shows another content at {at}"));
                         }
                         if read < len && file.also.is_empty() {
-                            // Short before a block that fails, and that passes the second time where answers change.
+                            // Short before a block that fails, and that passes the second time
+                            // where answers change.
                             let at = at + read;
                             match vault.read(*ino, at as u64, &mut buf) {
                                 Ok(more) if more == 0 || !self.lies => {

@@ -1,4 +1,5 @@
-//! An open file of a simulated folder: its writes find space or not, are refused, and may be cut by the power.
+//! An open file of a simulated folder: its writes find space or not, are refused, and may be cut by
+//! the power.
 
 use super::op::FolderOp;
 use super::state::State;
@@ -18,8 +19,8 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Does what changes the file, in the middle of which the power may go: then the `n`th operation of its medium is in
-    /// flight, and those before it were given to the medium.
+    /// Does what changes the file, in the middle of which the power may go: then the `n`th
+    /// operation of its medium is in flight, and those before it were given to the medium.
     fn change(&self, op: FolderOp, steps: &[Step<'_>]) -> Result<()> {
         let mut state = self.folder.lock();
         state.read_only()?;
@@ -31,8 +32,8 @@ impl File {
         steps.iter().try_for_each(|step| step(&self.file))
     }
 
-    /// How many bytes of a write find space, from the first on: those of pages that are there, also inside of the file, and of
-    /// new ones as long as there is room. And how the rest is refused.
+    /// How many bytes of a write find space, from the first on: those of pages that are there, also
+    /// inside of the file, and of new ones as long as there is room. And how the rest is refused.
     fn fitting(&self, offset: u64, len: usize) -> (usize, i32) {
         let state = self.folder.lock();
         if offset + len as u64 > state.longest.0 {

@@ -16,7 +16,8 @@ impl FolderImage {
         self.files.keys().map(String::as_str)
     }
 
-    /// Alters bytes of a file with `change`, which gets all of them. False if there is no such file.
+    /// Alters bytes of a file with `change`, which gets all of them. False if there is no such
+    /// file.
     pub fn alter(&mut self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Some(file) = self.files.get_mut(name) else { return false };
         let mut bytes = file.to_vec();

@@ -93,7 +93,8 @@ impl State {
         }
     }
 
-    /// Forgets files that have no name and never will again, now and then. One that names are said to name is kept with the past.
+    /// Forgets files that have no name and never will again, now and then. One that names are said
+    /// to name is kept with the past.
     pub(super) fn sweep(&mut self) {
         if self.files.len() >= self.sweep_at && !self.keeps_past {
             let named = self.names.all_files();

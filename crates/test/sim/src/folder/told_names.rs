@@ -1,4 +1,5 @@
-//! What a folder that lies says of its names: that there is no such file, or the file that a name named before, or another's.
+//! What a folder that lies says of its names: that there is no such file, or the file that a name
+//! named before, or another's.
 
 use crate::lies::lying;
 use crate::{Lies, Rng};

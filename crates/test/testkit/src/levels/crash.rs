@@ -1,8 +1,10 @@
-//! Power cuts on disks with levels: a model beside each level, on a medium that loses, reorders and tears what was not synced.
+//! Power cuts on disks with levels: a model beside each level, on a medium that loses, reorders and
+//! tears what was not synced.
 //!
-//! A round runs random operations on all levels until the power goes after a random number of medium operations,
-//! opens what the medium kept (power may go again meanwhile), and compares every block of every level with its model: it
-//! must read as its last flushed version or any later acknowledged one. Rounds continue on the same medium.
+//! A round runs random operations on all levels until the power goes after a random number of
+//! medium operations, opens what the medium kept (power may go again meanwhile), and compares every
+//! block of every level with its model: it must read as its last flushed version or any later
+//! acknowledged one. Rounds continue on the same medium.
 
 use super::disks::{create, flush_hidden, models, open, open_with, options};
 use lacuna_contracts::{Budget, Disk, Kind, Result};
@@ -24,8 +26,8 @@ pub struct Hardship<F> {
     pub budget: Budget,
     /// All levels are written all over before the first round.
     pub filled: bool,
-    /// The disk has its threads, and its medium hesitates at times, so that others come first. The same seed is then not the same
-    /// run.
+    /// The disk has its threads, and its medium hesitates at times, so that others come first. The
+    /// same seed is then not the same run.
     pub threads: bool,
     /// Reads fail at times.
     pub flaky: bool,
@@ -205,8 +207,8 @@ impl<D: Levels> Round<'_, D> {
     }
 }
 
-/// Writes blocks somewhere. If the queue of the level has no room for all of them, one by one: a write that was refused may have
-/// happened or not, and what is read next could not be compared.
+/// Writes blocks somewhere. If the queue of the level has no room for all of them, one by one: a
+/// write that was refused may have happened or not, and what is read next could not be compared.
 fn write(disk: &impl Levels, beats: u64, worked: &mut Worked<'_>, count: u64) -> Result<()> {
     let first = worked.first(count);
     match worked.write_at(first, count) {
@@ -216,7 +218,8 @@ fn write(disk: &impl Levels, beats: u64, worked: &mut Worked<'_>, count: u64) ->
     (first..first + count).try_for_each(|block| beating(disk, beats, || worked.write_at(block, 1)))
 }
 
-/// Does something that may find no room in the queue of its level: the paced clock then beats, and it is done again.
+/// Does something that may find no room in the queue of its level: the paced clock then beats, and
+/// it is done again.
 pub(super) fn beating(disk: &impl Levels, beats: u64, mut ask: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 0..beats {
         match ask() {

@@ -7,8 +7,9 @@ use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::versions::{Model, fill, stamp_of};
 use std::sync::Arc;
 
-/// Opens two levels of a medium and reads the first blocks of both, so many of each: each has a version that `allowed` (level,
-/// block, stamp) allows, or fails by name. Returns how many failed, or none if the disk does not open.
+/// Opens two levels of a medium and reads the first blocks of both, so many of each: each has a
+/// version that `allowed` (level, block, stamp) allows, or fails by name. Returns how many failed,
+/// or none if the disk does not open.
 ///
 /// # Panics
 ///

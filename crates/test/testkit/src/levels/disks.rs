@@ -1,4 +1,5 @@
-//! Disks with levels that tests make and open: any format, with seeded randomness and keys that every test knows.
+//! Disks with levels that tests make and open: any format, with seeded randomness and keys that
+//! every test knows.
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, Result, Secret};
 use lacuna_crypto::SeededRandom;

@@ -1,4 +1,5 @@
-//! Each error of the system at each call of the medium under a disk with levels, between its opening and its close.
+//! Each error of the system at each call of the medium under a disk with levels, between its
+//! opening and its close.
 
 use super::disks::{create, flush_hidden, models, open};
 use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result};
@@ -132,9 +133,11 @@ impl<D: Levels + 'static> Played<D> {
 }
 
 impl<F: LevelFormat> Sweep<F> {
-    /// A call that is refused, or a read that fails, fails one request at most, and everything goes on. After another error of the medium,
-    /// or of a sync, the disk takes no more writes. What was flushed is there afterwards, also if the power goes when the request has
-    /// failed, or at the end. What the caller is told is the error of the call. `LACUNA_SWEEP` asks for every error at every call.
+    /// A call that is refused, or a read that fails, fails one request at most, and everything goes
+    /// on. After another error of the medium, or of a sync, the disk takes no more writes. What was
+    /// flushed is there afterwards, also if the power goes when the request has failed, or at the
+    /// end. What the caller is told is the error of the call. `LACUNA_SWEEP` asks for every error
+    /// at every call.
     ///
     /// # Panics
     ///
@@ -161,8 +164,8 @@ impl<F: LevelFormat> Sweep<F> {
         assert!(unnoticed > 0 && stopped > 0, "{}: {ends:?}", self.name);
     }
 
-    /// What an error leaves on the medium is the same whatever levels are open and busy: which calls change it, where, how long they are,
-    /// and which are made after one that failed.
+    /// What an error leaves on the medium is the same whatever levels are open and busy: which
+    /// calls change it, where, how long they are, and which are made after one that failed.
     ///
     /// # Panics
     ///
@@ -184,8 +187,8 @@ impl<F: LevelFormat> Sweep<F> {
         assert!(differ, "{}: no error left anything", self.name);
     }
 
-    /// A medium that refuses a call while the disk is closed is left the same, and the closing ends the same, whether anything of a hidden
-    /// level is pending or not.
+    /// A medium that refuses a call while the disk is closed is left the same, and the closing ends
+    /// the same, whether anything of a hidden level is pending or not.
     ///
     /// # Panics
     ///
@@ -203,7 +206,8 @@ impl<F: LevelFormat> Sweep<F> {
         assert!(differ, "{}: no refusal left anything", self.name);
     }
 
-    /// What a closing asks of the medium that changes it, of which the `nth` is refused, and how it ends.
+    /// What a closing asks of the medium that changes it, of which the `nth` is refused, and how it
+    /// ends.
     fn closing(&self, start: &Start, pending: bool, nth: u64) -> (Vec<Change>, Option<Kind>) {
         let failing = Arc::new(Failing::new(Arc::new(CrashMedium::from_image(start.image.clone())), true));
         let medium: Arc<dyn Medium> = failing.clone();
@@ -221,7 +225,8 @@ impl<F: LevelFormat> Sweep<F> {
         (changes, ended)
     }
 
-    /// A disk of which all levels are written and flushed, after a session that was closed and one that was not.
+    /// A disk of which all levels are written and flushed, after a session that was closed and one
+    /// that was not.
     fn start(&self) -> Start {
         let medium = Arc::new(CrashMedium::new(self.params.end()));
         let shared: Arc<dyn Medium> = medium.clone();
@@ -241,7 +246,8 @@ impl<F: LevelFormat> Sweep<F> {
         Start { image: medium.image(), models }
     }
 
-    /// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the one that failed.
+    /// Plays the script with an error at call `nth`. Gives what became of it, the calls, and the
+    /// one that failed.
     fn run(&self, start: &Start, nth: u64, errno: i32) -> (End, u64, Option<OpKind>) {
         let crashing = Arc::new(CrashMedium::from_image(start.image.clone()));
         let failing = Arc::new(Failing::new(crashing.clone(), false));
@@ -314,8 +320,9 @@ impl<F: LevelFormat> Sweep<F> {
         Played::new(disk, models, self.beats).assert_allowed(what);
     }
 
-    /// What a script of public operations, and of hidden ones beside them as far as these levels are open, asks of the medium that
-    /// changes it, with an error at the `nth` of these calls; and whether that came. Nothing is asked for again.
+    /// What a script of public operations, and of hidden ones beside them as far as these levels
+    /// are open, asks of the medium that changes it, with an error at the `nth` of these calls; and
+    /// whether that came. Nothing is asked for again.
     fn changes(
         &self,
         start: &Start,
@@ -349,7 +356,8 @@ impl<F: LevelFormat> Sweep<F> {
     }
 }
 
-/// Whether the disk may take no more writes after this call: not for one that was refused, and not for a read.
+/// Whether the disk may take no more writes after this call: not for one that was refused, and not
+/// for a read.
 fn may_stop(hit: Option<OpKind>, errno: i32) -> bool {
     hit.is_some_and(|hit| hit == OpKind::Sync || !(hit == OpKind::Read || refuses(errno)))
 }

@@ -1,4 +1,5 @@
-//! Openings of disks with levels on media that lie: a model beside each level, which keeps every version that a block ever had.
+//! Openings of disks with levels on media that lie: a model beside each level, which keeps every
+//! version that a block ever had.
 
 use super::crash::beating;
 use super::disks::{create, flush_hidden, models, open, open_with, options};
@@ -24,9 +25,11 @@ pub struct Lying<F> {
     pub beats: u64,
     /// Operations of a session.
     pub operations: u64,
-    /// What says where the disk ends. Where reads of it are true, blocks of a closed disk have their latest versions or fail.
+    /// What says where the disk ends. Where reads of it are true, blocks of a closed disk have
+    /// their latest versions or fail.
     pub end_at: Range<u64>,
-    /// A discarded block may read as it did before, where the record of the discard does not verify.
+    /// A discarded block may read as it did before, where the record of the discard does not
+    /// verify.
     pub but_discarded: bool,
 }
 

@@ -1,4 +1,5 @@
-//! A machine that is resumed twice: two copies of an open disk, with the same medium and the same generators, take different data.
+//! A machine that is resumed twice: two copies of an open disk, with the same medium and the same
+//! generators, take different data.
 
 use super::disks::{Fresh, fresh};
 use lacuna_contracts::{BlockAddr, Disk};
@@ -9,8 +10,8 @@ use std::sync::Arc;
 /// Levels that are open: level 0 and two hidden ones.
 const LEVELS: usize = 3;
 
-/// Plays both copies, each from the beginning: what they do before they part is the same. Then they write different data to the level
-/// `parting`, and the same to level 0.
+/// Plays both copies, each from the beginning: what they do before they part is the same. Then they
+/// write different data to the level `parting`, and the same to level 0.
 ///
 /// # Panics
 ///

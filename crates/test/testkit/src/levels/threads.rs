@@ -58,7 +58,8 @@ impl<F: LevelFormat> Threaded<'_, F> {
         create(medium, self.params, self.levels, 1).unwrap();
     }
 
-    /// Many clients on all levels, for three sessions: what each left is there when the disk is opened again.
+    /// Many clients on all levels, for three sessions: what each left is there when the disk is
+    /// opened again.
     ///
     /// # Panics
     ///
@@ -97,8 +98,8 @@ impl<F: LevelFormat> Threaded<'_, F> {
         }
     }
 
-    /// What a public workload of so many writes wrote to the medium, in order, while another client writes to the first hidden level
-    /// as fast as it can, or does not.
+    /// What a public workload of so many writes wrote to the medium, in order, while another client
+    /// writes to the first hidden level as fast as it can, or does not.
     ///
     /// # Panics
     ///
@@ -128,13 +129,15 @@ impl<F: LevelFormat> Threaded<'_, F> {
                 }
             }
         });
-        // Where something hidden is lost no word follows that the disk is closed: the games compare such endings.
+        // Where something hidden is lost no word follows that the disk is closed: the games compare
+        // such endings.
         disk.cover_closing(Pace::AtOnce).unwrap();
         drop((levels, disk));
         recorder.take().into_iter().filter(|record| record.kind == OpKind::Write).collect()
     }
 
-    /// Operations of a kind fail from the `nth` on: everything stops, nothing hangs, and what was flushed reads later.
+    /// Operations of a kind fail from the `nth` on: everything stops, nothing hangs, and what was
+    /// flushed reads later.
     ///
     /// # Panics
     ///
@@ -167,8 +170,9 @@ impl<F: LevelFormat> Threaded<'_, F> {
         assert!(back == block);
     }
 
-    /// Writes are refused from the `nth` on, for want of room, until there is some: requests fail meanwhile, nothing stops, and what was
-    /// acknowledged is there later. The paced clock must beat.
+    /// Writes are refused from the `nth` on, for want of room, until there is some: requests fail
+    /// meanwhile, nothing stops, and what was acknowledged is there later. The paced clock must
+    /// beat.
     ///
     /// # Panics
     ///
@@ -217,8 +221,9 @@ impl<F: LevelFormat> Threaded<'_, F> {
         (0..blocks).zip(stamps).for_each(|(block, stamp)| reads(&levels[0], block, stamp));
     }
 
-    /// A flush of a hidden level whose blocks wait for a sync alone ends when the level is given up. One whose blocks are durable does
-    /// not wait for what was written since. The disk must have no paced clock.
+    /// A flush of a hidden level whose blocks wait for a sync alone ends when the level is given
+    /// up. One whose blocks are durable does not wait for what was written since. The disk must
+    /// have no paced clock.
     ///
     /// # Panics
     ///
@@ -260,8 +265,8 @@ impl<F: LevelFormat> Threaded<'_, F> {
         levels.iter().for_each(|level| level.close().unwrap());
     }
 
-    /// How often the medium is synced after its `nth` sync failed. Linux tells one caller alone that pages were dropped: a second
-    /// sync would report that all is well.
+    /// How often the medium is synced after its `nth` sync failed. Linux tells one caller alone
+    /// that pages were dropped: a second sync would report that all is well.
     pub fn syncs_after_a_failed_one(&self, nth: u64) -> u64 {
         let failing = Arc::new(FailedSync::new(Arc::new(MemoryMedium::new(self.params.end()))));
         let medium: Arc<dyn Medium> = failing.clone();
@@ -275,7 +280,8 @@ impl<F: LevelFormat> Threaded<'_, F> {
     }
 }
 
-/// Writes, reads and discards in a part of a level that is this client's alone. Returns what it left.
+/// Writes, reads and discards in a part of a level that is this client's alone. Returns what it
+/// left.
 fn work(level: &LevelDisk, client: u64, seed: u64) -> Vec<(u64, u64)> {
     let part = level.blocks() / CLIENTS;
     let mut rng = Rng::new(seed * 31 + client);

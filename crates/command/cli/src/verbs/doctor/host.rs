@@ -1,4 +1,5 @@
-//! The part of `doctor` that looks at this machine: who has the disk open, and whether it can be mounted here.
+//! The part of `doctor` that looks at this machine: who has the disk open, and whether it can be
+//! mounted here.
 
 use crate::terminal::console::Console;
 use crate::verbs::doctor::findings::Findings;
@@ -39,7 +40,8 @@ fn open_by(
     // A header that cannot be read may be of a format with levels.
     let discreet = header.is_none_or(|header| header.format.has_levels());
     if discreet {
-        // Deniability contract: neither how many levels are mounted, nor where, nor what failed on one of them.
+        // Deniability contract: neither how many levels are mounted, nor where, nor what failed on
+        // one of them.
         servers.sort_by_key(|server| (server["died"] != true, server["silent"] != true));
         servers.truncate(1);
     }

@@ -1,5 +1,5 @@
-//! The part of `doctor` that looks at where a disk or vault rests: the place, the copies of its header, its length, its files, and
-//! the space of the host.
+//! The part of `doctor` that looks at where a disk or vault rests: the place, the copies of its
+//! header, its length, its files, and the space of the host.
 
 use crate::verbs::doctor::findings::Findings;
 use lacuna_storage::vault::{self, is_vault, lacks_header};
@@ -38,7 +38,8 @@ pub(crate) fn look(
             return None;
         }
     };
-    // A medium that was cut short lacks the last copy of its header, which nothing can write before the disk is whole.
+    // A medium that was cut short lacks the last copy of its header, which nothing can write before
+    // the disk is whole.
     let whole = length(&examined, location, findings);
     copies(&examined.header, location, whole, findings);
     if let Some(path) = location.path() {

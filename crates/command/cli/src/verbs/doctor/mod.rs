@@ -1,6 +1,8 @@
-//! `doctor`: looks at everything that can be seen without a passphrase, and says what is wrong and what to do.
+//! `doctor`: looks at everything that can be seen without a passphrase, and says what is wrong and
+//! what to do.
 //!
-//! Deniability contract: it reads what everybody can read, and so says the same whether or not there are hidden levels.
+//! Deniability contract: it reads what everybody can read, and so says the same whether or not
+//! there are hidden levels.
 
 mod findings;
 mod host;

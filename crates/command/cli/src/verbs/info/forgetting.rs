@@ -1,4 +1,5 @@
-//! What `info` says of a disk on flash: what was deleted and can still be recovered, since when, and when it is purged.
+//! What `info` says of a disk on flash: what was deleted and can still be recovered, since when,
+//! and when it is purged.
 
 use crate::verbs::info::opened::Told;
 use lacuna_storage::{BLOCK_SIZE, human};

@@ -1,4 +1,5 @@
-//! `info` of a vault: what it says about itself without a passphrase, and what this machine remembers of it.
+//! `info` of a vault: what it says about itself without a passphrase, and what this machine
+//! remembers of it.
 
 use crate::args::InfoArgs;
 use crate::args::cost;

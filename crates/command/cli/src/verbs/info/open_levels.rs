@@ -1,10 +1,12 @@
-//! What `info` says of the open levels of a disk: as its server sees them, or as a passphrase opens them.
+//! What `info` says of the open levels of a disk: as its server sees them, or as a passphrase opens
+//! them.
 
 use lacuna_storage::{BLOCK_SIZE, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// Blocks written to level 0 from which on it means anything how many that made on the medium: 1 MiB.
+/// Blocks written to level 0 from which on it means anything how many that made on the medium: 1
+/// MiB.
 const MEANINGFUL: u64 = 256;
 
 /// One open level. Sizes in blocks.
@@ -15,8 +17,8 @@ pub(crate) struct LevelFacts {
     data: u64,
     /// Bytes that wait for cover, on hidden levels.
     waiting: Option<u64>,
-    /// Blocks written to the medium, cover included, for each that clients wrote to level 0 since the disk was opened, if
-    /// they did.
+    /// Blocks written to the medium, cover included, for each that clients wrote to level 0 since
+    /// the disk was opened, if they did.
     amplification: Option<f64>,
 }
 

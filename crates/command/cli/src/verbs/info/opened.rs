@@ -1,4 +1,5 @@
-//! What `info` learns of a disk or vault by its server, or by a passphrase: its ID, and what it counts.
+//! What `info` learns of a disk or vault by its server, or by a passphrase: its ID, and what it
+//! counts.
 
 use crate::args::{ExpectArgs, HolderArgs, InfoArgs};
 use crate::terminal::console::Console;
@@ -30,7 +31,8 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase that is given.
+    /// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase
+    /// that is given.
     pub(crate) fn of(args: &InfoArgs, about: &About, console: Console) -> Result<Told> {
         let format = about.parameters.format().info();
         let counts = format.has_levels() || format.forgets;

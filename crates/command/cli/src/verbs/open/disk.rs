@@ -23,8 +23,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long on every disk with levels, when the cover of its closing is written, deeper levels that a signal ends still wait for more,
-/// and then level 0 is kept open: they give up what waits, all at once, and are unmounted.
+/// How long on every disk with levels, when the cover of its closing is written, deeper levels that
+/// a signal ends still wait for more, and then level 0 is kept open: they give up what waits, all
+/// at once, and are unmounted.
 const SETTLE: Duration = Duration::from_secs(1);
 /// For how long after that they give it up.
 const GIVEN_UP: Duration = Duration::from_secs(5);
@@ -35,7 +36,8 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     check_mount_method(&args)?;
     unlock::check_idle(&args.location, &args.idle)?;
     let budget = budget(args.cache)?;
-    // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
+    // Deniability contract: what is said of mount points tells how many there are, and a log keeps
+    // it.
     let secretive =
         !console::is_watched() && lacuna_storage::peek(&args.location)?.is_some_and(|at| at.has_levels());
     check_mountpoints(&mut args, console, secretive).map_err(|e| if secretive { e.private() } else { e })?;
@@ -147,7 +149,8 @@ fn serve(
     ready: &mut Ready,
 ) -> Result<()> {
     if !args.raw {
-        // Before any thread: those that carry the loop device's writes must not wait for that very device.
+        // Before any thread: those that carry the loop device's writes must not wait for that very
+        // device.
         become_io_flusher();
     }
     let (signalled, signals) = mpsc::channel();
@@ -208,7 +211,8 @@ fn serve(
     background::both(background::both(told, ended, &say), rest, &say)
 }
 
-/// Closes levels that are open to be protected, and mounted nowhere. The first failure is what it ends with; `say` hears of the others.
+/// Closes levels that are open to be protected, and mounted nowhere. The first failure is what it
+/// ends with; `say` hears of the others.
 fn close_unmounted(levels: &[Arc<dyn Disk>], say: &ServerLog) -> Result<()> {
     let mut closed = Ok(());
     for level in levels {
@@ -229,9 +233,10 @@ fn opening_stage(args: &OpenArgs, levels: &[Arc<dyn Disk>]) -> impl Fn() -> Stag
     }
 }
 
-/// Ends all levels, level 0 when the cover of the closing is written (deniability contract). As with `lacuna close`, what deeper levels
-/// that are being closed have pending then is waited for on a terminal alone. `covering` is set while nothing but that is done, so that a
-/// service manager gives the same time on every disk.
+/// Ends all levels, level 0 when the cover of the closing is written (deniability contract). As
+/// with `lacuna close`, what deeper levels that are being closed have pending then is waited for on
+/// a terminal alone. `covering` is set while nothing but that is done, so that a service manager
+/// gives the same time on every disk.
 fn stop_all(
     stoppers: &[Stopper],
     deeper_closing: &[impl Fn() -> bool],
@@ -285,10 +290,11 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
     }
 }
 
-/// Mounts the levels that have a mount point. On failure nothing stays mounted, and all levels are closed.
+/// Mounts the levels that have a mount point. On failure nothing stays mounted, and all levels are
+/// closed.
 ///
-/// Deniability contract: the disk is closed with the last of its levels, which writes cover. Were those left open that are mounted
-/// nowhere, the medium would tell that there are some.
+/// Deniability contract: the disk is closed with the last of its levels, which writes cover. Were
+/// those left open that are mounted nowhere, the medium would tell that there are some.
 fn mount(
     args: &OpenArgs,
     ServedDisk { disk, jobs, identity }: &ServedDisk,
@@ -328,13 +334,14 @@ fn mount(
         let forget = forgets.then_some("discard");
         let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
         request.mount_options = (!options.is_empty()).then(|| options.join(","));
-        // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
-        // writing into the directory below.
+        // Of a disk that is another client's now the mount stays, and fails: without it, programs
+        // would go on writing into the directory below.
         request.log = Arc::clone(say);
         // `lacuna close` and `lacuna status` show what the server says.
         request.naming = settings::full_name;
         request.jobs = Some(Arc::clone(jobs));
-        // The same for every level: a failure that is told in full must not say that it is of level 0.
+        // The same for every level: a failure that is told in full must not say that it is of level
+        // 0.
         let started = MountedDisk::start(request);
         let started = started.map_err(|e| match e.kind() {
             Kind::NoCover => e.remedy(

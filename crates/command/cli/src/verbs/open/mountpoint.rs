@@ -4,7 +4,8 @@ use crate::terminal::console::Console;
 use lacuna_storage::{Kind, Result, shell_word};
 use std::path::{Path, PathBuf};
 
-/// A mount point by the path under which it will be known, which nothing is mounted on. Tells `console` what will be hidden below.
+/// A mount point by the path under which it will be known, which nothing is mounted on. Tells
+/// `console` what will be hidden below.
 pub(crate) fn check(given: &Path, console: Option<Console>) -> Result<PathBuf> {
     let mountpoint = lacuna_daemon::check_mountpoint(given, None).map_err(|e| match e.kind() {
         Kind::Busy => e.remedy(format!(

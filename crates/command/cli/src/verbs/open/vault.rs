@@ -86,8 +86,8 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
     args.holder.of(&args.location).map(drop)
 }
 
-/// The mount options that a vault obeys: it is always mounted without devices and set-user-ID programs, and keeps times of access as `relatime`
-/// does.
+/// The mount options that a vault obeys: it is always mounted without devices and set-user-ID
+/// programs, and keeps times of access as `relatime` does.
 const TAKEN: [&str; 5] = ["nodev", "nosuid", "relatime", "noexec", "exec"];
 
 fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
@@ -138,7 +138,8 @@ fn serve(
     ready: &mut Ready,
 ) -> Result<()> {
     allocator::keep_large_apart();
-    // Before any thread: those that write for the mounted file system must not wait for that very file system.
+    // Before any thread: those that write for the mounted file system must not wait for that very
+    // file system.
     become_io_flusher();
     let (signalled, signals) = mpsc::channel();
     background::on_signal(move || {

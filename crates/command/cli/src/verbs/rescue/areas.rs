@@ -1,7 +1,8 @@
 //! What earlier runs of a rescue left: the areas that their map names.
 //!
-//! Invariants: a line that was cut short counts as none, and so does a map whose first lines were; a map of another disk or image, and
-//! what is no map, is refused by name. What the map does not call rescued is missing, whatever else it calls it.
+//! Invariants: a line that was cut short counts as none, and so does a map whose first lines were;
+//! a map of another disk or image, and what is no map, is refused by name. What the map does not
+//! call rescued is missing, whatever else it calls it.
 
 use crate::verbs::rescue::map::{self, MADE_BY};
 use lacuna_storage::{Advice, BLOCK_SIZE, Error, Kind, Result, Setting, printable, shell_word};
@@ -18,8 +19,9 @@ const BEGUN: usize = 1 << 16;
 /// How the name of the map of a later run ends, until that map is whole.
 pub(crate) const OF_LATER_RUN: &str = "new";
 
-/// Whether a file holds no more than a part of the first lines of a map, as a power cut leaves it: some of their bytes may be zeros, and
-/// all after them. `of`: the lines that a map of this disk and of this image has.
+/// Whether a file holds no more than a part of the first lines of a map, as a power cut leaves it:
+/// some of their bytes may be zeros, and all after them. `of`: the lines that a map of this disk
+/// and of this image has.
 pub(crate) fn is_torn(file: &File, of: &[String; 2]) -> io::Result<bool> {
     let len = file.metadata()?.len();
     if len > BEGUN as u64 {
@@ -91,7 +93,8 @@ pub(crate) struct MapReader {
 }
 
 impl MapReader {
-    /// The map in a file. `of`: the lines that a map of this disk, which has `len` bytes, and of this image has.
+    /// The map in a file. `of`: the lines that a map of this disk, which has `len` bytes, and of
+    /// this image has.
     ///
     /// Errors: [`Kind::Usage`] for another one, and for what is no map of `lacuna rescue`.
     pub(crate) fn of(file: File, path: &Path, of: &[String; 2], len: u64) -> Result<MapReader> {
@@ -120,7 +123,8 @@ impl MapReader {
         }
     }
 
-    /// Completes a map that ends early, from there on by the one `before` it. Whenever that is cut short, it has ended early again.
+    /// Completes a map that ends early, from there on by the one `before` it. Whenever that is cut
+    /// short, it has ended early again.
     ///
     /// Errors: those of [`Areas::following`].
     pub(crate) fn complete(mut self, before: MapReader) -> Result<()> {
@@ -188,7 +192,8 @@ impl MapReader {
     }
 }
 
-/// Where an area begins and ends, and whether it is in the image: what a line says, if it says that.
+/// Where an area begins and ends, and whether it is in the image: what a line says, if it says
+/// that.
 fn area(line: &str) -> Option<(u64, u64, bool)> {
     let mut words = line.split_whitespace();
     let (at, size, status) = (number(words.next()?)?, number(words.next()?)?, words.next()?);

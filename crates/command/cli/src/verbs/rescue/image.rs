@@ -1,9 +1,12 @@
-//! What `rescue` writes: the image, and beside it the map. A run goes on where an earlier one ended.
+//! What `rescue` writes: the image, and beside it the map. A run goes on where an earlier one
+//! ended.
 //!
-//! Invariants: no symbolic link is followed and no other kind of file opened, nothing but a file that this command made, or may overwrite,
-//! is written, and never the disk itself. What is not rescued reads as zeros. What a map calls rescued is in the image, and was durable
-//! before the map said so: a second run writes a map of its own, which takes the place of the first when all was tried. Where that run was
-//! killed, the next one does that before it begins, with what the first map tells of the rest.
+//! Invariants: no symbolic link is followed and no other kind of file opened, nothing but a file
+//! that this command made, or may overwrite, is written, and never the disk itself. What is not
+//! rescued reads as zeros. What a map calls rescued is in the image, and was durable before the map
+//! said so: a second run writes a map of its own, which takes the place of the first when all was
+//! tried. Where that run was killed, the next one does that before it begins, with what the first
+//! map tells of the rest.
 
 use crate::verbs::rescue::areas::{Areas, MapReader, OF_LATER_RUN, is_torn};
 use crate::verbs::rescue::map::{Area, MapFile, Subject};
@@ -47,7 +50,8 @@ fn new_map_path(target: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether there is an image with its map, on which a run goes on. Refuses a target that is in the way, before a passphrase is asked for.
+/// Whether there is an image with its map, on which a run goes on. Refuses a target that is in the
+/// way, before a passphrase is asked for.
 ///
 /// Errors: [`Kind::Usage`] for what exists and may not be overwritten.
 pub(crate) fn check(target: &Path, force: bool) -> Result<bool> {
@@ -76,10 +80,11 @@ fn is_there(path: &Path) -> Result<bool> {
 }
 
 impl Image {
-    /// An image and its map: new ones, of which nothing is there yet, or those of an earlier run. `source`: the file or device of the disk.
+    /// An image and its map: new ones, of which nothing is there yet, or those of an earlier run.
+    /// `source`: the file or device of the disk.
     ///
-    /// Errors: those of [`check`], [`Kind::Busy`] for a file that another program holds, [`Kind::Usage`] for a map of another disk or
-    /// image, and what the system reports.
+    /// Errors: those of [`check`], [`Kind::Busy`] for a file that another program holds,
+    /// [`Kind::Usage`] for a map of another disk or image, and what the system reports.
     pub(crate) fn open(target: &Path, force: bool, source: FileIdentity, of: &Subject) -> Result<Image> {
         if check(target, force)? {
             Image::again(target, source, of)
@@ -96,7 +101,8 @@ impl Image {
         }
         let file = empty_file(target, force, source)?;
         let map = empty_file(&map_path, force, source)?;
-        // Of what was there before, nothing is called rescued any more when the image has its length again.
+        // Of what was there before, nothing is called rescued any more when the image has its
+        // length again.
         map.sync_all().map_err(|e| failed(&map_path, &e))?;
         // What it said was of an image that is gone now.
         remove(&newer)?;
@@ -121,7 +127,8 @@ impl Image {
         let mut known = MapReader::of(existing_file(&map_path, source)?, &map_path, &lines, of.len)?;
         if is_there(&newer)? {
             let left = existing_file(&newer, source)?;
-            // A run may have been killed before it wrote a word, or the power cut it short: nothing went by its map then.
+            // A run may have been killed before it wrote a word, or the power cut it short: nothing
+            // went by its map then.
             if !is_torn(&left, &lines).map_err(|e| failed(&newer, &e))? {
                 // What it rescued stays known, however soon this one is killed.
                 MapReader::of(left, &newer, &lines, of.len)?.complete(known)?;
@@ -136,7 +143,8 @@ impl Image {
         Ok(Image { file, path: target.to_owned(), areas, map, map_path: newer, replaces: true, end: 0 })
     }
 
-    /// The next blocks, and whether they are in the image: then [`Image::keep`] them. None when all was tried.
+    /// The next blocks, and whether they are in the image: then [`Image::keep`] them. None when all
+    /// was tried.
     ///
     /// Errors: those of [`Areas::following`].
     pub(crate) fn following(&mut self) -> Result<Option<(Range<u64>, bool)>> {
@@ -197,7 +205,8 @@ impl Image {
         Ok(())
     }
 
-    /// Makes zeros of what a run left there that was killed before its map told of it. New images have nothing there.
+    /// Makes zeros of what a run left there that was killed before its map told of it. New images
+    /// have nothing there.
     fn clear(&self, within: u64, size: u64) -> Result<()> {
         if !self.replaces {
             return Ok(());
@@ -246,7 +255,8 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// An empty file that only its owner reads, unless an existing one is overwritten that others could read.
+/// An empty file that only its owner reads, unless an existing one is overwritten that others could
+/// read.
 fn empty_file(path: &Path, force: bool, source: FileIdentity) -> Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
@@ -345,7 +355,8 @@ mod tests {
         Subject { id, level: 0, len: blocks * BLOCK as u64 }
     }
 
-    /// A run that is killed loses what its map does not tell of, and no more; the next one asks for what is missing alone.
+    /// A run that is killed loses what its map does not tell of, and no more; the next one asks for
+    /// what is missing alone.
     #[test]
     fn a_run_goes_on_where_one_was_killed() {
         let dir = tempfile::tempdir().unwrap();
@@ -369,7 +380,8 @@ mod tests {
         drop(second);
         let mut third = open(false);
         assert_eq!(plan(&mut third), [(0..3, true), (3..4, false), (4..5, true), (5..9, false)]);
-        // Killed at once, it forgets nothing of what the second rescued; nor if the power cut its map short.
+        // Killed at once, it forgets nothing of what the second rescued; nor if the power cut its
+        // map short.
         drop(third);
         let newer = new_map_path(&target);
         let head = std::fs::read(&newer).unwrap();
@@ -382,7 +394,8 @@ mod tests {
         third.rescued(&[[0_u8; BLOCK], [3; BLOCK]].concat()).unwrap();
         third.unwritten(2).unwrap();
         third.finish().unwrap();
-        // What the first run had read of lost blocks, of zeros and of those that were never written is not left there.
+        // What the first run had read of lost blocks, of zeros and of those that were never written
+        // is not left there.
         let blocks: Vec<u8> =
             std::fs::read(&target).unwrap().chunks(BLOCK).map(|block| block[BLOCK - 1]).collect();
         assert_eq!(blocks, [1, 1, 2, 0, 0, 0, 3, 0, 0]);

@@ -1,8 +1,10 @@
-//! The map of a rescue: what of the image was read, in the form of the map files of GNU ddrescue, which its tools read.
+//! The map of a rescue: what of the image was read, in the form of the map files of GNU ddrescue,
+//! which its tools read.
 //!
-//! A line gives position and size of an area in bytes, and `+` for one that was read or never written, `-` for one that is lost, `?` for
-//! one that another run is to read. What no line speaks of yet was not tried: so a map that was cut short with the rescue says no more than
-//! is true. Its first lines say which disk and which image it is of, so that no other is gone on with by it.
+//! A line gives position and size of an area in bytes, and `+` for one that was read or never
+//! written, `-` for one that is lost, `?` for one that another run is to read. What no line speaks
+//! of yet was not tried: so a map that was cut short with the rescue says no more than is true. Its
+//! first lines say which disk and which image it is of, so that no other is gone on with by it.
 
 use lacuna_storage::DiskId;
 use std::fs::{File, Metadata};
@@ -30,8 +32,8 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// The lines of a map that say of which disk and of which image it is. An image keeps its number and the time at which it was made
-    /// as long as it is the same file.
+    /// The lines of a map that say of which disk and of which image it is. An image keeps its
+    /// number and the time at which it was made as long as it is the same file.
     pub(crate) fn lines(&self, image: &Metadata) -> [String; 2] {
         let Subject { id, level, len } = self;
         // A file system may not know the time: the number alone counts then.
@@ -108,7 +110,8 @@ impl MapFile {
         self.gathered.len() >= GATHERED || self.end - self.saved >= TRIED
     }
 
-    /// Writes what was added since the last time. What was rescued of it must be in the image by now, and durable.
+    /// Writes what was added since the last time. What was rescued of it must be in the image by
+    /// now, and durable.
     pub(crate) fn save(&mut self) -> io::Result<()> {
         self.put();
         self.saved = self.end;

@@ -1,4 +1,5 @@
-//! Serving in the foreground or the background: the fork, the signals, and where messages go meanwhile.
+//! Serving in the foreground or the background: the fork, the signals, and where messages go
+//! meanwhile.
 
 use crate::terminal::console::{self, Console};
 use crate::terminal::settings;
@@ -17,7 +18,8 @@ use std::time::Duration;
 pub(crate) struct Ready(Option<ReadyPipe>);
 
 impl Ready {
-    /// Lets the process that waits in the foreground end, if there is one, or else tells the service manager.
+    /// Lets the process that waits in the foreground end, if there is one, or else tells the
+    /// service manager.
     pub(crate) fn tell(&mut self) -> Result<()> {
         if let Some(pipe) = self.0.take() {
             return pipe.ready();
@@ -26,7 +28,8 @@ impl Ready {
         Ok(())
     }
 
-    /// Runs `work`, and tells the person who waits for it what `look` sees, every second while it takes.
+    /// Runs `work`, and tells the person who waits for it what `look` sees, every second while it
+    /// takes.
     pub(crate) fn working<R>(
         &self,
         console: Console,
@@ -53,10 +56,11 @@ impl Ready {
     }
 }
 
-/// Runs `serve`, after a fork if `background`; a person who waits for that is told `what` it is. Before this the
-/// process must have started no threads and hold no random source and no open disk.
+/// Runs `serve`, after a fork if `background`; a person who waits for that is told `what` it is.
+/// Before this the process must have started no threads and hold no random source and no open disk.
 ///
-/// Deniability contract: of a disk with levels (`secret`) the system's log, which stays, hears nothing at all.
+/// Deniability contract: of a disk with levels (`secret`) the system's log, which stays, hears
+/// nothing at all.
 pub(crate) fn run(
     background: bool,
     secret: bool,
@@ -90,7 +94,8 @@ pub(crate) fn run(
                     to_system_log(e);
                 }
             }
-            // The parent tells the person; a second voice on the same terminal would only repeat it.
+            // The parent tells the person; a second voice on the same terminal would only repeat
+            // it.
             console::leave(code)
         }
     }
@@ -106,8 +111,9 @@ fn wait_until_alone() {
     }
 }
 
-/// Calls `stop` at every INT, TERM and HUP, but at HUP only if it was not ignored at the start, as `nohup` has it. None
-/// of them ends the process by itself from now on, so that a second one cannot cut short what the first one began.
+/// Calls `stop` at every INT, TERM and HUP, but at HUP only if it was not ignored at the start, as
+/// `nohup` has it. None of them ends the process by itself from now on, so that a second one cannot
+/// cut short what the first one began.
 pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
     let failed = |e: &std::io::Error| Error::io("cannot listen for signals", e);
     let hup = (!proc::ignores(SIGHUP)).then_some(SIGHUP);
@@ -124,7 +130,8 @@ pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
 
 /// Where a server's messages go: to standard error, or from the background to the system's log.
 ///
-/// Deniability contract: as for [`run`]. In the foreground standard error may be such a log too, unless it is a terminal.
+/// Deniability contract: as for [`run`]. In the foreground standard error may be such a log too,
+/// unless it is a terminal.
 pub(crate) fn reporter(background: bool, secret: bool) -> ServerLog {
     if secret && (background || !console::is_watched()) {
         Arc::new(|_| {})
@@ -135,7 +142,8 @@ pub(crate) fn reporter(background: bool, secret: bool) -> ServerLog {
     }
 }
 
-/// What a server ends with, of two things that it did. If both failed, the second failure goes where messages go.
+/// What a server ends with, of two things that it did. If both failed, the second failure goes
+/// where messages go.
 pub(crate) fn both(first: Result<()>, second: Result<()>, say: &ServerLog) -> Result<()> {
     console::both_told(first, second, &**say)
 }

@@ -1,8 +1,10 @@
-//! The cover of a closing: the server of a disk with levels writes it while this process closes what is open of the disk. A
-//! server of NBD writes it when it ends, for the last requests of its clients.
+//! The cover of a closing: the server of a disk with levels writes it while this process closes
+//! what is open of the disk. A server of NBD writes it when it ends, for the last requests of its
+//! clients.
 //!
-//! Deniability contract: it is asked for before anything is closed, whatever is mounted, and level 0 is closed after it. What hidden
-//! levels have pending then is lost, unless the user chose to wait; a terminal alone hears of that.
+//! Deniability contract: it is asked for before anything is closed, whatever is mounted, and level
+//! 0 is closed after it. What hidden levels have pending then is lost, unless the user chose to
+//! wait; a terminal alone hears of that.
 
 use crate::terminal::console::{self, Console};
 use crate::terminal::working::{self, Looking};
@@ -20,12 +22,15 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked how much is pending, and what is to be given up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long the closing of a level goes on at least before it is given up. One that is in use is refused sooner, and stays as it is.
+/// How long the closing of a level goes on at least before it is given up. One that is in use is
+/// refused sooner, and stays as it is.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long requests that are in progress when a server stops have before the cover of the closing, whatever levels there are.
+/// How long requests that are in progress when a server stops have before the cover of the closing,
+/// whatever levels there are.
 const REQUESTS_END: Duration = Duration::from_millis(250);
-/// How long level 0 is kept open when the cover is written, however many deeper levels are mounted: all of them are given up at once,
-/// and are unmounted meanwhile. One in whose file system another is mounted is closed after that; there is time for three in a row.
+/// How long level 0 is kept open when the cover is written, however many deeper levels are mounted:
+/// all of them are given up at once, and are unmounted meanwhile. One in whose file system another
+/// is mounted is closed after that; there is time for three in a row.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// Whether closing waits for what hidden levels have pending.
@@ -53,11 +58,13 @@ impl Patience {
     }
 }
 
-/// Writes the cover of the closing for the requests that are in progress when a server of NBD stops; those that wait for more cover are
-/// refused. If a signal stopped it (`signalled`), a terminal has them waited for first, until `ended_again`.
+/// Writes the cover of the closing for the requests that are in progress when a server of NBD
+/// stops; those that wait for more cover are refused. If a signal stopped it (`signalled`), a
+/// terminal has them waited for first, until `ended_again`.
 ///
-/// Deniability contract: otherwise a hidden request would wait for beats, or for a write of level 0 that does not come any more. The server
-/// would end later than with level 0 alone, and leave more on the medium.
+/// Deniability contract: otherwise a hidden request would wait for beats, or for a write of level 0
+/// that does not come any more. The server would end later than with level 0 alone, and leave more
+/// on the medium.
 pub(crate) fn cover_last_requests(
     disk: &Arc<OpenDisk>,
     signalled: bool,
@@ -67,7 +74,8 @@ pub(crate) fn cover_last_requests(
     if !disk.has_levels() {
         return;
     }
-    // What waits for nothing but the medium is done first: closing writes no second cover, so what came after this one would be lost.
+    // What waits for nothing but the medium is done first: closing writes no second cover, so what
+    // came after this one would be lost.
     thread::sleep(REQUESTS_END);
     // What is wrong with the disk, closing it says.
     let _told = working::show(console, "closing: writing cover", |_| disk.cover_closing(Pace::AtOnce));
@@ -77,8 +85,9 @@ pub(crate) fn cover_last_requests(
     (1..disk.open_levels() as u64).for_each(|level| disk.give_up(level, true));
 }
 
-/// Waits on a terminal, when a signal ends a server there, for what hidden levels have pending; another signal (`ended_again`) loses it.
-/// Without cover of its own, which nobody gives any more, that is lost in any case.
+/// Waits on a terminal, when a signal ends a server there, for what hidden levels have pending;
+/// another signal (`ended_again`) loses it. Without cover of its own, which nobody gives any more,
+/// that is lost in any case.
 fn wait_on_terminal(disk: &Arc<OpenDisk>, ended_again: impl Fn() -> bool, console: Console) {
     let levels = disk.levels();
     let left = || {
@@ -101,10 +110,12 @@ fn wait_on_terminal(disk: &Arc<OpenDisk>, ended_again: impl Fn() -> bool, consol
 /// The hidden levels that are being closed, each since when.
 type ClosingLevels = Arc<Mutex<Vec<(u64, Instant)>>>;
 
-/// The work of a server that covers a closing, until everything is closed. Dropping it lets the server go.
+/// The work of a server that covers a closing, until everything is closed. Dropping it lets the
+/// server go.
 pub(crate) struct CoverSession {
     begun: Instant,
-    /// Tells when the cover was written; ends when it cannot be: closing says why. None once it was waited for.
+    /// Tells when the cover was written; ends when it cannot be: closing says why. None once it was
+    /// waited for.
     written: Option<Receiver<Instant>>,
     /// How long what is closed with it takes to be given up then.
     settle: Duration,
@@ -114,7 +125,8 @@ pub(crate) struct CoverSession {
 }
 
 impl CoverSession {
-    /// Of the disk whose level 0 is mounted there. `hidden` are the mount points of its other levels.
+    /// Of the disk whose level 0 is mounted there. `hidden` are the mount points of its other
+    /// levels.
     pub(crate) fn of_mounted(level_0: &Path, hidden: Vec<PathBuf>, patience: Patience) -> Result<Self> {
         let talk = Registry::open(None)?.by_mountpoint(level_0)?.begin(&Job::Cover)?;
         let pending = move || {
@@ -162,15 +174,16 @@ impl CoverSession {
         })
     }
 
-    /// A hidden level is being closed. What waits for cover when that is written is given up, unless it is waited for.
+    /// A hidden level is being closed. What waits for cover when that is written is given up,
+    /// unless it is waited for.
     pub(crate) fn closing(&self, level: u64) -> Closing {
         let closing = (level, Instant::now());
         self.closing.lock().push(closing);
         Closing { closing, of: Arc::clone(&self.closing) }
     }
 
-    /// Waits until the cover is written, and for as long on every disk as deeper levels take to be given up then (deniability contract).
-    /// A second call has nothing left to wait for.
+    /// Waits until the cover is written, and for as long on every disk as deeper levels take to be
+    /// given up then (deniability contract). A second call has nothing left to wait for.
     pub(crate) fn wait(&mut self, console: Console) {
         let Some(written) = self.written.take() else { return };
         working::show(console, "closing: writing cover", |_| {
@@ -184,7 +197,8 @@ impl CoverSession {
     }
 }
 
-/// A hidden level that is being closed. Dropping it says that it is closed, or stays open: it is not given up any more.
+/// A hidden level that is being closed. Dropping it says that it is closed, or stays open: it is
+/// not given up any more.
 pub(crate) struct Closing {
     closing: (u64, Instant),
     of: ClosingLevels,
@@ -225,8 +239,9 @@ pub(crate) fn close_served(peer: &Peer, patience: Patience) -> Result<()> {
     Ok(())
 }
 
-/// The cover of the disk that is served, written, and what is pending with it if that is waited for; with the hidden levels, which are
-/// being closed until the server is. None of a disk without levels, nor where the server does not write it: closing it says why.
+/// The cover of the disk that is served, written, and what is pending with it if that is waited
+/// for; with the hidden levels, which are being closed until the server is. None of a disk without
+/// levels, nor where the server does not write it: closing it says why.
 fn cover_served(peer: &Peer, patience: Patience) -> Option<(CoverSession, Vec<Closing>)> {
     let account = match peer.status() {
         Ok(account) if has_levels(&account) => account,
@@ -264,8 +279,8 @@ fn wait_for_pending(peer: &Peer, patience: Patience) {
     });
 }
 
-/// Waits while something is `left`, for as long as the disk takes what is written: of one that failed nothing gets any less, and closing
-/// it says why.
+/// Waits while something is `left`, for as long as the disk takes what is written: of one that
+/// failed nothing gets any less, and closing it says why.
 fn wait_while(left: impl Fn() -> u64, flush: impl Fn() -> Result<()>) {
     while left() > 0 {
         match flush() {
@@ -309,7 +324,8 @@ mod tests {
 
     #[test]
     fn nothing_is_waited_for_on_a_disk_that_failed() {
-        // Nothing left, all of it written, a disk that had failed before, and one that fails meanwhile.
+        // Nothing left, all of it written, a disk that had failed before, and one that fails
+        // meanwhile.
         let forever = u64::MAX;
         for (left, busy, fails, asked) in
             [(0, 0, forever, 0), (3, 1, forever, 3), (forever, 0, 1, 1), (forever, 2, 4, 4)]

@@ -1,4 +1,5 @@
-//! Jobs of a server on the disk that it has open: it checks the disk, lends its header, makes it larger, and covers a closing.
+//! Jobs of a server on the disk that it has open: it checks the disk, lends its header, makes it
+//! larger, and covers a closing.
 
 use crate::terminal::settings;
 use crate::verbs::serve::header_wire;
@@ -10,8 +11,8 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// The field of a message of a client that closes the disk: the level whose writes are to wait for no more cover, until the client
-/// leaves.
+/// The field of a message of a client that closes the disk: the level whose writes are to wait for
+/// no more cover, until the client leaves.
 pub(crate) const GIVE_UP: &str = "give_up";
 
 /// How long the server listens before it looks whether the disk is being closed.
@@ -130,7 +131,8 @@ fn resize(disk: &OpenDisk, size: Option<u64>, exchange: &Exchange) -> Result<Val
 
 fn closing(disk: &OpenDisk, exchange: &mut Exchange) -> Result<Value> {
     match disk.cover_closing(Pace::Even) {
-        // Closing says it again. What waits for a medium that takes nothing is given up all the same.
+        // Closing says it again. What waits for a medium that takes nothing is given up all the
+        // same.
         Err(e) if e.kind().is_refusal() => {}
         covered => covered?,
     }

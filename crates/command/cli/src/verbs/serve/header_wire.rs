@@ -1,8 +1,9 @@
-//! The header of a disk that a server has open, read and written over its socket: what the server answers, and the medium that
-//! the other side has instead of the disk's own.
+//! The header of a disk that a server has open, read and written over its socket: what the server
+//! answers, and the medium that the other side has instead of the disk's own.
 //!
-//! Only bytes of the header cross, which lie on the medium for everybody to read. Passphrases and keys stay with the one who
-//! gives the command, and nothing is written but what the server's own lock allows.
+//! Only bytes of the header cross, which lie on the medium for everybody to read. Passphrases and
+//! keys stay with the one who gives the command, and nothing is written but what the server's own
+//! lock allows.
 
 use crate::terminal::settings;
 use data_encoding::HEXLOWER;
@@ -67,7 +68,8 @@ pub(crate) struct RemoteHeader {
 }
 
 impl RemoteHeader {
-    /// Takes over a conversation that has just begun. Errors: the header is another's, or the server's refusal.
+    /// Takes over a conversation that has just begun. Errors: the header is another's, or the
+    /// server's refusal.
     pub(crate) fn begin(mut talk: Conversation) -> Result<Self> {
         match talk.hear()? {
             Heard::Message(message) => {

@@ -31,7 +31,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Threads of a connection while requests wait for a network: as many requests make progress at once.
+/// Threads of a connection while requests wait for a network: as many requests make progress at
+/// once.
 const WORKERS_OVER_NETWORK: usize = 64;
 
 /// How often a server looks whether its disk is still its own.
@@ -113,7 +114,8 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// The console of what takes long. In the background another process has the terminal, and says what this one does.
+/// The console of what takes long. In the background another process has the terminal, and says
+/// what this one does.
 fn drawn(args: &ServeArgs, console: Console) -> Console {
     if args.fork { console.without_drawing() } else { console }
 }
@@ -136,7 +138,8 @@ fn serve(
     let lookout = disk.is_shared().then(|| Lookout::start(&disk, &stop)).transpose()?;
     let ending = stop.clone();
     let kept = notify::keep(working::left(disk.levels(), disk.has_levels()), move || ending.stopped());
-    // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
+    // Clients of NBD learn of another length when they connect again: there is nothing to tell
+    // them.
     let jobs = Jobs::new(Some(jobs), Arc::new(|| Ok(())), settings::full_name);
     let before_drain = before_drain_of(&disk, &stop, &jobs, args.fork, signals, drawn);
     let mut signs = Signs::default();
@@ -172,8 +175,8 @@ fn serve(
     ended
 }
 
-/// What a server does when it stops, whatever stopped it, before it waits for requests in progress: `status` says so from then on, the jobs
-/// end, and the requests get the cover of the closing.
+/// What a server does when it stops, whatever stopped it, before it waits for requests in progress:
+/// `status` says so from then on, the jobs end, and the requests get the cover of the closing.
 fn before_drain_of(
     disk: &Arc<OpenDisk>,
     stop: &StopHandle,
@@ -201,8 +204,8 @@ struct Signs {
     pid_file: Option<PidFile>,
 }
 
-/// Ends the serving of a disk that another client has taken over, even if nobody asks anything of it. Ends itself
-/// when it is dropped.
+/// Ends the serving of a disk that another client has taken over, even if nobody asks anything of
+/// it. Ends itself when it is dropped.
 struct Lookout {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -257,7 +260,8 @@ fn serve_disk(
     let stopping = stop.clone();
     let report = move |e: &Error| {
         if e.kind() == Kind::Fenced {
-            // The disk is another client's now. Clients that are still connected here can only be misled.
+            // The disk is another client's now. Clients that are still connected here can only be
+            // misled.
             stopping.stop();
         }
         // `lacuna status` shows it.

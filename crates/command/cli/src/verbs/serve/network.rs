@@ -1,5 +1,5 @@
-//! Who can reach a server: nobody but this machine, unless every client shows a certificate or the person who starts it
-//! says in words that strangers may come.
+//! Who can reach a server: nobody but this machine, unless every client shows a certificate or the
+//! person who starts it says in words that strangers may come.
 
 use crate::args::{ServeArgs, Tls};
 use lacuna_nbd::{CLIENT_AUTHORITY, Listen, passed_addresses};

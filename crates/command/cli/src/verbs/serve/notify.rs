@@ -1,9 +1,10 @@
-//! What a service manager is told over sd_notify(3), if it asked to be told: that the server is ready, what it does, that it
-//! lives, and while it ends, that it needs more time and gets on.
+//! What a service manager is told over sd_notify(3), if it asked to be told: that the server is
+//! ready, what it does, that it lives, and while it ends, that it needs more time and gets on.
 //!
 //! Invariants kept here:
-//! - More time is asked for only while it is seen that the server gets on: not while it waits for a program to leave. A medium that hangs is not waited for, so that the
-//!   limit of the unit (`TimeoutStopSec=`) ends it.
+//! - More time is asked for only while it is seen that the server gets on: not while it waits for a
+//!   program to leave. A medium that hangs is not waited for, so that the limit of the unit
+//!   (`TimeoutStopSec=`) ends it.
 //! - Deniability contract: of a disk with levels the status says the same whatever waits.
 
 use crate::terminal::working::Looking;
@@ -12,7 +13,8 @@ use sd_notify::NotifyState;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How much more time is asked for at once. It is asked for every second, so that it does not run out while the server gets on.
+/// How much more time is asked for at once. It is asked for every second, so that it does not run
+/// out while the server gets on.
 const MORE: Duration = Duration::from_secs(30);
 /// How long what is left may stay the same while the process still writes.
 const WRITES_WITHIN: Duration = Duration::from_secs(1800);
@@ -32,9 +34,10 @@ pub(crate) fn stopping() {
     }
 }
 
-/// Tells the service manager from now on that the process lives, and while it ends, how it gets on, until this is dropped. `left`
-/// gives how many bytes have still to go to the medium, if that is known and may be told; `closing` whether the end is under way,
-/// and does not wait for somebody to leave.
+/// Tells the service manager from now on that the process lives, and while it ends, how it gets on,
+/// until this is dropped. `left` gives how many bytes have still to go to the medium, if that is
+/// known and may be told; `closing` whether the end is under way, and does not wait for somebody to
+/// leave.
 pub(crate) fn keep(
     mut left: impl FnMut() -> Option<u64> + Send + 'static,
     closing: impl Fn() -> bool + Send + 'static,

@@ -1,4 +1,5 @@
-//! How a server of NBD is known to other commands: its place among instances, and its control socket.
+//! How a server of NBD is known to other commands: its place among instances, and its control
+//! socket.
 
 use crate::terminal::settings;
 use lacuna_daemon::{
@@ -16,7 +17,8 @@ pub(crate) struct NbdState {
     pub stop: StopHandle,
     /// The last request that failed.
     pub last_error: Arc<Mutex<Option<Error>>>,
-    /// The level whose length is told: a client may make it larger (`resize`) while the server runs.
+    /// The level whose length is told: a client may make it larger (`resize`) while the server
+    /// runs.
     pub level_0: ByteDisk,
 }
 
@@ -75,12 +77,14 @@ impl Served {
         Ok(Served { server, waiting, instance })
     }
 
-    /// Ends the jobs and refuses more; clients that ask for anything else are answered. Returns when no job uses the disk any more.
+    /// Ends the jobs and refuses more; clients that ask for anything else are answered. Returns
+    /// when no job uses the disk any more.
     pub(crate) fn end_work(&self) {
         self.server.end_work();
     }
 
-    /// Stops listening, and gives the clients that wait to hear that the disk is closed, and what others find it by until then.
+    /// Stops listening, and gives the clients that wait to hear that the disk is closed, and what
+    /// others find it by until then.
     pub(crate) fn end(self) -> (Vec<ClosingClient>, Instance) {
         let Served { server, waiting, instance } = self;
         drop(server);

@@ -100,7 +100,8 @@ pub(crate) fn moved_to(server: &Value) -> Option<&str> {
     }
     // Nothing is looked at: what holds the file may not answer.
     let location = Location::parse(server["location"].as_str()?).ok()?;
-    // A file that goes on by another hard link has the name that was removed, and its path is not known.
+    // A file that goes on by another hard link has the name that was removed, and its path is not
+    // known.
     let is_known = |path: &&str| path.starts_with('/') && !path.ends_with(" (deleted)");
     let path = server["file"]["path"].as_str().filter(is_known)?;
     (location.path() != Some(Path::new(path))).then_some(path)

@@ -1,6 +1,7 @@
 //! What a server does, gathered from its counters whichever format its disk has.
 //!
-//! Deniability contract: counters are those of levels that are open. Nothing here is known of others.
+//! Deniability contract: counters are those of levels that are open. Nothing here is known of
+//! others.
 
 use crate::terminal::working;
 use lacuna_storage::human;
@@ -17,13 +18,15 @@ pub(crate) struct Activity {
     pub written: Option<u64>,
     /// Requests that are being worked on.
     pub in_flight: Option<u64>,
-    /// Bytes that are acknowledged and not yet on the medium; none where that is not counted in bytes.
+    /// Bytes that are acknowledged and not yet on the medium; none where that is not counted in
+    /// bytes.
     pub pending: Option<u64>,
     /// Those of them that wait for cover; none where nothing can.
     pub waiting_for_cover: Option<u64>,
     /// Of a vault: files and directories that changed since the last commit.
     pub changed_files: Option<u64>,
-    /// Milliseconds between two writes of cover, 0 for none of its own; none where there is no cover.
+    /// Milliseconds between two writes of cover, 0 for none of its own; none where there is no
+    /// cover.
     pub cover_interval: Option<u64>,
     /// Writes of cover, and in which unit.
     pub cover: Option<u64>,

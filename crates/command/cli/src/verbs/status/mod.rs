@@ -82,8 +82,8 @@ pub(crate) fn accounts_of(
     Ok(accounts(peers_at(target, Some(cluster))?, console))
 }
 
-/// The servers of the mount at a path, or else of the disk or vault at this location; without `cluster` of all disks in pools that have this
-/// name.
+/// The servers of the mount at a path, or else of the disk or vault at this location; without
+/// `cluster` of all disks in pools that have this name.
 fn peers_at(target: &Location, cluster: Option<&ClusterOptions>) -> Result<Vec<Peer>> {
     let registry = Registry::open(None)?;
     // A mount point is not looked at: its server may not answer.
@@ -107,13 +107,15 @@ pub(crate) fn of_disk(location: &Location, cluster: &ClusterOptions) -> Result<V
     Registry::open(None)?.by_disk(&DiskQuery { location: &shown, file, in_pool })
 }
 
-/// The accounts of these: servers of NBD, then mounts, then mounts of dead servers; mounts of one disk stand together, by level.
+/// The accounts of these: servers of NBD, then mounts, then mounts of dead servers; mounts of one
+/// disk stand together, by level.
 fn accounts(peers: Vec<Peer>, console: Console) -> Vec<Account> {
     let answered = |peer: Peer| match peer.status() {
         Ok(status) => Some(Account { peer, status }),
         Err(e) => {
             console.detail(&settings::words(&e));
-            // One that ended at this moment, or does not listen yet, is not there. Any other is, whatever is wrong with it.
+            // One that ended at this moment, or does not listen yet, is not there. Any other is,
+            // whatever is wrong with it.
             let status = (e.kind() != Kind::NotFound).then(|| ServerStatus::of_silent(peer.record.clone()));
             status.map(|status| Account { peer, status })
         }
@@ -138,8 +140,8 @@ pub(crate) fn location_now(server: &Value) -> Option<String> {
     account::moved_to(server).or(server["location"].as_str()).map(str::to_owned)
 }
 
-/// What the server of a mount point says. Errors: [`Kind::NotFound`] if there is none or it has just ended, [`Kind::TimedOut`] if it
-/// does not answer.
+/// What the server of a mount point says. Errors: [`Kind::NotFound`] if there is none or it has
+/// just ended, [`Kind::TimedOut`] if it does not answer.
 pub(crate) fn at_mountpoint(mountpoint: &Path) -> Result<ServerStatus> {
     Registry::open(None)?.by_mountpoint(mountpoint)?.status()
 }
@@ -170,7 +172,8 @@ pub(crate) fn identity(
     }
 }
 
-/// A location as a server says it: of a path, the one that does not depend on the working directory.
+/// A location as a server says it: of a path, the one that does not depend on the working
+/// directory.
 pub(crate) fn canonical(location: &Location) -> String {
     match location {
         Location::Path(path) | Location::Nand(path) | Location::Ubi(path) => {

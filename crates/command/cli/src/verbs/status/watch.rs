@@ -1,7 +1,7 @@
 //! `status --watch`: the counters of running servers again and again, and how fast they change.
 //!
-//! On a terminal one screen is drawn anew each time. Elsewhere each server gets one line each time, so that a log or another
-//! program can read it.
+//! On a terminal one screen is drawn anew each time. Elsewhere each server gets one line each time,
+//! so that a log or another program can read it.
 
 use crate::args::StatusArgs;
 use crate::terminal::utc::utc;
@@ -31,7 +31,8 @@ const USUAL: TerminalSize = TerminalSize { columns: 80, rows: 24 };
 /// Lines above the servers.
 const TITLE: usize = 2;
 
-/// Watches what `look` gives, until INT, until there is nothing any more, or as often as was asked for. Errors: those of `look`.
+/// Watches what `look` gives, until INT, until there is nothing any more, or as often as was asked
+/// for. Errors: those of `look`.
 pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Result<Vec<Value>>) -> Result<()> {
     let (interrupt, interrupted) = channel();
     background::on_signal(move || {
@@ -197,7 +198,8 @@ fn cut(line: &str, width: usize) -> String {
     line.chars().map(|c| if c.is_control() { '?' } else { c }).take(width).collect()
 }
 
-/// The lines of a screen, at most as many as it has rows: all that is of interest where it fits, otherwise a row of a table for each server.
+/// The lines of a screen, at most as many as it has rows: all that is of interest where it fits,
+/// otherwise a row of a table for each server.
 fn frame(seen: &[Seen], interval: Duration, size: TerminalSize) -> Vec<String> {
     let title = format!(
         "lacuna status   {}   every {} s, Ctrl-C ends it",

@@ -1,4 +1,5 @@
-//! `vault init|check|accept|stat`: what is asked and said around the operations of [`lacuna_storage::vault`].
+//! `vault init|check|accept|stat`: what is asked and said around the operations of
+//! [`lacuna_storage::vault`].
 
 pub(crate) mod refused;
 pub(crate) mod rescue;
@@ -66,8 +67,8 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
     ))
 }
 
-/// Takes hold of a vault and opens its header, with the passphrase that options give or a person types. Another vault than the
-/// expected one is refused.
+/// Takes hold of a vault and opens its header, with the passphrase that options give or a person
+/// types. Another vault than the expected one is refused.
 pub(crate) fn key(dir: &Path, access: Access, given: UnlockArgs<'_>, console: Console) -> Result<VaultKey> {
     let shown = dir.display().to_string();
     let ask = |disk: &PublicHeader, open: Opener<'_>| {
@@ -91,7 +92,8 @@ pub(crate) fn key(dir: &Path, access: Access, given: UnlockArgs<'_>, console: Co
     })
 }
 
-/// Where this user has a vault mounted, and the process that serves it. Errors: what keeps it from being seen.
+/// Where this user has a vault mounted, and the process that serves it. Errors: what keeps it from
+/// being seen.
 fn server_of(dir: &Path) -> Result<Option<(PathBuf, u32)>> {
     let file = file_at(&lacuna_storage::Location::Path(dir.to_owned()));
     let peer = running()?.into_iter().find(|peer| file.is(peer.record.file));
@@ -117,7 +119,8 @@ pub(crate) fn notes(open: &OpenVault, read_only: bool, console: Console) {
 /// `lacuna vault check`.
 pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    // A vault that is only looked at stays as it is: a new state of it might be in conflict with one of another machine.
+    // A vault that is only looked at stays as it is: a new state of it might be in conflict with
+    // one of another machine.
     let access = if args.repair { Access::Write } else { Access::Read };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let key = key(&args.dir, access, given, console)?;
@@ -146,7 +149,8 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     console::both(repaired.and_then(|(report, pages)| verdict(args, &report, pages)), closed)
 }
 
-/// Says what came of a check, after which `repaired` pages were written anew. Errors: [`Kind::Corrupt`] with what to do about what is bad.
+/// Says what came of a check, after which `repaired` pages were written anew. Errors:
+/// [`Kind::Corrupt`] with what to do about what is bad.
 fn verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result<()> {
     if args.json {
         console::json(&check_json(&args.dir, report, repaired))?;
@@ -268,7 +272,8 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
     console.done(&format!("accepted the state of {shown}; `lacuna open` takes it from now on"))
 }
 
-/// Shows the state that was read, and asks: what is accepted is that state, even if another one lies there by then.
+/// Shows the state that was read, and asks: what is accepted is that state, even if another one
+/// lies there by then.
 fn consent(yes: bool, console: Console) -> Consent {
     Consent::asked(move |refusal| {
         console.note(&settings::words(&refusal.remedy("go on only if this is the state that you want")));
@@ -291,7 +296,8 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
             .expected("a path below the mount point of a vault")
     })?;
     if about.is_file() {
-        // What the kernel has not written back yet counts as well. An error of that the kernel tells once, so it is not kept back.
+        // What the kernel has not written back yet counts as well. An error of that the kernel
+        // tells once, so it is not kept back.
         match std::fs::File::open(&args.file) {
             Ok(file) => file.sync_all().map_err(|e| Error::io(format!("cannot sync {shown}"), &e))?,
             // Who may not read it may still ask how it is protected.

@@ -1,4 +1,5 @@
-//! Verbs that make no sense for a vault: refused before anything is asked for, with what does instead.
+//! Verbs that make no sense for a vault: refused before anything is asked for, with what does
+//! instead.
 
 use crate::args::{HeaderVerb, KeyVerb, SnapshotVerb, Verb};
 use lacuna_storage::vault::is_vault;

@@ -1,4 +1,5 @@
-//! Blocks that are known wherever they lie, and the search for them in the memory of a process, as root, as it runs.
+//! Blocks that are known wherever they lie, and the search for them in the memory of a process, as
+//! root, as it runs.
 
 use crate::scene::{noise, skipped};
 use std::collections::BTreeSet;
@@ -43,7 +44,8 @@ fn search(process: u32, mut look: impl FnMut(&[u8])) {
         let mut at = number(from);
         while at < number(to) {
             let piece = &mut piece[..(number(to) - at).min(PIECE as u64) as usize];
-            // What cannot be read has no content: pages of a stack that were never used. Most of what can be is zeros.
+            // What cannot be read has no content: pages of a stack that were never used. Most of
+            // what can be is zeros.
             if memory.read_exact_at(piece, at).is_ok() && *piece != zeros[..piece.len()] {
                 look(piece);
             }
@@ -54,7 +56,8 @@ fn search(process: u32, mut look: impl FnMut(&[u8])) {
 
 /// How many of the blocks of these numbers the memory of a process holds, or parts of them.
 pub(super) fn found(process: u32, numbers: Range<u64>) -> usize {
-    // Blocks repeat their mark, so that any part of one that is as long as two marks has a whole one, wherever it begins.
+    // Blocks repeat their mark, so that any part of one that is as long as two marks has a whole
+    // one, wherever it begins.
     let mut seen = BTreeSet::new();
     search(process, |piece| {
         for part in piece.windows(MARK).filter(|part| part[0] == FIRST[0] && part.starts_with(&FIRST)) {

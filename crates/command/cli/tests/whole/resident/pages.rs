@@ -10,7 +10,8 @@ use std::ptr;
 /// The smallest page that there is.
 const PAGE: usize = 4096;
 
-/// How many pages are in memory, as the system tells the owner. (`fincore` tells it of files alone.)
+/// How many pages are in memory, as the system tells the owner. (`fincore` tells it of files
+/// alone.)
 pub(super) fn resident(path: &Path) -> usize {
     let mut file = File::open(path).unwrap();
     let len = file.seek(SeekFrom::End(0)).unwrap() as usize;
@@ -20,7 +21,8 @@ pub(super) fn resident(path: &Path) -> usize {
     // SAFETY: the range is this mapping, and there is a byte for each of its pages.
     let told = unsafe { libc::mincore(at, len, pages.as_mut_ptr()) };
     assert_eq!(told, 0, "{}", Error::last_os_error());
-    // SAFETY: the range is this mapping, which nothing uses any more. No page of it was touched, so none came into memory.
+    // SAFETY: the range is this mapping, which nothing uses any more. No page of it was touched, so
+    // none came into memory.
     unsafe { munmap(at, len) }.unwrap();
     pages.iter().filter(|page| **page & 1 == 1).count()
 }

@@ -1,4 +1,5 @@
-//! What checks share: their directory, files in it, expected failures, and work under another user's name.
+//! What checks share: their directory, files in it, expected failures, and work under another
+//! user's name.
 
 use rustix::fs::{Advice, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -86,7 +87,8 @@ pub(crate) fn fails_among<T, E: Into<io::Error>>(result: Result<T, E>, expected:
     assert!(right, "{e} instead of {expected:?}");
 }
 
-/// Brings a file to the storage and drops what the kernel keeps of its content, so that the next read asks the file system.
+/// Brings a file to the storage and drops what the kernel keeps of its content, so that the next
+/// read asks the file system.
 #[track_caller]
 pub(crate) fn settle(file: &File) {
     file.sync_all().unwrap();

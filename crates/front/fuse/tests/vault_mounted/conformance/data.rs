@@ -1,4 +1,5 @@
-//! Reading and writing: positions, alignments, appending from several handles, direct input and output, and many at once.
+//! Reading and writing: positions, alignments, appending from several handles, direct input and
+//! output, and many at once.
 
 use super::at::{At, open, pattern, settle, stat, stored};
 use super::{Check, checks};
@@ -416,7 +417,8 @@ fn small_writes_in_random_order(at: &At) {
 }
 
 fn content_of_every_kind(at: &At) {
-    // Zeros, text, noise, and each in the place of the other: what files are protected by depends on what they hold.
+    // Zeros, text, noise, and each in the place of the other: what files are protected by depends
+    // on what they hold.
     let text: Vec<u8> = b"All work and no play. ".iter().copied().cycle().take(40_960).collect();
     let kinds = [vec![0; 40_960], text, pattern(1, 40_960), vec![0xff; 40_960]];
     for (a, first) in kinds.iter().enumerate() {

@@ -47,7 +47,8 @@ fn names(path: &Path) -> BTreeSet<String> {
     fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Reads a directory through a small buffer. `between` is called with each name but the dots, as soon as it is known.
+/// Reads a directory through a small buffer. `between` is called with each name but the dots, as
+/// soon as it is known.
 fn read_slowly(path: &Path, room: usize, mut between: impl FnMut(&str)) -> Vec<String> {
     let handle = dir(path);
     let mut buffer = vec![MaybeUninit::uninit(); room];

@@ -1,4 +1,5 @@
-//! The calls that make durable: they succeed wherever Linux lets them, and leave everything as it is.
+//! The calls that make durable: they succeed wherever Linux lets them, and leave everything as it
+//! is.
 
 use super::at::{At, fails, fails_among, pattern, stat, stored};
 use super::{Check, checks};

@@ -71,7 +71,8 @@ fn data_ranges(file: &File) -> Vec<(u64, u64)> {
     }
 }
 
-/// A file with data at 0 to 4096, 64 KiB to 68 KiB and 1 MiB to 1 MiB + 8 KiB, and a length of 2 MiB.
+/// A file with data at 0 to 4096, 64 KiB to 68 KiB and 1 MiB to 1 MiB + 8 KiB, and a length of 2
+/// MiB.
 fn islands(at: &At, name: &str) -> File {
     let file = at.handle(name, b"");
     file.write_all_at(&pattern(1, 4096), 0).unwrap();

@@ -6,7 +6,8 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::ptr;
 
-/// A part of a file in memory. Reading or writing a page past the file's end kills the process, so callers stay below it.
+/// A part of a file in memory. Reading or writing a page past the file's end kills the process, so
+/// callers stay below it.
 pub(crate) struct Mapping {
     at: *mut c_void,
     len: usize,
@@ -50,7 +51,8 @@ impl Mapping {
 
     pub(crate) fn write(&self, to: usize, data: &[u8]) {
         assert!(to + data.len() <= self.len);
-        // SAFETY: the range is mapped, by the check above; nobody else reads or writes it meanwhile.
+        // SAFETY: the range is mapped, by the check above; nobody else reads or writes it
+        // meanwhile.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.at.cast::<u8>().add(to), data.len()) };
     }
 

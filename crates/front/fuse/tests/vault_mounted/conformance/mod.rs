@@ -1,5 +1,5 @@
-//! The behaviour of a file system, as small checks by theme. Each theme runs in a mounted vault, and in a plain directory of
-//! the machine, which proves the checks.
+//! The behaviour of a file system, as small checks by theme. Each theme runs in a mounted vault,
+//! and in a plain directory of the machine, which proves the checks.
 
 mod at;
 mod copies;

@@ -1,5 +1,5 @@
-//! Renaming beyond the matrix of kinds: the same name, links of one file, directories into each other, open files, and many
-//! who rename at once.
+//! Renaming beyond the matrix of kinds: the same name, links of one file, directories into each
+//! other, open files, and many who rename at once.
 
 use super::at::{At, fails, fails_among, stat, stored};
 use super::{Check, checks};

@@ -1,4 +1,5 @@
-//! Renaming every kind of node over every other, in one directory and across two, replacing, refusing and exchanging.
+//! Renaming every kind of node over every other, in one directory and across two, replacing,
+//! refusing and exchanging.
 
 use super::at::{At, stat};
 use super::{Check, checks};

@@ -126,7 +126,8 @@ fn reading_keeps(at: &At) {
 }
 
 fn group_without_execution_is_no_set_id(at: &At) {
-    // Set-group-ID without the group's right to execute means something else and stays where the writer is of the group.
+    // Set-group-ID without the group's right to execute means something else and stays where the
+    // writer is of the group.
     let file = program(at);
     chmod(&file, 0o2766);
     as_user(BOB, &[STAFF], || open(&file, OFlags::WRONLY).unwrap().write_all_at(b"X", 0).unwrap());

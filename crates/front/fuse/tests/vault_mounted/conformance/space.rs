@@ -110,7 +110,8 @@ fn blocks_follow_the_content(at: &At) {
     let file = at.handle("file", b"");
     assert_eq!(stat(at.path("file")).st_blocks, 0);
     std::os::unix::fs::FileExt::write_all_at(&file, &pattern(1, 100_000), 0).unwrap();
-    // The kernel caches the number of an open file that it holds pages of, and asks again when a handle is closed.
+    // The kernel caches the number of an open file that it holds pages of, and asks again when a
+    // handle is closed.
     drop(file);
     super::at::stored(at.path("file"));
     let blocks = stat(at.path("file")).st_blocks;

@@ -1,4 +1,5 @@
-//! Time stamps: what sets them, what leaves them alone, and what they can hold. No check compares one with a clock.
+//! Time stamps: what sets them, what leaves them alone, and what they can hold. No check compares
+//! one with a clock.
 
 use super::at::{ALICE, At, BOB, as_user, chmod, fails, give, pattern, settle, stat, stored};
 use super::{Check, checks};
@@ -343,7 +344,8 @@ fn access_time_follows_a_read(at: &At) {
     file.read_exact_at(&mut [0; 5000], 0).unwrap();
     let after = accessed(&at.path("file"));
     assert_ne!(after.0, PAST);
-    // As with `relatime`, the next one leaves it alone: it is newer than the last change and not old.
+    // As with `relatime`, the next one leaves it alone: it is newer than the last change and not
+    // old.
     std::thread::sleep(TICK);
     settle(&file);
     file.read_exact_at(&mut [0; 5000], 0).unwrap();

@@ -1,8 +1,10 @@
-//! Random operations in a vault and, the same, in a plain directory: every answer must be equal, and so must the trees, also
-//! after the vault was unmounted and mounted again. It does for a whole tree what `fsx` does for one file.
+//! Random operations in a vault and, the same, in a plain directory: every answer must be equal,
+//! and so must the trees, also after the vault was unmounted and mounted again. It does for a whole
+//! tree what `fsx` does for one file.
 //!
-//! `LACUNA_FSX_SECONDS` says for how long (36), `LACUNA_SEED` where the randomness begins (1). The seed of a round that fails
-//! is printed; with it the first round fails. The first round is played again at the end, and its digest must be the same.
+//! `LACUNA_FSX_SECONDS` says for how long (36), `LACUNA_SEED` where the randomness begins (1). The
+//! seed of a round that fails is printed; with it the first round fails. The first round is played
+//! again at the end, and its digest must be the same.
 
 mod act;
 mod side;

@@ -27,7 +27,8 @@ pub(super) enum Answer {
 pub(super) struct Side {
     root: PathBuf,
     slots: [Option<File>; SLOTS],
-    /// A plain directory may refuse direct input and output that is not aligned, so it does without.
+    /// A plain directory may refuse direct input and output that is not aligned, so it does
+    /// without.
     direct: bool,
 }
 
@@ -196,7 +197,8 @@ impl Side {
     }
 }
 
-/// The page from which a range is mapped, where it begins there, and how much of it the file has; none if nothing.
+/// The page from which a range is mapped, where it begins there, and how much of it the file has;
+/// none if nothing.
 fn mappable(file: &File, offset: u64, len: usize) -> Result<Option<(u64, usize, usize)>> {
     let stat = rustix::fs::fstat(file)?;
     let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -225,7 +227,8 @@ fn content(kind: Kind, seed: u64, len: usize) -> Vec<u8> {
 fn set_times(path: &Path, secs: i64, nanos: i64) -> Result<Answer> {
     let time = Timespec { tv_sec: secs, tv_nsec: nanos };
     let times = Timestamps { last_access: time, last_modification: time };
-    // Not by path once more: it may lead through this very link, and to follow a link is to access it.
+    // Not by path once more: it may lead through this very link, and to follow a link is to access
+    // it.
     let node = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
     let stat = rustix::fs::fstat(&node)?;

@@ -1,5 +1,5 @@
-//! What the adversary does to the folder of a vault: it replaces, swaps, truncates, deletes or rolls back any backing file or part of one,
-//! alone or all together.
+//! What the adversary does to the folder of a vault: it replaces, swaps, truncates, deletes or
+//! rolls back any backing file or part of one, alone or all together.
 
 use super::{BLOCK, Game};
 use lacuna_sim::{FolderImage, Image};

@@ -1,5 +1,6 @@
-//! The same game where the folder answers two reads of one place differently: with any version that the place ever had, altered ones among
-//! them, with the content of another, or with what was made of both; and two looks at a name as well.
+//! The same game where the folder answers two reads of one place differently: with any version that
+//! the place ever had, altered ones among them, with the content of another, or with what was made
+//! of both; and two looks at a name as well.
 
 use super::{Game, Won};
 use lacuna_contracts::Kind;
@@ -24,10 +25,12 @@ impl Game {
         done
     }
 
-    /// With the vault open, the user looks while the folder lies, or does something. False: it failed for good.
+    /// With the vault open, the user looks while the folder lies, or does something. False: it
+    /// failed for good.
     pub(super) fn go_on_over_lies(&mut self) -> Result<bool, Won> {
         match self.liar.below(12) {
-            // Nothing is left to be written, so that whatever is told changes nothing in the folder.
+            // Nothing is left to be written, so that whatever is told changes nothing in the
+            // folder.
             0 | 1 if self.sync() => self.over_lies(false, Game::look).map(|()| true),
             0 | 1 => Ok(false),
             2 => {
@@ -40,7 +43,8 @@ impl Game {
         }
     }
 
-    /// With the vault closed, the user opens it to read while the folder lies. Now and then all of it is an earlier state besides.
+    /// With the vault closed, the user opens it to read while the folder lies. Now and then all of
+    /// it is an earlier state besides.
     pub(super) fn look_in_over_lies(&mut self) -> Result<(), Won> {
         if self.liar.chance(1, 2) {
             return Ok(());
