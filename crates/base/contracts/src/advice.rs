@@ -1,20 +1,20 @@
-//! What to do about an error, in words that name settings and actions by type: a program reads the
-//! library's names of them, and a command puts its options and its verbs there.
+//! Advice of an error. It names settings and actions by type: the library renders its own names,
+//! and the command renders its options and verbs.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Something that a program sets when it uses the library, by the library's name of it, such as
-/// `read_only`. A command has an option for it.
+/// A setting of the library's API, by its name there, such as `read_only`. The command has an
+/// option for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Setting(pub &'static str);
 
-/// Something that a program does with the library, by the library's name of it, such as
-/// `header::restore`. A command has a verb for it.
+/// An operation of the library's API, by its name there, such as `header::restore`. The command has
+/// a verb for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Action(pub &'static str);
 
-/// Something for which a front end may have a name of its own.
+/// A setting or an action: a front end may render it under a name of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Term {
     /// A setting.
@@ -23,11 +23,11 @@ pub enum Term {
     Action(Action),
 }
 
-/// Gives names to terms.
+/// Renders a term.
 pub type Naming = fn(Term) -> Cow<'static, str>;
 
 impl Term {
-    /// As the library shows it: its name in quotes.
+    /// Renders the library's name in backquotes.
     pub fn quoted(self) -> Cow<'static, str> {
         let (Term::Setting(Setting(name)) | Term::Action(Action(name))) = self;
         format!("`{name}`").into()
@@ -40,7 +40,7 @@ enum Part {
     Term(Term),
 }
 
-/// A sentence that says what to do.
+/// Advice on an error, in one sentence.
 ///
 /// ```
 /// use lacuna_contracts::{Action, Advice, Setting};
@@ -54,25 +54,25 @@ enum Part {
 pub struct Advice(Vec<Part>);
 
 impl Advice {
-    /// Goes on with the name of a setting.
+    /// Appends the name of a setting.
     pub fn setting(mut self, setting: Setting) -> Advice {
         self.0.push(Part::Term(Term::Setting(setting)));
         self
     }
 
-    /// Goes on with the name of an action.
+    /// Appends the name of an action.
     pub fn action(mut self, action: Action) -> Advice {
         self.0.push(Part::Term(Term::Action(action)));
         self
     }
 
-    /// Goes on with these words.
+    /// Appends text.
     pub fn text(mut self, text: impl Into<Cow<'static, str>>) -> Advice {
         self.0.push(Part::Text(text.into()));
         self
     }
 
-    /// The sentence, with the names that `name` gives to terms.
+    /// Renders the sentence; `name` renders the terms.
     pub fn named(&self, name: impl Fn(Term) -> Cow<'static, str>) -> String {
         let word = |part: &Part| match part {
             Part::Text(text) => text.clone(),

@@ -1,9 +1,9 @@
-//! A cache of a bounded number of values, which gives up the one that was not used for about the
+//! A cache with a bounded number of values. It evicts the value that was unused for about the
 //! longest time.
 //!
-//! It is the clock algorithm: a hand goes round over the values and takes the first that nobody
-//! used since it last came by. The cache knows no lock and no medium. Its owner writes what changed
-//! before it lets a value go, or says that a value must stay.
+//! Clock algorithm: a hand goes round over the values and evicts the first value that was not used
+//! since the last pass. The cache has no lock and does no I/O. Its owner writes a dirty value
+//! before it evicts it, or refuses to let it go.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -15,63 +15,63 @@ struct Place<K, V> {
     used: bool,
 }
 
-/// Values by their keys, at most so many of them.
+/// A map with at most `most` values.
 pub struct BoundedCache<K, V, S = RandomState> {
     index: HashMap<K, usize, S>,
-    /// In the order in which the hand comes to them; `None` where a value was taken out.
+    /// The values in the order of the hand; `None` where a value was removed.
     places: Vec<Option<Place<K, V>>>,
-    /// The empty places.
+    /// Indexes of the empty places.
     free: Vec<usize>,
     hand: usize,
     most: usize,
 }
 
 impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
-    /// Holds at most `most` values, and one at least.
+    /// A cache of at most `most` values, and at least one.
     pub fn new(most: usize) -> Self {
         BoundedCache { index: HashMap::default(), places: vec![], free: vec![], hand: 0, most: most.max(1) }
     }
 
-    /// How many values it holds.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether it holds none.
+    /// Whether the cache has no values.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
-    /// How many it holds at most.
+    /// Maximum number of values.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// Whether another value needs the place of one that is here.
+    /// Whether inserting another value needs an eviction.
     pub fn is_full(&self) -> bool {
         self.len() >= self.most
     }
 
-    /// Whether there is a value. This does not count as use.
+    /// Whether there is a value for the key. Does not count as a use.
     pub fn contains(&self, key: K) -> bool {
         self.index.contains_key(&key)
     }
 
-    /// A value, without using it.
+    /// The value of a key. Does not count as a use.
     pub fn peek(&self, key: K) -> Option<&V> {
         let place = self.places[*self.index.get(&key)?].as_ref();
         place.map(|place| &place.value)
     }
 
-    /// A value, which is used by this.
+    /// The value of a key. Counts as a use.
     pub fn get(&mut self, key: K) -> Option<&mut V> {
         let place = self.places[*self.index.get(&key)?].as_mut()?;
         place.used = true;
         Some(&mut place.value)
     }
 
-    /// Puts a value, unused so far, in the place of what is here under its key. It goes beyond the
-    /// bound if nobody made room for it with [`BoundedCache::evict`]. Gives what was there.
+    /// Stores a value, marked unused, and returns the previous value of its key. The cache exceeds
+    /// its bound if the caller did not make room with [`BoundedCache::evict`].
     pub fn put(&mut self, key: K, value: V) -> Option<V> {
         let place = Place { key, value, used: false };
         if let Some(&at) = self.index.get(&key) {
@@ -86,7 +86,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
         None
     }
 
-    /// Puts a value; if the cache is full, another one goes.
+    /// Stores a value; a full cache evicts another one first.
     pub fn insert(&mut self, key: K, value: V) {
         if self.is_full() && !self.contains(key) {
             self.evict(|_, _| true);
@@ -94,8 +94,8 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
         self.put(key, value);
     }
 
-    /// Takes out the value that was unused for about the longest time among those that `may_go`.
-    /// `None` if none may.
+    /// Removes and returns the value that was unused for about the longest time, if `may_go` admits
+    /// it. `None` if it admits no value.
     pub fn evict(&mut self, mut may_go: impl FnMut(K, &V) -> bool) -> Option<(K, V)> {
         for _ in 0..2 * self.places.len() {
             let at = self.hand;
@@ -109,7 +109,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
         None
     }
 
-    /// Takes a value out.
+    /// Removes and returns a value.
     pub fn remove(&mut self, key: K) -> Option<V> {
         let at = self.index.remove(&key)?;
         self.free.push(at);
@@ -122,12 +122,12 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
         self.hand = 0;
     }
 
-    /// All values with their keys, in no order. This does not count as use.
+    /// All values with their keys, in no particular order. Does not count as a use.
     pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         self.places.iter().flatten().map(|place| (place.key, &place.value))
     }
 
-    /// The same, to be changed.
+    /// Like [`BoundedCache::iter`], with mutable values.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut V)> {
         self.places.iter_mut().flatten().map(|place| (place.key, &mut place.value))
     }

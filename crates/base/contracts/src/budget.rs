@@ -1,4 +1,4 @@
-//! How much memory the caches of an open disk may use, in bytes, given once at open.
+//! Memory for the caches of an open disk, in bytes, set once at open.
 
 /// A share of memory. The default for a whole disk is 64 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
-//! The wrapper that every front end calls: bytes in, whole blocks out.
+//! The wrapper that every front end calls: it turns requests for bytes into requests for blocks.
 //!
-//! Ranges are checked here and nowhere else. Requests that do not fall on block boundaries are
-//! widened by reading the edge blocks. Requests that touch different parts of one block at the same
-//! time all take effect: writes of whole blocks share the locks of their range, and a widened write
-//! has that of its block alone.
+//! Ranges are checked here and nowhere else. A request that is not aligned to blocks is widened:
+//! its edge blocks are read, changed and written. Concurrent requests for different parts of one
+//! block all take effect: writes of whole blocks share the locks of their range, and a widened
+//! write locks its block exclusively.
 
 use crate::range_lock::RangeLocks;
 use crate::{
@@ -16,14 +16,14 @@ use std::sync::Arc;
 const DISCARD_STEP: u64 = 1 << 18;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// A [`Disk`] addressed in bytes, safe to hand to anything that speaks for a stranger.
+/// A [`Disk`] addressed in bytes. Safe for untrusted clients.
 #[derive(Clone)]
 pub struct ByteDisk {
     disk: Arc<dyn Disk>,
-    /// Shared by writes of whole blocks and discards, alone for the change of a part of a block:
-    /// what it read must still be there when it writes.
+    /// Shared by writes of whole blocks and by discards. Exclusive for a read-modify-write of a
+    /// part of a block: the block must not change between the read and the write.
     locks: Arc<RangeLocks>,
-    /// What was asked of this wrapper and its clones.
+    /// Traffic of this wrapper and its clones.
     traffic: Traffic,
 }
 
@@ -48,8 +48,8 @@ impl ByteDisk {
         self.disk.read_only()
     }
 
-    /// Fills `buf` from `offset`. Errors: [`Kind::Usage`] outside the disk, and whatever the disk
-    /// reports.
+    /// Fills `buf` with the bytes starting at `offset`. Errors: [`Kind::Usage`] outside the disk,
+    /// and the errors of the disk.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.check(offset, buf.len() as u64)?;
         let _in_flight = self.traffic.begin();
@@ -98,7 +98,7 @@ impl ByteDisk {
         Ok(())
     }
 
-    /// Makes the range read as zeros, exactly.
+    /// Makes exactly this range read as zeros.
     pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         self.check_write(offset, len)?;
         let _in_flight = self.traffic.begin();
@@ -117,7 +117,7 @@ impl ByteDisk {
         Ok(())
     }
 
-    /// Gives up the whole blocks inside the range; parts of blocks at its edges keep their data.
+    /// Discards the whole blocks inside the range; partial blocks at its edges keep their data.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.check_write(offset, len)?;
         let _in_flight = self.traffic.begin();
@@ -126,14 +126,14 @@ impl ByteDisk {
         self.discard_blocks(first, end)
     }
 
-    /// Returns when everything acknowledged so far is durable.
+    /// Returns when all acknowledged writes are durable.
     pub fn flush(&self) -> Result<()> {
         let _in_flight = self.traffic.begin();
         self.disk.flush()
     }
 
-    /// [`Disk::purge`]. Memory that requests used is wiped as well, whatever comes of it: it may
-    /// hold what was deleted.
+    /// Calls [`Disk::purge`]. Also wipes the idle memory of requests, which may hold deleted data,
+    /// even if the purge failed.
     pub fn purge(&self) -> Result<Status> {
         let purged = self.disk.purge();
         empty_idle_pools();
@@ -149,7 +149,7 @@ impl ByteDisk {
         if first == end { Ok(Vec::new()) } else { self.disk.extents(BlockAddr(first), end - first) }
     }
 
-    /// Counters for people: those of the disk, and what was asked of it.
+    /// Counters for the user: those of the disk and those of the traffic.
     pub fn status(&self) -> Status {
         let mut status = self.disk.status();
         status.items.extend(self.traffic.items());
@@ -282,8 +282,8 @@ mod tests {
                 });
             }
         });
-        // A whole block written between the read and the write of a change of its part must not be
-        // undone.
+        // A write of the whole block that falls between the read and the write of a
+        // read-modify-write must not be lost.
         std::thread::scope(|scope| {
             let part = disk.clone();
             scope.spawn(move || (0..2000).for_each(|_| part.write_at(0, &[9; 512]).unwrap()));

@@ -8,25 +8,25 @@ const STEP: u64 = 256;
 
 /// A block that cannot be read.
 pub struct BadBlock {
-    /// Which.
+    /// Its number.
     pub block: BlockAddr,
-    /// Why.
+    /// The error of the read.
     pub error: Error,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Blocks that were written and read well.
+    /// Blocks that were written and were read without error.
     pub good: u64,
     /// Blocks never written, or discarded.
     pub unwritten: u64,
-    /// Blocks that cannot be read or do not verify.
+    /// Blocks that could not be read or did not verify.
     pub bad: u64,
 }
 
 impl CheckReport {
-    /// Adds what was found elsewhere.
+    /// Adds the counts of another report.
     pub fn add(&mut self, other: CheckReport) {
         self.good += other.good;
         self.unwritten += other.unwritten;
@@ -34,10 +34,11 @@ impl CheckReport {
     }
 
     /// Reads the written blocks of a range and calls `bad` with each that cannot be read. The range
-    /// is as long as `buf`, a whole number of blocks, whose content is of no use afterwards.
+    /// is as long as `buf`, a whole number of blocks; the content of `buf` is unspecified
+    /// afterwards.
     ///
-    /// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a verdict on a
-    /// block; anything else that stops reading.
+    /// Errors: no error for damaged blocks ([`Kind::Corrupt`], [`Kind::Io`]), which go to `bad`;
+    /// any other error ends the check.
     pub fn read_range(
         &mut self,
         disk: &dyn Disk,
@@ -54,7 +55,7 @@ impl CheckReport {
         })
     }
 
-    /// Counts what was read.
+    /// Counts a reading.
     pub fn count(&mut self, reading: &Reading<'_>) {
         match reading {
             Reading::Good(content) => self.good += (content.len() / BLOCK_SIZE) as u64,
@@ -64,20 +65,20 @@ impl CheckReport {
     }
 }
 
-/// What came of reading a block, or neighbours of which the same is true.
+/// Result of reading one block, or a run of adjacent blocks with the same result.
 pub enum Reading<'b> {
-    /// They were written, and this is their content: verified as far as the cipher lets it be.
+    /// The blocks were written, and this is their content, verified as far as the cipher permits.
     Good(&'b [u8]),
-    /// So many were never written, or were discarded, and read as zeros.
+    /// This number of blocks was never written, or was discarded; they read as zeros.
     Unwritten(u64),
-    /// One that cannot be read or does not verify.
+    /// One block that cannot be read or does not verify.
     Bad(Error),
 }
 
-/// Reads a range and calls `each` with the first block and the reading of every run of neighbours,
-/// in order. The range is as long as `buf`, a whole number of blocks.
+/// Reads a range and calls `each` for every run of adjacent blocks with the same result, with its
+/// first block, in order. The range is as long as `buf`, a whole number of blocks.
 ///
-/// Errors: those of [`read_blocks`], for want of memory apart.
+/// Errors: those of [`read_blocks`], except [`Kind::Memory`].
 fn read_range(
     disk: &dyn Disk,
     first: BlockAddr,
@@ -85,7 +86,7 @@ fn read_range(
     each: &mut dyn FnMut(BlockAddr, Reading<'_>) -> Result<()>,
 ) -> Result<()> {
     let count = (buf.len() / BLOCK_SIZE) as u64;
-    // Where it cannot be read which blocks are written, all of them are tried.
+    // If the extents cannot be read, all blocks are tried.
     let unknown = |e| damage(e).map(|_| vec![Extent { blocks: count, written: true }]);
     let mut at = first.0;
     for run in disk.extents(first, count).or_else(unknown)? {
@@ -108,7 +109,7 @@ fn read_run(
     let count = (buf.len() / BLOCK_SIZE) as u64;
     let Err(e) = disk.read(BlockAddr(first), buf) else { return each(BlockAddr(first), Reading::Good(buf)) };
     damage(e)?;
-    // One by one, to know which.
+    // One by one, to find the bad blocks.
     for block in (first..first + count).map(BlockAddr) {
         let buf = &mut buf[..BLOCK_SIZE];
         let read = disk.read(block, buf);
@@ -117,12 +118,12 @@ fn read_run(
     Ok(())
 }
 
-/// An error that says something about blocks; any other is given back.
+/// Returns an error that concerns blocks as `Ok`, and any other error as `Err`.
 fn damage(e: Error) -> Result<Error> {
     if matches!(e.kind(), Kind::Corrupt | Kind::Io) { Ok(e) } else { Err(e) }
 }
 
-/// Memory for reading blocks of a check, wiped on drop. Errors: [`Kind::Memory`].
+/// A buffer to check blocks with, wiped on drop. Errors: [`Kind::Memory`].
 pub fn check_buffer() -> Result<Plain<Vec<u8>>> {
     let mut buf = Vec::new();
     buf.try_reserve_exact(STEP as usize * BLOCK_SIZE)
@@ -131,11 +132,11 @@ pub fn check_buffer() -> Result<Plain<Vec<u8>>> {
     Ok(Plain::new(buf))
 }
 
-/// Reads every written block of a disk, calling `progress` with blocks done and `bad` with each
-/// block that fails. What can be verified is what the cipher protects: every bit with one that
-/// authenticates, readability alone with others.
+/// Reads every written block of a disk. Calls `progress` with the number of blocks done, and `bad`
+/// with each block that fails. The cipher limits the verification: one that authenticates verifies
+/// every bit, any other verifies only that the block can be read.
 ///
-/// Errors: as [`CheckReport::read_range`], [`Kind::Memory`], and what `progress` says, which ends
+/// Errors: as [`CheckReport::read_range`], [`Kind::Memory`], and an error of `progress`, which ends
 /// the check.
 pub fn check(
     disk: &dyn Disk,
@@ -152,11 +153,11 @@ pub fn check(
     Ok(report)
 }
 
-/// Reads these blocks of a disk, which has them, and calls `each` with the first block and the
-/// reading of every run of neighbours, in order.
+/// Reads these blocks, which must lie on the disk, and calls `each` for every run of adjacent
+/// blocks with the same result, with its first block, in order.
 ///
-/// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a reading of a
-/// block; anything else that stops reading, [`Kind::Memory`], and what `each` says.
+/// Errors: no error for damaged blocks ([`Kind::Corrupt`], [`Kind::Io`]), which are a
+/// [`Reading::Bad`]; any other error of a read, [`Kind::Memory`], and an error of `each`.
 pub fn read_blocks(
     disk: &dyn Disk,
     blocks: Range<u64>,

@@ -1,17 +1,17 @@
-//! The one source of time, so that tests decide what time it is.
+//! The one source of time, so that tests can set it.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A clock that only goes forward.
+/// A monotonic clock.
 pub trait Clock: Send + Sync {
-    /// Time since some fixed moment.
+    /// Time since a fixed moment.
     fn now(&self) -> Duration;
 }
 
-/// The system's clock since boot, which goes on while the machine is suspended: what was deleted
-/// before grows old meanwhile.
+/// The system's clock since boot. It also advances while the machine is suspended, so that deleted
+/// data ages meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -22,7 +22,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that a test moves.
+/// A clock that a test advances.
 #[derive(Default)]
 pub struct ManualClock(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! The `Disk` contract: an array of blocks that a format gives and a front end serves.
+//! The `Disk` contract: an array of blocks that a format implements and a front end serves.
 
 use crate::{Error, Kind, Result};
 use serde::Serialize;
@@ -6,8 +6,7 @@ use serde::Serialize;
 /// Bytes in a block: the unit of encryption and of every map.
 pub const BLOCK_SIZE: usize = 4096;
 
-/// Blocks of a segment: consecutive blocks of a disk that keep together where a format moves or
-/// numbers them.
+/// Blocks of a segment: consecutive blocks of a disk that a format moves or numbers together.
 pub const SEGMENT_BLOCKS: u64 = 1024;
 
 /// The number of a block on a disk, counted from 0.
@@ -23,12 +22,12 @@ pub struct Extent {
     pub written: bool,
 }
 
-/// Makes runs of what is learnt of neighbouring blocks one after the other.
+/// Merges the states of consecutive blocks into runs.
 #[derive(Default)]
 pub struct ExtentRuns(Vec<Extent>);
 
 impl ExtentRuns {
-    /// Adds the next `blocks` blocks to the last run, or begins another. No blocks add nothing.
+    /// Appends `blocks` blocks to the last run, or begins another run. Does nothing for 0 blocks.
     pub fn add(&mut self, blocks: u64, written: bool) {
         match self.0.last_mut() {
             _ if blocks == 0 => {}
@@ -37,25 +36,25 @@ impl ExtentRuns {
         }
     }
 
-    /// The runs, no two neighbours alike.
+    /// The runs; adjacent runs have different states.
     pub fn finish(self) -> Vec<Extent> {
         self.0
     }
 }
 
-/// One counter of a running disk, for people.
+/// One counter of a running disk, for the user.
 #[derive(Clone, Debug, Serialize)]
 pub struct StatusItem {
     /// Stable machine name, such as `journal_used`.
     pub name: &'static str,
-    /// Present value.
+    /// Current value.
     pub value: u64,
     /// Unit, such as `bytes`, `blocks` or `writes`.
     pub unit: &'static str,
 }
 
 impl StatusItem {
-    /// A counter of this name, value and unit.
+    /// Makes a counter.
     pub const fn new(name: &'static str, value: u64, unit: &'static str) -> StatusItem {
         StatusItem { name, value, unit }
     }
@@ -64,18 +63,19 @@ impl StatusItem {
 /// Counters of a running disk.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Status {
-    /// The counters, in the order in which they should be shown.
+    /// The counters, in display order.
     pub items: Vec<StatusItem>,
 }
 
-/// An array of [`BLOCK_SIZE`] blocks, as a format gives it.
+/// An array of [`BLOCK_SIZE`] blocks that a format implements.
 ///
-/// Callers go through [`crate::ByteDisk`], which guarantees that every range lies on the disk, that
-/// buffers are whole blocks and never empty. Implementations are called from many threads at once.
+/// Callers use [`crate::ByteDisk`], which guarantees that every range lies on the disk, and that
+/// buffers are whole blocks and never empty. Implementations are called from many threads
+/// concurrently.
 ///
 /// Durability: when [`Disk::flush`] returns, every write acknowledged before the call is on the
 /// medium. After a power cut each block reads as its last flushed version or any later acknowledged
-/// one: never a mixture, never an older one, never an alarm.
+/// one: never a mixture, never an older version, never a verification error.
 pub trait Disk: Send + Sync {
     /// Length in blocks.
     fn blocks(&self) -> u64;
@@ -84,28 +84,28 @@ pub trait Disk: Send + Sync {
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()>;
     /// Writes `data` (a multiple of [`BLOCK_SIZE`]) to the blocks starting at `first`.
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()>;
-    /// Makes `count` blocks read as zeros, giving their space back where the format can.
+    /// Makes `count` blocks read as zeros, and frees their space if the format can.
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()>;
-    /// Returns when everything acknowledged so far is durable.
+    /// Returns when all acknowledged writes are durable.
     fn flush(&self) -> Result<()>;
-    /// Which parts of a range are written. Adjacent runs may have the same state; the lengths add
-    /// up to `count`.
+    /// The written and unwritten runs of a range. Adjacent runs may have the same state; the
+    /// lengths add up to `count`.
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>>;
-    /// Makes what was deleted unrecoverable, for good and for everybody; gives what was done as
-    /// counters. When it returns, nothing that was deleted or overwritten before the call can be
-    /// read from the medium, whatever keys somebody has.
+    /// Makes deleted data unrecoverable for good, and returns counters of the work. After it
+    /// returned, data that was deleted or overwritten before the call cannot be read from the
+    /// medium, even with all keys.
     ///
-    /// Errors: [`Kind::Usage`] from a format that cannot do this, [`Kind::PurgeIncomplete`] if
-    /// something can still be recovered.
+    /// Errors: [`Kind::Usage`] from a format that cannot purge, [`Kind::PurgeIncomplete`] if some
+    /// deleted data can still be recovered.
     fn purge(&self) -> Result<Status> {
         Err(Error::new(Kind::Usage, "the disk cannot be purged")
             .found("a format that does not forget what was deleted")
             .expected("a disk of the format flash"))
     }
-    /// Counters for people.
+    /// Counters for the user.
     fn status(&self) -> Status;
-    /// Flushes and releases the medium. Later writes fail. Called once, when the last front end has
-    /// let go.
+    /// Flushes and releases the medium. Later writes fail. Called once, after the last front end
+    /// has released the disk.
     fn close(&self) -> Result<()>;
     /// Whether writes are refused by design (a snapshot, a disk opened read-only).
     fn read_only(&self) -> bool {

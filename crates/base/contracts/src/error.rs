@@ -1,5 +1,5 @@
-//! One error type for the whole house. It speaks to the person in a fixed order (what failed, what
-//! was found, what was expected, what to do) and to programs by its kind and its source.
+//! The error type of all crates. Its text has a fixed order (failure, finding, expectation,
+//! advice); programs use its kind and its source.
 
 use crate::{Advice, Term, printable};
 use serde::{Deserialize, Serialize};
@@ -7,57 +7,57 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// The result of anything that can fail here.
+/// The result of all fallible functions of the workspace.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What an error means to those who must act on it.
+/// Class of an error, for callers that act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The request itself makes no sense.
+    /// The request is invalid.
     Usage,
     /// Wrong passphrase.
     Passphrase,
-    /// The system refuses permission.
+    /// The system refused permission.
     Permission,
-    /// Not enough memory, or over the memory allowed; or no descriptors left.
+    /// Not enough memory, or over the memory limit; or no file descriptors left.
     Memory,
-    /// No such location, or not one of ours.
+    /// The location does not exist, or does not hold a disk or vault of lacuna.
     NotFound,
     /// In use by another process.
     Busy,
-    /// Bytes do not verify.
+    /// Data does not verify.
     Corrupt,
-    /// Older than what was there before.
+    /// Older than a state that was seen before.
     RolledBack,
-    /// The medium takes no more bytes: it is full, or a quota or the largest length of a file is
+    /// The medium takes no more bytes: it is full, or a quota or the maximum length of a file is
     /// reached.
     NoSpace,
     /// The medium reported an error.
     Io,
-    /// Writes are refused since an earlier medium error (fail-stop).
+    /// Writes are refused because of an earlier medium error (fail-stop).
     FailStop,
     /// The disk is read-only.
     ReadOnly,
-    /// It is there already.
+    /// The item exists already.
     Exists,
-    /// It is not what it was when last seen.
+    /// The item changed since it was last seen.
     Changed,
-    /// Another client has taken the disk over.
+    /// Another client has taken over the disk.
     Fenced,
-    /// No answer in the time allowed.
+    /// No answer within the timeout.
     TimedOut,
-    /// Something that was deleted can still be recovered.
+    /// Some deleted data can still be recovered.
     PurgeIncomplete,
-    /// Nothing public came to cover something hidden in the time allowed.
+    /// No public write came to cover a hidden write within the timeout.
     NoCover,
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
 impl Kind {
-    /// The nearest system error number, for NBD and FUSE replies. It stands beside [`Error::io`],
-    /// which makes kinds from the same numbers.
+    /// The nearest system error number, for NBD and FUSE replies. [`Error::io`] maps the same
+    /// numbers to kinds; keep both in step.
     pub fn errno(self) -> i32 {
         match self {
             Kind::Usage => libc::EINVAL,
@@ -79,17 +79,16 @@ impl Kind {
         }
     }
 
-    /// Whether a call that reports this has done nothing, and the medium is as good as it was:
-    /// there is no room for these bytes, or the system refuses this call, or lacks the memory or
-    /// the descriptors for it. So the request fails, and nothing else. It says nothing of a sync:
-    /// see [`Error::of_sync`]. A read that fails for another reason has done nothing either:
-    /// [`Error::changed_nothing`].
+    /// Whether a call that returned this kind has changed nothing: the medium has no space for
+    /// these bytes, or the system refused the call, or lacked memory or descriptors. Only the
+    /// request fails. This does not hold for a sync: see [`Error::of_sync`]. A read that failed for
+    /// another reason changed nothing either: [`Error::changed_nothing`].
     pub fn is_refusal(self) -> bool {
         matches!(self, Kind::NoSpace | Kind::Permission | Kind::Memory)
     }
 }
 
-/// What failed, what was found, what was expected, what to do.
+/// An error: failure, finding, expectation and advice.
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: Kind,
@@ -103,14 +102,14 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of `kind` that says what failed: `"cannot open disk.img"`.
+    /// An error of `kind` with the failure, such as `"cannot open disk.img"`.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
         let (found, expected, remedy, source) = (None, None, None, None);
         Error { kind, what: what.into(), found, expected, remedy, source, private: false, of_read: false }
     }
 
-    /// A medium error. Full media and refused permissions keep their own kind; see [`Error::errno`]
-    /// for the way back.
+    /// An error of the system or the medium, with a kind by its number: a full medium and a refused
+    /// permission have kinds of their own. [`Error::errno`] maps back.
     pub fn io(what: impl Into<String>, err: &std::io::Error) -> Self {
         let kind = match err.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Kind::NoSpace,
@@ -128,39 +127,38 @@ impl Error {
         Error::new(kind, what).found(err.to_string()).caused_by(source)
     }
 
-    /// Keeps the error of another library or of the system, for programs that look for it in
-    /// [`std::error::Error::source`].
+    /// Keeps the error of another library or of the system as the [`std::error::Error::source`].
     #[must_use]
     pub fn caused_by(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// Says what was found.
+    /// Sets the finding.
     pub fn found(mut self, found: impl Into<String>) -> Self {
         self.found = Some(found.into());
         self
     }
 
-    /// Says what was expected.
+    /// Sets the expectation.
     pub fn expected(mut self, expected: impl Into<String>) -> Self {
         self.expected = Some(expected.into());
         self
     }
 
-    /// Says what to do about it.
+    /// Sets the advice.
     pub fn remedy(mut self, remedy: impl Into<Advice>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// Puts what was being attempted in front of what failed: `context: what`.
+    /// Prefixes the failure with the attempted operation: `context: what`.
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.what = format!("{context}: {}", self.what);
         self
     }
 
-    /// Leaves out the finding and the expectation, which a log may not hear. The failure and the
+    /// Removes the finding and the expectation, which must not reach a log. The failure and the
     /// advice stay.
     #[must_use]
     pub fn without_finding(mut self) -> Self {
@@ -168,20 +166,20 @@ impl Error {
         self
     }
 
-    /// What failed and what was found, printable ([`printable`]), without the advice: for lists of
-    /// many errors that give it once.
+    /// The failure and the finding, printable ([`printable`]), without the advice: for lists of
+    /// errors that show the advice once.
     pub fn finding(&self) -> String {
         let found = self.found.as_ref().map_or_else(String::new, |found| format!("; found: {found}"));
         printable(&format!("{}{found}", self.what)).into_owned()
     }
 
-    /// What to do about it, if it says so.
+    /// The advice, if there is one.
     pub fn advice(&self) -> Option<&Advice> {
         self.remedy.as_ref()
     }
 
-    /// The whole error, with the names that `name` gives to settings and actions: a command gives
-    /// those of its options and verbs.
+    /// Renders the whole error; `name` renders settings and actions, for example as options and
+    /// verbs of the command.
     pub fn named(&self, name: impl Fn(Term) -> Cow<'static, str>) -> String {
         self.words(self.remedy.as_ref().map(|advice| advice.named(name)))
     }
@@ -199,48 +197,49 @@ impl Error {
         words
     }
 
-    /// Marks it as one that no log may keep: its words or its mere kind may tell of hidden levels
-    /// (deniability contract).
+    /// Marks the error as private: no log may keep it, because its text or even its kind may reveal
+    /// hidden levels (deniability contract).
     pub fn private(mut self) -> Self {
         self.private = true;
         self
     }
 
-    /// Whether it is for a person to see, and for no log.
+    /// Whether the error is private: shown to the user, and never logged.
     pub fn is_private(&self) -> bool {
         self.private
     }
 
-    /// What this error means.
+    /// The kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The number for replies: that of the system where it refused the call ([`Kind::is_refusal`]),
-    /// otherwise that of the kind.
+    /// The number for replies: the system's number if the system refused the call
+    /// ([`Kind::is_refusal`]), otherwise the number of the kind.
     pub fn errno(&self) -> i32 {
         let source = self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>());
         let number = source.and_then(std::io::Error::raw_os_error).filter(|_| self.kind.is_refusal());
         number.unwrap_or_else(|| self.kind.errno())
     }
 
-    /// The error of a read, for the engine that asked for it: nothing was changed by the call,
-    /// whatever the medium says. An engine that has been taken over, or has stopped, stays so.
+    /// Marks the error as that of a read, for the engine that called: the call changed nothing,
+    /// whatever the medium reported. Does not apply to [`Kind::Fenced`] and [`Kind::FailStop`],
+    /// which are permanent.
     #[must_use]
     pub fn of_read(mut self) -> Self {
         self.of_read = !matches!(self.kind, Kind::Fenced | Kind::FailStop);
         self
     }
 
-    /// Whether the call that failed changed nothing: it was refused ([`Kind::is_refusal`]), or it
-    /// was a read ([`Error::of_read`]). Then the request fails, and nothing else. An engine that
-    /// has changed a part of the medium by then says so by [`Error::of_sync`].
+    /// Whether the failed call changed nothing: it was refused ([`Kind::is_refusal`]), or it was a
+    /// read ([`Error::of_read`]). Then only the request fails. An engine that has changed a part of
+    /// the medium by then calls [`Error::of_sync`].
     pub fn changed_nothing(&self) -> bool {
         self.of_read || self.kind.is_refusal()
     }
 
-    /// The error of a sync, or of a call that left another undone. It is one of the medium,
-    /// whatever the system says: what was dropped is unknown, so no caller may go on as after a
+    /// Marks the error as that of a sync, or of a call that was left incomplete. A refusal becomes
+    /// [`Kind::Io`]: the extent of the lost data is unknown, so no caller may continue as after a
     /// call that changed nothing.
     #[must_use]
     pub fn of_sync(mut self) -> Self {
@@ -248,7 +247,7 @@ impl Error {
         if self.kind.is_refusal() { self.with_kind(Kind::Io) } else { self }
     }
 
-    /// The same error with another meaning.
+    /// Replaces the kind.
     pub fn with_kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self

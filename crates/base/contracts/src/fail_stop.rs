@@ -1,16 +1,16 @@
-//! Fail-stop: after a failure on the write path a disk refuses whatever follows, for good, and says
-//! why.
+//! Fail-stop: after a failure on the write path a disk permanently refuses all writes and reports
+//! the cause.
 
 use crate::{Error, Kind, Result};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether an open disk has failed, and of what.
+/// Whether an open disk has failed, and the cause.
 pub struct FailStop {
     cause: Mutex<Option<Error>>,
     failed: AtomicBool,
     rests_on: &'static str,
-    /// What the user closes and opens again.
+    /// The noun in messages for the object that the user closes and opens again.
     subject: &'static str,
 }
 
@@ -21,12 +21,13 @@ impl Default for FailStop {
 }
 
 impl FailStop {
-    /// Of a disk that rests on what this word says: a medium, a store.
+    /// The state of a disk; `rests_on` names its lower layer in messages, such as "medium" or
+    /// "store".
     pub const fn on(rests_on: &'static str) -> Self {
         FailStop::new("disk", rests_on)
     }
 
-    /// Of a vault.
+    /// The state of a vault.
     pub const fn of_vault() -> Self {
         FailStop::new("vault", "backing directory")
     }
@@ -35,25 +36,25 @@ impl FailStop {
         FailStop { cause: Mutex::new(None), failed: AtomicBool::new(false), rests_on, subject }
     }
 
-    /// Enters fail-stop for good and gives the error back; the first one stays the cause. It wakes
-    /// no thread: the caller wakes those that wait.
+    /// Enters fail-stop permanently and returns the error; the first error stays the cause. Wakes
+    /// no thread: the caller wakes waiting threads.
     pub fn fail(&self, e: Error) -> Error {
         self.cause.lock().get_or_insert_with(|| e.clone());
         self.failed.store(true, Ordering::Release);
         e
     }
 
-    /// Refuses whatever follows, because the user closed it.
+    /// Refuses all later requests because the user closed the disk.
     pub fn close(&self) {
         self.fail(Error::new(Kind::FailStop, format!("the {} is closed", self.subject)));
     }
 
-    /// Refuses after a failure.
+    /// Returns the refusal after a failure.
     pub fn check(&self) -> Result<()> {
         if self.is_alive() { Ok(()) } else { Err(self.refusal()) }
     }
 
-    /// Whether nothing has failed so far.
+    /// Whether there was no failure so far.
     pub fn is_alive(&self) -> bool {
         !self.failed.load(Ordering::Acquire)
     }
@@ -63,10 +64,10 @@ impl FailStop {
         self.cause.lock().clone()
     }
 
-    /// The standing refusal.
+    /// The error that every refused request gets.
     pub fn refusal(&self) -> Error {
         let cause = self.cause().unwrap_or_else(closed);
-        // The refusal of a part below is the one to give: its cause is the first.
+        // The refusal of a lower layer is passed on: it has the first cause.
         if matches!(cause.kind(), Kind::Fenced | Kind::FailStop) {
             return cause;
         }
@@ -84,13 +85,12 @@ impl FailStop {
     }
 }
 
-/// What a closed disk says.
+/// The error of a closed disk.
 pub fn closed() -> Error {
     Error::new(Kind::FailStop, "the disk is closed")
 }
 
-/// Calls its function when it is dropped by a panic, so that a thread that is gone keeps no other
-/// waiting.
+/// Calls its function if a panic drops it, so that a dead thread does not block other threads.
 pub struct OnPanic<F: FnMut()>(F);
 
 impl<F: FnMut()> OnPanic<F> {
@@ -108,7 +108,7 @@ impl<F: FnMut()> Drop for OnPanic<F> {
     }
 }
 
-/// The error of a write that a panic cut short.
+/// The error of a write that a panic interrupted.
 pub fn defect() -> Error {
     Error::new(Kind::Other, "a write was cut short by a defect of lacuna (a panic)")
 }

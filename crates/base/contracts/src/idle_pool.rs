@@ -1,46 +1,45 @@
-//! Memory that requests used, kept for the next ones for as long as they come: a buffer that
-//! nothing used for a moment is dropped, and all are when a disk is purged. What a pool holds wipes
-//! itself when it is dropped.
+//! Pools of request buffers. A buffer is reused while requests come; it is dropped after a short
+//! idle time, and at once when a disk is purged. Buffers wipe themselves on drop.
 //!
-//! Plaintext so leaves the memory of a server within a second after the last request, and no
-//! request pays for it. Each buffer counts for itself: what goes on in the background, such as the
-//! beats of a disk with levels, uses few of a pool and keeps no other.
+//! So plaintext leaves the memory of a server within a second after the last request, and no
+//! request pays for the wiping. Each buffer ages separately: background work, such as the periodic
+//! writes of a disk with levels, uses few buffers of a pool and does not keep the other ones alive.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
-/// How far apart two looks at all pools are. The second look that finds a buffer drops it: two of
-/// them must take less than the second that docs/threat-model.md promises.
+/// Interval of the passes over all pools. A buffer is dropped by the second pass that finds it
+/// idle: two intervals must be shorter than the second that docs/threat-model.md promises.
 const LOOK: Duration = Duration::from_millis(450);
 
-/// A pool of buffers, which wipe themselves on drop.
+/// A pool of buffers that wipe themselves on drop.
 pub struct IdlePool<B>(Arc<Mutex<Shelf<B>>>);
 
 struct Shelf<B> {
-    /// Each with the number of looks before it was given: the one that lies here for longest first.
+    /// Each buffer with the number of passes before it was given back; the oldest first.
     buffers: Vec<(u64, B)>,
-    /// Looks so far.
+    /// Passes so far.
     looks: u64,
 }
 
 impl<B> Default for IdlePool<B> {
-    /// An empty one that keeps what it is given until it is watched.
+    /// An empty pool that keeps all buffers until [`IdlePool::watch`] is called.
     fn default() -> Self {
         IdlePool(Arc::new(Mutex::new(Shelf { buffers: vec![], looks: 0 })))
     }
 }
 
 impl<B> IdlePool<B> {
-    /// The buffer that was given last of those that fit.
+    /// Takes the buffer that was given back last among the buffers that fit.
     pub fn take(&self, fits: impl Fn(&B) -> bool) -> Option<B> {
         let mut shelf = self.0.lock();
         let at = shelf.buffers.iter().rposition(|(_, buffer)| fits(buffer))?;
         Some(shelf.buffers.remove(at).1)
     }
 
-    /// Keeps a buffer, unless the pool has `most` already.
+    /// Gives a buffer back. The pool drops it if it has `most` buffers already.
     pub fn give(&self, buffer: B, most: usize) {
         let mut shelf = self.0.lock();
         if shelf.buffers.len() < most {
@@ -51,20 +50,20 @@ impl<B> IdlePool<B> {
         }
     }
 
-    /// How many buffers are here.
+    /// Number of idle buffers.
     pub fn len(&self) -> usize {
         self.0.lock().buffers.len()
     }
 
-    /// Whether none is.
+    /// Whether the pool has no idle buffer.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl<B: Send + 'static> IdlePool<B> {
-    /// From now on each buffer is dropped when nothing has used it for half a second to a second,
-    /// and all are by [`empty_idle_pools`].
+    /// After this call each buffer is dropped once it was idle for half a second to a second, and
+    /// [`empty_idle_pools`] drops all.
     pub fn watch(&self) {
         let pool: Arc<dyn Watched> = self.0.clone();
         let mut pools = POOLS.lock();
@@ -73,12 +72,11 @@ impl<B: Send + 'static> IdlePool<B> {
     }
 }
 
-/// A pool of any kind.
+/// A pool with any type of buffer.
 trait Watched: Send + Sync {
-    /// Drops the buffers that the look before this one found here, and says whether any other is
-    /// left.
+    /// Drops the buffers that the previous pass found here too, and says whether any are left.
     fn look(&self) -> bool;
-    /// Drops what is in it.
+    /// Drops all buffers.
     fn empty(&self);
 }
 
@@ -91,20 +89,20 @@ impl<B: Send> Watched for Mutex<Shelf<B>> {
         let idle: Vec<(u64, B)> = shelf.buffers.drain(..idle).collect();
         let is_any_left = !shelf.buffers.is_empty();
         drop(shelf);
-        // Not wiped under the lock.
+        // Wiped outside the lock.
         drop(idle);
         is_any_left
     }
 
     fn empty(&self) {
-        // Not wiped under the lock.
+        // Wiped outside the lock.
         let buffers = std::mem::take(&mut self.lock().buffers);
         drop(buffers);
     }
 }
 
 static POOLS: Mutex<Vec<Weak<dyn Watched>>> = Mutex::new(vec![]);
-/// Something was given to a pool since the thread looked last, or was left there.
+/// Whether a buffer was given back, or was left in a pool, since the thread's last pass.
 static GIVEN: AtomicBool = AtomicBool::new(false);
 static SLEEP: Mutex<()> = Mutex::new(());
 static WAKE: Condvar = Condvar::new();
@@ -113,22 +111,22 @@ fn all() -> Vec<Arc<dyn Watched>> {
     POOLS.lock().iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Empties every pool that is watched, as at the end of a purge: what was deleted must not be found
-/// in memory.
+/// Empties every watched pool, for example at the end of a purge: deleted data must not stay in
+/// memory.
 pub fn empty_idle_pools() {
     all().iter().for_each(|pool| pool.empty());
 }
 
-/// Sees to it that the thread looks at the pools after a while.
+/// Starts the thread if necessary and makes it do a pass after one interval.
 fn wake() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        // Where the system has no thread to give, pools are emptied by purges, and when their
-        // owners end.
+        // If the system cannot start a thread, pools are emptied by purges and when their owners
+        // are dropped.
         drop(std::thread::Builder::new().name("lacuna-wipe".into()).spawn(watch_pools));
     });
     if !GIVEN.load(Ordering::Acquire) && !GIVEN.swap(true, Ordering::SeqCst) {
-        // A thread that sleeps has looked at `GIVEN` under this lock.
+        // A sleeping thread has checked `GIVEN` under this lock.
         drop(SLEEP.lock());
         WAKE.notify_one();
     }
@@ -154,7 +152,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
-    /// Counts what is alive.
+    /// Counts the buffers that are alive.
     struct Buffer(Arc<AtomicUsize>, usize);
 
     impl Drop for Buffer {
@@ -173,7 +171,7 @@ mod tests {
         };
         (0..5).for_each(|len| pool.give(new(len), 4));
         assert_eq!((pool.len(), alive.load(Ordering::SeqCst)), (4, 4));
-        // The last one that fits.
+        // The last buffer that fits.
         assert_eq!(pool.take(|buffer| buffer.1 <= 2).map(|buffer| buffer.1), Some(2));
         assert!(pool.take(|buffer| buffer.1 > 3).is_none());
         pool.watch();
@@ -182,7 +180,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(pool.is_empty());
-        // Once more, after the thread has slept.
+        // Again, after the thread has slept.
         pool.give(new(1), 4);
         while !pool.is_empty() {
             std::thread::sleep(Duration::from_millis(5));
@@ -193,22 +191,22 @@ mod tests {
         drop(pool);
     }
 
-    /// What docs/threat-model.md promises of idle memory, and what tests of servers do not measure.
+    /// Two passes keep the promise of docs/threat-model.md for idle memory, which the tests of
+    /// servers do not measure.
     #[test]
     fn two_looks_take_less_than_a_second_and_no_buffer_outlasts_them() {
         assert!(2 * LOOK < Duration::from_secs(1));
         let pool: IdlePool<&str> = IdlePool::default();
         let looks = || pool.0.look();
         ["used", "idle", "used"].iter().for_each(|buffer| pool.give(*buffer, 4));
-        // Those that something uses between any two looks serve for as long as it does, and keep no
-        // other here.
+        // Buffers that are used between any two passes stay, and do not keep an idle buffer alive.
         for look in 1..5 {
             assert!(looks());
             let used = [pool.take(|buffer| *buffer == "used"), pool.take(|buffer| *buffer == "used")];
             assert_eq!((used, pool.len()), ([Some("used"); 2], usize::from(look < 2)));
             used.into_iter().flatten().for_each(|buffer| pool.give(buffer, 4));
         }
-        // The last use was before this look.
+        // The last use was before this pass.
         assert!(looks());
         assert!(!looks() && pool.is_empty());
     }

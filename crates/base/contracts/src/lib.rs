@@ -1,14 +1,13 @@
-//! The words that every crate of lacuna shares: what a block is, what a disk can do, how an error
-//! speaks, where a secret lives, how much memory a cache may use, and what time it is.
+//! The contracts that every crate of lacuna shares: blocks and disks, errors, secrets, memory
+//! budgets and time.
 //!
 //! Invariants kept here:
-//! - Everything a front end asks of a [`Disk`] passes through [`ByteDisk`], the only place where
-//!   ranges are checked and where requests that do not fall on block boundaries are widened.
-//! - An [`Error`] always says what failed, what was found, what was expected and what to do, in
-//!   that order. Its advice names settings and actions by type: no error of a library knows a
-//!   command line.
-//! - A [`Secret`] zeroes its bytes on drop, is locked in memory where the system allows it, and
-//!   cannot be printed. Memory of requests ([`IdlePool`]) holds plaintext for a second at most
+//! - Every request of a front end to a [`Disk`] passes through [`ByteDisk`], the only place where
+//!   ranges are checked and where unaligned requests are widened to blocks.
+//! - An [`Error`] gives the failure, the finding, the expectation and the advice, in this order.
+//!   The advice names settings and actions by type: library errors do not know the command line.
+//! - A [`Secret`] zeroes its bytes on drop, is locked in memory where the system permits it, and
+//!   cannot be printed. Memory of requests ([`IdlePool`]) holds plaintext for at most a second
 //!   after the last request.
 #![warn(missing_docs)]
 

@@ -1,14 +1,13 @@
-//! Memory that holds secrets and nothing else: pages of their own, locked so that they never reach
-//! swap, and left out of core dumps.
+//! Memory for secrets only: separate pages, locked so that they never reach swap, and excluded from
+//! core dumps.
 //!
 //! Invariants:
-//! - A page is locked when it is made and stays so until the process ends (or, of large memory,
-//!   until it is given back): what is dropped beside a secret does not unlock it.
-//! - Memory is zero when it is given out, and zeroed before it is given out again.
-//! - Locks do not cross a fork: the first use in the child locks all pages anew.
+//! - A page is locked when it is mapped and stays locked until the process ends (for large memory,
+//!   until it is unmapped): dropping another secret on the same page does not unlock it.
+//! - Memory is zero when it is handed out, and zeroed before it is handed out again.
+//! - Locks do not survive a fork: the first allocation in the child locks all pages again.
 //!
-//! Locking is a courtesy of the system (`RLIMIT_MEMLOCK`): where it refuses, the memory is used all
-//! the same.
+//! Locking is best-effort (`RLIMIT_MEMLOCK`): if the system refuses, the memory is used unlocked.
 #![allow(unsafe_code)]
 
 use parking_lot::{Mutex, MutexGuard};
@@ -17,25 +16,25 @@ use std::ptr::NonNull;
 use zeroize::Zeroize;
 
 const PAGE: usize = 4096;
-/// Bytes of a slot in a shared page: the longest key has 64.
+/// Bytes of a slot in a shared page. The longest key has 64 bytes.
 const SLOT: usize = 64;
 
-/// Bytes for a secret, zeroed on drop.
+/// Bytes of a secret, zeroed on drop.
 pub(crate) struct Locked {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the memory is owned by the value alone, as that of a `Box<[u8]>` is.
+// SAFETY: the value alone owns the memory, like a `Box<[u8]>`.
 unsafe impl Send for Locked {}
-// SAFETY: as for `Send`; a shared reference gives shared access alone.
+// SAFETY: as for `Send`; a shared reference gives only shared access.
 unsafe impl Sync for Locked {}
 
 /// The pages that are divided into slots.
 struct Slots {
-    /// Addresses of pages, for locking them again after a fork.
+    /// Addresses of the pages, to lock them again after a fork.
     pages: Vec<usize>,
-    /// Addresses of slots that nobody has; all zero.
+    /// Addresses of the free slots, which are all zero.
     free: Vec<usize>,
     /// The process that has locked the pages.
     process: u32,
@@ -75,7 +74,7 @@ impl Locked {
 impl Deref for Locked {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes from `start` on are mapped, initialised, and owned by `self`.
+        // SAFETY: `len` bytes starting at `start` are mapped, initialised, and owned by `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -93,7 +92,7 @@ impl Drop for Locked {
         if self.len <= SLOT {
             return slots().free.push(self.start.as_ptr() as usize);
         }
-        // SAFETY: `map` gave exactly these pages to this value, and nothing refers to them any
+        // SAFETY: `map` returned exactly these pages for this value, and nothing refers to them any
         // more.
         unsafe {
             libc::munmap(self.start.as_ptr().cast(), self.len.next_multiple_of(PAGE));
@@ -101,11 +100,11 @@ impl Drop for Locked {
     }
 }
 
-/// New pages, locked and zero.
+/// Maps new pages, locked and zero.
 fn map(len: usize) -> NonNull<u8> {
     let len = len.next_multiple_of(PAGE);
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
+    // SAFETY: a new mapping at an address that the system chooses touches no memory in use.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
     if start == libc::MAP_FAILED {
         let layout =

@@ -1,21 +1,21 @@
-//! Memory that holds plaintext: wiped when it is given back.
+//! Memory that holds plaintext and is wiped on drop.
 
 use std::ops::{Deref, DerefMut};
 use zeroize::optimization_barrier;
 
-/// Overwrites bytes with zeros, as fast as memory takes them. The compiler does not leave it out.
+/// Overwrites bytes with zeros, at the speed of memory. The compiler does not optimise it away.
 pub fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
     optimization_barrier(&*bytes);
 }
 
-/// Bytes that hold plaintext, wiped on drop. What is inside keeps its length, for memory that it
-/// gave back before is not wiped.
+/// Bytes that hold plaintext, wiped on drop. The inner value must not reallocate: its earlier
+/// memory would not be wiped.
 #[derive(Clone, Default)]
 pub struct Plain<T: AsMut<[u8]>>(T);
 
 impl<T: AsMut<[u8]>> Plain<T> {
-    /// Takes bytes over.
+    /// Takes ownership of bytes.
     pub const fn new(bytes: T) -> Self {
         Plain(bytes)
     }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// Bytes that a test sees after they were dropped.
+    /// Bytes that a test can inspect after they were dropped.
     struct Seen<'a>(Vec<u8>, &'a RefCell<Vec<u8>>);
 
     impl AsMut<[u8]> for Seen<'_> {

@@ -1,11 +1,9 @@
-//! Text that others chose, such as names of files and of processes, for a terminal, a log or a
-//! table.
+//! Escapes untrusted text, such as names of files and processes, for a terminal, a log or a table.
 
 use std::borrow::Cow;
 
-/// The text with its control characters escaped as in Rust (`\n`, `\u{1b}`), and with those that
-/// turn the direction of writing: it forges no line and moves no cursor. Text that has none stays
-/// as it is.
+/// The text with control characters and bidirectional controls escaped as in Rust (`\n`, `\u{1b}`),
+/// so that it cannot forge a line or move the cursor. Other text stays as it is.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_control) {
         return Cow::Borrowed(text);

@@ -1,9 +1,8 @@
-//! Locks for ranges of blocks, so that a change of a part of a block stops nobody but its
-//! neighbours.
+//! Locks for ranges of blocks, so that a write of a part of a block excludes only requests nearby.
 //!
-//! Blocks fall into groups of consecutive ones, and groups into a fixed number of locks. A thread
-//! takes the locks of a range in ascending order and holds no others, so threads never wait for
-//! each other in a circle.
+//! Consecutive blocks form groups, and groups are mapped to a fixed number of locks. A thread takes
+//! the locks of a range in ascending order and holds no other locks of the disk, so no deadlock is
+//! possible.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -21,11 +20,11 @@ impl Default for RangeLocks {
 }
 
 impl RangeLocks {
-    /// Shares a range, which is not empty, with others who share it.
+    /// Locks a range, which is not empty, in shared mode.
     pub(crate) fn share(&self, first: u64, count: u64) -> Vec<RwLockReadGuard<'_, ()>> {
         let groups = first / GROUP..=(first + count - 1) / GROUP;
         let touched = |lock: &u64| {
-            // All of them, or those that a run of groups shorter than a lap comes by.
+            // All locks, or the locks of a run of groups that is shorter than one lap.
             let ahead = (lock + LOCKS - groups.start() % LOCKS) % LOCKS;
             ahead <= groups.end() - groups.start()
         };
@@ -33,7 +32,7 @@ impl RangeLocks {
         held.map(|lock| lock.read()).collect()
     }
 
-    /// Has a block, and others of its lock, alone.
+    /// Locks a block, with all blocks of its lock, in exclusive mode.
     pub(crate) fn alone(&self, block: u64) -> RwLockWriteGuard<'_, ()> {
         self.0[(block / GROUP % LOCKS) as usize].write()
     }

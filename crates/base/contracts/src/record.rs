@@ -4,65 +4,65 @@ use crate::{Error, Kind, Result};
 use std::ops::{Deref, RangeBounds};
 use std::slice::SliceIndex;
 
-/// The bytes of a record whose length its reader has checked. Methods panic where an offset lies
-/// outside of it.
+/// The bytes of a record; the reader has checked its length. Methods panic if an offset is outside
+/// it.
 #[derive(Clone, Copy)]
 pub struct Record<'b>(pub &'b [u8]);
 
 impl Record<'_> {
-    /// The bytes from `at` on.
+    /// The `N` bytes at `at`.
     pub fn array<const N: usize>(self, at: usize) -> [u8; N] {
         *self.0[at..].first_chunk().expect("the record is longer")
     }
 
-    /// The number in the two bytes from `at` on.
+    /// The number in the two bytes at `at`.
     pub fn u16(self, at: usize) -> u16 {
         u16::from_le_bytes(self.array(at))
     }
 
-    /// The number in the four bytes from `at` on.
+    /// The number in the four bytes at `at`.
     pub fn u32(self, at: usize) -> u32 {
         u32::from_le_bytes(self.array(at))
     }
 
-    /// The number in the eight bytes from `at` on.
+    /// The number in the eight bytes at `at`.
     pub fn u64(self, at: usize) -> u64 {
         u64::from_le_bytes(self.array(at))
     }
 
-    /// Whether nothing but zeros stands in a part that a format does not use.
+    /// Whether a part that a format does not use is all zeros.
     pub fn is_zero(self, part: impl RangeBounds<usize> + SliceIndex<[u8], Output = [u8]>) -> bool {
         self.0[part].iter().all(|byte| *byte == 0)
     }
 }
 
-/// A record that is being written. Methods panic where an offset lies outside of it.
+/// A record that is being written. Methods panic if an offset is outside it.
 pub struct RecordMut<'b>(pub &'b mut [u8]);
 
 impl RecordMut<'_> {
-    /// Puts bytes from `at` on.
+    /// Writes bytes at `at`.
     pub fn put(&mut self, at: usize, bytes: &[u8]) -> &mut Self {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
         self
     }
 
-    /// Puts a number of two bytes.
+    /// Writes a number of two bytes at `at`.
     pub fn u16(&mut self, at: usize, number: u16) -> &mut Self {
         self.put(at, &number.to_le_bytes())
     }
 
-    /// Puts a number of four bytes.
+    /// Writes a number of four bytes at `at`.
     pub fn u32(&mut self, at: usize, number: u32) -> &mut Self {
         self.put(at, &number.to_le_bytes())
     }
 
-    /// Puts a number of eight bytes.
+    /// Writes a number of eight bytes at `at`.
     pub fn u64(&mut self, at: usize, number: u64) -> &mut Self {
         self.put(at, &number.to_le_bytes())
     }
 }
 
-/// The parameters of a disk as they stand in its header.
+/// The parameters of a disk, as its header stores them.
 #[derive(Clone, Copy)]
 pub struct Parameters<'b> {
     format: &'static str,
@@ -70,8 +70,8 @@ pub struct Parameters<'b> {
 }
 
 impl<'b> Parameters<'b> {
-    /// Those of a format whose parameters take `len` bytes. Errors: [`Kind::Corrupt`] for any other
-    /// length.
+    /// Parameters of a format with `len` bytes of parameters. Errors: [`Kind::Corrupt`] for any
+    /// other length.
     pub fn of_len(format: &'static str, bytes: &'b [u8], len: usize) -> Result<Self> {
         let parameters = Parameters { format, record: Record(bytes) };
         if bytes.len() == len {
@@ -80,7 +80,7 @@ impl<'b> Parameters<'b> {
         Err(parameters.refused(format!("{} bytes", bytes.len()), format!("{len} bytes")))
     }
 
-    /// The refusal of what no version of the format wrote.
+    /// The error for parameters that no version of the format wrote.
     pub fn refused(&self, found: impl Into<String>, expected: impl Into<String>) -> Error {
         Error::new(Kind::Corrupt, format!("the parameters of the {} format are not usable", self.format))
             .found(found)

@@ -1,6 +1,5 @@
-//! Where key bytes live: in pages of their own, locked in memory where the system allows it, zeroed
-//! on drop, and without `Debug`, so that they reach neither swap, a core dump nor a log by
-//! accident.
+//! Key bytes: in separate pages, locked in memory where the system permits it, zeroed on drop, and
+//! without `Debug`, so that they do not reach swap, a core dump or a log by accident.
 
 use crate::locked::Locked;
 use zeroize::Zeroize;
@@ -27,7 +26,7 @@ impl<const N: usize> Secret<N> {
         }
     }
 
-    /// The bytes, for handing to a cipher.
+    /// The bytes, for a cipher.
     pub fn expose(&self) -> &[u8; N] {
         self.0.first_chunk().expect("N bytes were asked for")
     }
@@ -39,7 +38,7 @@ impl<const N: usize> Clone for Secret<N> {
     }
 }
 
-/// Secret bytes of any length: a passphrase, or a buffer that held one.
+/// Secret bytes of any length: a passphrase, or a buffer that holds one.
 pub struct SecretVec(Locked);
 
 impl SecretVec {
@@ -51,17 +50,17 @@ impl SecretVec {
         SecretVec(locked)
     }
 
-    /// `len` zero bytes, to be filled where they are.
+    /// `len` zero bytes, to be filled in place.
     pub fn zeroed(len: usize) -> Self {
         SecretVec(Locked::zeroed(len))
     }
 
-    /// The bytes, for handing to a key derivation.
+    /// The bytes, for a key derivation.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes, to be replaced.
+    /// The bytes, to be overwritten.
     pub fn expose_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }

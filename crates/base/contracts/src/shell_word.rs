@@ -1,9 +1,8 @@
-//! A path as a person can paste it into a command line.
+//! Quotes a path so that a user can paste it into a command line.
 
 use std::path::Path;
 
-/// The path, or the location that is written as one, in quotes if a shell would read it as anything
-/// else.
+/// The path, or a location written as a path, quoted if a shell would not read it literally.
 pub fn shell_word(path: impl AsRef<Path>) -> String {
     let text = path.as_ref().to_string_lossy();
     let plain = |c: char| {

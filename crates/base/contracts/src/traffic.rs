@@ -1,11 +1,10 @@
-//! What clients have asked of something that is open, counted for people: how much was read and
-//! written, and how many requests are being worked on.
+//! Traffic counters for the user: bytes read, bytes written and requests in flight.
 
 use crate::StatusItem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters that many threads share. Clones count together.
+/// Counters that many threads share. Clones share them.
 #[derive(Clone, Default)]
 pub struct Traffic(Arc<Counts>);
 
@@ -16,27 +15,27 @@ struct Counts {
     in_flight: AtomicU64,
 }
 
-/// A request that is in flight until this is dropped.
+/// A request that is in flight until the guard is dropped.
 pub struct InFlight<'t>(&'t AtomicU64);
 
 impl Traffic {
-    /// A request begins.
+    /// Counts a request as in flight.
     pub fn begin(&self) -> InFlight<'_> {
         self.0.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlight(&self.0.in_flight)
     }
 
-    /// So many bytes were read.
+    /// Counts bytes that were read.
     pub fn add_read(&self, bytes: usize) {
         self.0.read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// So many bytes were written.
+    /// Counts bytes that were written.
     pub fn add_written(&self, bytes: usize) {
         self.0.written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The counters now, since this was made.
+    /// The counters since this was made.
     pub fn items(&self) -> [StatusItem; 3] {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [

@@ -1,9 +1,9 @@
-//! The four ciphers of blocks with metadata, under the labels of the `sealed` formats: what a block
-//! becomes on the medium, and what metadata it carries.
+//! The four ciphers for blocks with metadata, under the labels of the `sealed` formats: the
+//! ciphertext and the metadata of a block.
 //!
-//! All bind the block address, none binds the place on the medium. Metadata that is all zeros means
-//! "never written"; in the two ciphers without metadata, ciphertext that is all zeros means it (a
-//! real block has that ciphertext with probability 2^-32768).
+//! All four bind the block address; none binds the position on the medium. All-zero metadata means
+//! "never written". In the two ciphers without metadata, all-zero ciphertext means it (a real block
+//! has that ciphertext with probability 2^-32768).
 
 use crate::{AesBlock, GcmKey, Hctr2Key, HedgedNonce, RandomSource, TagMismatch, XtsKey, derive};
 use lacuna_contracts::{BLOCK_SIZE, BoundedCache, Error, Kind, Result, SEGMENT_BLOCKS, Secret};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// How blocks are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cipher {
-    /// AES-256-XTS, tweak = block address, no metadata. What everyone ships; the baseline.
+    /// AES-256-XTS, tweak = block address, no metadata. The usual disk encryption; the baseline.
     Xts,
     /// AES-256-XTS under a fresh random IV per write, hedged, bound to the block address.
     XtsRandom,
@@ -26,7 +26,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// All of them.
+    /// All ciphers.
     pub const ALL: [Cipher; 4] = [Cipher::Xts, Cipher::XtsRandom, Cipher::Gcm, Cipher::Hctr2];
 
     /// Whether altered blocks are refused.
@@ -56,7 +56,7 @@ impl Cipher {
         }
     }
 
-    /// Its number in parameters.
+    /// The cipher's number in format parameters.
     pub const fn code(self) -> u8 {
         match self {
             Cipher::Xts => 0,
@@ -66,20 +66,20 @@ impl Cipher {
         }
     }
 
-    /// The cipher of a number in parameters.
+    /// The cipher with this number in format parameters.
     pub fn from_code(code: u8) -> Option<Cipher> {
         Cipher::ALL.into_iter().find(|c| c.code() == code)
     }
 
-    /// The numbers that there are, for messages: "0 to 3".
+    /// The valid numbers, for messages: "0 to 3".
     pub fn codes() -> String {
         format!("0 to {}", Cipher::ALL.len() - 1)
     }
 }
 
-/// Segment keys kept ready: at most about 2 MiB of them.
+/// The most segment keys that are cached: about 2 MiB.
 const GCM_KEYS: usize = 2048;
-/// What a GCM entry holds after nonce and tag where no snapshot number is bound.
+/// The last four bytes of a GCM entry, after nonce and tag, if it binds no snapshot number.
 const GCM_RESERVED: [u8; 4] = [1, 0, 0, 0];
 
 /// A cipher with its keys.
@@ -88,7 +88,7 @@ pub struct BlockCipher {
     keys: Keys,
 }
 
-// One of these per disk: the size of the largest variant costs nothing.
+// A disk has one of these, so the size of the largest variant does not matter.
 enum Keys {
     Xts(XtsKey),
     XtsRandom {
@@ -105,12 +105,12 @@ enum Keys {
     Hctr2(Hctr2Key),
 }
 
-/// What a GCM tag covers beside the data.
+/// The associated data of a GCM block.
 enum Bound {
     /// The block address.
     Address,
-    /// The block address and the number of the newest snapshot at the time of the write, which the
-    /// entry ends with. Held here: the number now, above which no entry can be genuine.
+    /// The block address, and the number of the newest snapshot at the time of the write, which is
+    /// also the end of the entry. Holds the current number; entries with a higher one are forged.
     AddressAndSnapshot(AtomicU32),
 }
 
@@ -120,8 +120,7 @@ impl BlockCipher {
         Self::with(cipher, master, uuid, Bound::Address)
     }
 
-    /// For objects: entries of the cipher that has room for it carry the number of the newest
-    /// snapshot.
+    /// For objects: the entries of AES-256-GCM carry the number of the newest snapshot.
     pub fn for_objects(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Self> {
         Self::with(cipher, master, uuid, Bound::AddressAndSnapshot(AtomicU32::new(0)))
     }
@@ -150,7 +149,7 @@ impl BlockCipher {
         self.cipher.meta_size()
     }
 
-    /// From now on entries carry this number, and those with a higher one are refused.
+    /// Sets the number that new entries carry. Entries with a higher number are refused.
     pub fn set_snapshot_number(&self, number: u32) {
         if let Keys::Gcm { bound: Bound::AddressAndSnapshot(newest), .. } = &self.keys {
             newest.store(number, Ordering::Release);
@@ -181,7 +180,7 @@ impl BlockCipher {
                 for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.as_chunks_mut::<16>().0) {
                     let hedged = |iv: &[u8; 16]| ivs.nonce(iv, &address(addr), from);
                     *iv = hedged(iv);
-                    // An IV of zeros would read as "never written".
+                    // An all-zero IV would mean "never written".
                     while *iv == [0; 16] {
                         random.fill(iv);
                         *iv = hedged(iv);
@@ -197,7 +196,7 @@ impl BlockCipher {
                     let key = self.segment_key(addr, &mut key);
                     let data = bound.data(addr, &last);
                     let random = entry.first_chunk().expect("an entry is longer");
-                    // The address also says which key it is under.
+                    // The address also determines the key, so it need not be bound separately.
                     let nonce = nonces.nonce(random, data.bytes(), from);
                     let tag = key.seal(&nonce, data.bytes(), from, to);
                     entry[..12].copy_from_slice(&nonce);
@@ -214,7 +213,7 @@ impl BlockCipher {
     }
 
     /// Decrypts whole blocks from `sealed` into `plain`. Blocks never written become zeros. Errors:
-    /// [`Kind::Corrupt`] for the first block that does not verify; `plain` is then of no use.
+    /// [`Kind::Corrupt`] for the first block that does not verify; `plain` is unusable then.
     pub fn open(&self, first: u64, sealed: &[u8], meta: &[u8], plain: &mut [u8]) -> Result<()> {
         let blocks = sealed.chunks_exact(BLOCK_SIZE).zip(plain.chunks_exact_mut(BLOCK_SIZE));
         match &self.keys {
@@ -257,7 +256,7 @@ impl BlockCipher {
         Ok(())
     }
 
-    /// As [`BlockCipher::open`], where the blocks lie.
+    /// As [`BlockCipher::open`], in place.
     pub fn open_in_place(&self, first: u64, blocks: &mut [u8], meta: &[u8]) -> Result<()> {
         let blocks = (first..).zip(blocks.chunks_exact_mut(BLOCK_SIZE));
         match &self.keys {
@@ -300,7 +299,7 @@ impl BlockCipher {
         Ok(())
     }
 
-    /// The key of the segment of `addr`; `held` keeps the last one between the blocks of a run.
+    /// The key of the segment of `addr`; `held` keeps the last key for the next block of a run.
     fn segment_key<'a>(&self, addr: u64, held: &'a mut Option<(u64, Arc<GcmKey>)>) -> &'a GcmKey {
         let segment = addr / SEGMENT_BLOCKS;
         if held.as_ref().is_none_or(|(s, _)| *s != segment) {
@@ -316,8 +315,8 @@ impl BlockCipher {
         let Keys::Gcm { master, segments, .. } = &self.keys else {
             unreachable!("only GCM has segment keys")
         };
-        // Readers share the lock, so a lookup does not count as use: the key that was made first
-        // goes first.
+        // Readers share the lock, so a lookup does not count as use: the oldest key is evicted
+        // first.
         if let Some(key) = segments.read().peek(segment) {
             return key.clone();
         }
@@ -330,7 +329,7 @@ impl BlockCipher {
 }
 
 impl Bound {
-    /// How an entry written now ends.
+    /// The last bytes of an entry that is written now.
     fn now(&self) -> [u8; 4] {
         match self {
             Bound::Address => GCM_RESERVED,
@@ -338,7 +337,7 @@ impl Bound {
         }
     }
 
-    /// The associated data of a block whose entry ends with `last`.
+    /// The associated data of a block with an entry that ends in `last`.
     fn data(&self, addr: u64, last: &[u8; 4]) -> AssociatedData {
         let mut bytes = [0; 12];
         bytes[..8].copy_from_slice(&addr.to_le_bytes());
@@ -346,8 +345,7 @@ impl Bound {
         AssociatedData { bytes, len: if matches!(self, Bound::Address) { 8 } else { 12 } }
     }
 
-    /// Nonce, associated data and tag of an entry; `None` for one that this disk cannot have
-    /// written.
+    /// Nonce, associated data and tag of an entry; `None` if this disk cannot have written it.
     fn parse<'a>(&self, addr: u64, entry: &'a [u8]) -> Option<(&'a [u8; 12], AssociatedData, &'a [u8; 16])> {
         let (nonce, rest) = entry.split_first_chunk::<12>()?;
         let (tag, last) = rest.split_first_chunk::<16>()?;
@@ -371,7 +369,7 @@ impl AssociatedData {
     }
 }
 
-/// What to say of a block whose tag was checked, or whose entry cannot be one of ours.
+/// The result for a block, given the check of its tag; `None` if its entry is impossible.
 fn verdict(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> Result<()> {
     if let Some(Ok(())) = opened {
         return Ok(());
@@ -382,13 +380,13 @@ fn verdict(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> R
         .remedy("restore this block from a backup; a check lists all such blocks"))
 }
 
-/// Whether the entry is the mark of a block that is lost.
+/// Whether the entry marks a lost block.
 fn is_lost(entry: &[u8]) -> bool {
     entry.iter().all(|byte| *byte == u8::MAX)
 }
 
-/// The complaint about a block that carries the mark, or whose entry is not the one that its
-/// object's seal binds.
+/// The error for a block that is marked as lost, or that has an entry other than the one bound by
+/// the seal of its object.
 fn lost(addr: u64) -> Error {
     Error::new(Kind::Corrupt, format!("block {addr} is lost"))
         .found("metadata other than its object's seal says, or the mark that this was found earlier")
@@ -400,8 +398,8 @@ fn address(addr: u64) -> [u8; 16] {
     u128::from(addr).to_le_bytes()
 }
 
-/// The tweak of a random IV: CBC-MAC of the IV and the block address (always two AES blocks), so
-/// that nobody can find an IV that makes a block decrypt at another address.
+/// The tweak of a random IV: CBC-MAC of the IV and the block address (always two AES blocks). An
+/// adversary cannot find an IV that makes a block decrypt at another address.
 fn bound_tweak(binder: &AesBlock, iv: &[u8], addr: u64) -> [u8; 16] {
     let mut tweak = binder.encrypt(iv.try_into().expect("an IV is 16 bytes"));
     for (t, a) in tweak.iter_mut().zip(address(addr)) {
@@ -410,7 +408,7 @@ fn bound_tweak(binder: &AesBlock, iv: &[u8], addr: u64) -> [u8; 16] {
     binder.encrypt(tweak)
 }
 
-/// Whether every byte is zero; ciphertext almost always answers at the first word.
+/// Whether every byte is zero. For ciphertext, the first word almost always decides.
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<8>();
     words.iter().all(|w| *w == [0; 8]) && rest.iter().all(|&b| b == 0)

@@ -1,6 +1,7 @@
-//! Safe, narrow wrappers over aws-lc: the contexts that XTS, GCM and the random source run on.
+//! Safe, narrow wrappers over aws-lc: the contexts for XTS, GCM and the random source.
 //!
-//! Every context owns its memory and is wiped and freed on drop (aws-lc wipes whatever it frees).
+//! Every context owns its memory and is wiped and freed on drop (aws-lc wipes all memory that it
+//! frees).
 
 use aws_lc_sys as lc;
 use lacuna_contracts::Secret;
@@ -17,7 +18,7 @@ pub(crate) enum Direction {
 /// AES-256-XTS in one direction, with its key schedule set up once.
 pub(crate) struct XtsContext(NonNull<lc::EVP_CIPHER_CTX>);
 
-// SAFETY: the context is plain heap memory that no other thread knows of; all use takes `&mut
+// SAFETY: the context is plain heap memory that no other thread refers to; all use takes `&mut
 // self`.
 unsafe impl Send for XtsContext {}
 
@@ -54,7 +55,7 @@ impl XtsContext {
         unsafe { self.run_raw(tweak, src.as_ptr(), dst.as_mut_ptr(), src.len()) }
     }
 
-    /// Runs one data unit over itself.
+    /// Runs one data unit in place.
     pub(crate) fn run_in_place(&mut self, tweak: &[u8; 16], buf: &mut [u8]) {
         let unit = buf.as_mut_ptr();
         // SAFETY: `unit` is valid for `buf.len()` bytes; aws-lc allows source and destination to be
@@ -128,8 +129,8 @@ impl GcmContext {
     ) -> [u8; 16] {
         let mut tag = [0u8; 16];
         let mut tag_len = 0usize;
-        // SAFETY: the context is live; nonce, tag and aad are valid for the lengths beside them;
-        // the caller vouches for `src` and `dst`, and the tag is no part of them.
+        // SAFETY: the context is live; nonce, tag and aad are valid for the given lengths; the
+        // caller vouches for `src` and `dst`, and the tag does not overlap them.
         let done = unsafe {
             lc::EVP_AEAD_CTX_seal_scatter(
                 self.0.as_ptr(),
@@ -193,8 +194,8 @@ impl GcmContext {
         len: usize,
         tag: &[u8; 16],
     ) -> bool {
-        // SAFETY: the context is live; nonce, tag and aad are valid for the lengths beside them;
-        // the caller vouches for `src` and `dst`.
+        // SAFETY: the context is live; nonce, tag and aad are valid for the given lengths; the
+        // caller vouches for `src` and `dst`.
         let opened = unsafe {
             lc::EVP_AEAD_CTX_open_gather(
                 self.0.as_ptr(),
@@ -211,7 +212,7 @@ impl GcmContext {
         };
         if opened != 1 {
             // SAFETY: takes no arguments. A failed open leaves an entry in this thread's error
-            // queue, which would otherwise be read by the next user of the library on the thread.
+            // queue, which the next user of the library on this thread would otherwise read.
             unsafe { lc::ERR_clear_error() }
         }
         opened == 1
@@ -225,8 +226,7 @@ impl Drop for GcmContext {
     }
 }
 
-/// AES-256 on single blocks, for turning addresses into tweaks; the key schedule of all that runs
-/// on it here.
+/// AES-256 on single blocks, for turning addresses into tweaks, with its key schedule.
 pub struct AesBlock(Box<lc::AES_KEY>);
 
 impl AesBlock {
@@ -252,16 +252,16 @@ impl AesBlock {
         out
     }
 
-    /// The keys of all rounds, as FIPS 197 orders them: so the library keeps them wherever it uses
-    /// AES instructions.
+    /// The keys of all rounds, in the order of FIPS 197. The library stores them so wherever it
+    /// uses AES instructions.
     pub(crate) fn round_keys(&self) -> &[[u8; 16]; 15] {
         // SAFETY: the schedule has 60 words, which are 15 times 16 bytes, of a type that any bytes
         // are valid for.
         unsafe { &*self.0.rd_key.as_ptr().cast() }
     }
 
-    /// XORs the CTR key stream into `buf`, starting with `counter` (big-endian) and the whole of
-    /// its block.
+    /// XORs the CTR key stream into `buf`. The stream starts with the first byte of block `counter`
+    /// (big-endian).
     pub(crate) fn xor_stream(&self, counter: &[u8; 16], buf: &mut [u8]) {
         let mut counter = *counter;
         let mut spare = [0u8; 16];
@@ -290,7 +290,7 @@ impl Drop for AesBlock {
     }
 }
 
-/// Whether `a` and `b` are equal, in time that depends on their lengths alone.
+/// Whether `a` and `b` are equal, in time that depends only on their lengths.
 pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     // SAFETY: both slices are valid for the common length.
     a.len() == b.len() && unsafe { lc::CRYPTO_memcmp(a.as_ptr().cast(), b.as_ptr().cast(), a.len()) } == 0
@@ -314,8 +314,8 @@ mod tests {
         assert_eq!(u128::from_be_bytes(text), 0x601e_c313_7757_89a5_b7a7_f504_bbf3_d228);
     }
 
-    /// The counter carries through all 128 bits, and a part of a block takes the start of its
-    /// stream.
+    /// Shows that the counter carries through all 128 bits, and that a partial block takes the
+    /// start of its key stream block.
     #[test]
     fn counter_mode_is_aes_of_counters() {
         let schedule = AesBlock::from_bytes(&KEY);

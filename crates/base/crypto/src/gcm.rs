@@ -1,4 +1,4 @@
-//! AES-256-GCM: encryption with a tag, and, with nothing to encrypt, a fast keyed hash of its
+//! AES-256-GCM: authenticated encryption, and, with an empty plaintext, a fast keyed hash of the
 //! associated data.
 
 use crate::ffi::GcmContext;
@@ -6,7 +6,7 @@ use crate::vector_gcm::{self, VectorGcm};
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use std::fmt;
 
-/// The tag does not verify: another key, nonce or associated data, or altered bytes.
+/// The tag does not verify: another key, nonce or associated data, or altered ciphertext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagMismatch;
 
@@ -23,7 +23,7 @@ impl std::error::Error for TagMismatch {}
 /// A nonce must never repeat under one key.
 pub struct GcmKey(Engine);
 
-/// Whose code runs: whatever is fastest on this machine.
+/// The implementation that is faster on this machine.
 enum Engine {
     Library(GcmContext),
     Vector(VectorGcm),
@@ -64,13 +64,13 @@ impl GcmKey {
         }
     }
 
-    /// XORs the key stream of a nonce into `src`, to `dst` (of the same length). Doing so again
-    /// undoes it.
+    /// XORs the key stream of a nonce into `src` and writes the result to `dst` (of the same
+    /// length). A second call undoes the first.
     pub(crate) fn xor_stream(&self, nonce: &[u8; 12], src: &[u8], dst: &mut [u8]) {
         self.run(nonce, &[], src, dst);
     }
 
-    /// [`GcmKey::xor_stream`] where `buf` lies.
+    /// [`GcmKey::xor_stream`] in place.
     pub(crate) fn xor_stream_in_place(&self, nonce: &[u8; 12], buf: &mut [u8]) {
         match &self.0 {
             Engine::Library(context) => context.seal_in_place(nonce, &[], buf),
@@ -78,7 +78,7 @@ impl GcmKey {
         };
     }
 
-    /// Tells a test that looks for repeated nonces.
+    /// Records the use, for tests that look for repeated nonces.
     #[cfg(feature = "witness")]
     pub(crate) fn witness(&self, kind: crate::witness::UseKind, nonce: &[u8; 12], aad: &[u8], src: &[u8]) {
         let key = || self.run(&[0xff; 12], b"which key", &[], &mut []);
@@ -104,7 +104,7 @@ impl GcmKey {
         good.then_some(()).ok_or(TagMismatch)
     }
 
-    /// Decrypts `buf` where it lies if `tag` verifies; otherwise `buf` is zeroed.
+    /// Decrypts `buf` in place if `tag` verifies; otherwise `buf` is zeroed.
     pub fn open_in_place(
         &self,
         nonce: &[u8; 12],
@@ -124,7 +124,7 @@ impl GcmKey {
 mod tests {
     use super::*;
 
-    /// Both engines run on any machine; which of them is faster is another matter.
+    /// Shows that both engines give the same ciphertexts and refuse the same tags, on any machine.
     #[test]
     fn the_engines_agree_and_refuse_alike() {
         let key = std::array::from_fn(|i| i as u8 * 3);

@@ -1,18 +1,19 @@
-//! Nonces that survive a generator which gives the same bytes twice, as in a virtual machine that
-//! is resumed twice.
+//! Hedged nonces: they stay unique if the random generator repeats its output, as in a virtual
+//! machine that is resumed twice from one snapshot.
 //!
-//! A nonce is a pseudorandom function, under keys of its own, of the random value that would have
-//! been the nonce, of what names the place (address, key) and goes into the tag, and of the
-//! content: AES-256 of the hash of HCTR2 over all of it (POLYVAL, under another key). So
-//! - as long as random values are fresh the hash is uniform, hence the nonce: it is as good as the
-//!   random value was, and tells nothing of the content, not even to a holder of these keys;
-//! - where a random value repeats, two nonces of 16 bytes are equal only if place and content are
-//!   (then the ciphertexts may be, too), or if two of *q* hashes of at most *n* blocks collide,
-//!   with probability at most q² n / 2^129; those of 12 bytes also with probability q² / 2^97, as
-//!   any random ones do.
+//! A nonce is a pseudorandom function, under its own keys, of three inputs: the random value that
+//! would otherwise be the nonce; the bytes that name the place (address, key) and that the tag
+//! covers; and the content. The function is AES-256 of HCTR2's hash (POLYVAL, under another key)
+//! over all three. Hence:
+//! - While random values are fresh, the hash is uniform, and so is the nonce: it is as good as the
+//!   random value, and reveals nothing about the content, even to a holder of these keys.
+//! - If a random value repeats, two 16-byte nonces are equal only if place and content are equal
+//!   (the ciphertexts may then be equal too), or if two of *q* hashes of at most *n* blocks
+//!   collide, with probability at most q² n / 2^129. 12-byte nonces collide in addition with
+//!   probability q² / 2^97, as random ones do.
 //!
-//! It is the same with a fixed random value: then a nonce is a synthetic one (SIV: Rogaway and
-//! Shrimpton, 2006), and serves as the tag as well ([`SivKey`]).
+//! With a fixed random value, the nonce is a synthetic one (SIV: Rogaway and Shrimpton, 2006), and
+//! serves as the tag as well ([`SivKey`]).
 
 use crate::constant_time_eq;
 use crate::ffi::AesBlock;
@@ -24,17 +25,17 @@ use std::sync::Arc;
 
 /// Bytes of the random value of a nonce.
 pub const HEDGED: usize = 16;
-/// The most bytes that name a place.
+/// The most bytes that may name a place.
 const MOST_BOUND: usize = 64;
 
-/// Makes nonces of one purpose, for any number of threads at once.
+/// Makes nonces for one purpose, for any number of threads at once.
 pub struct HedgedNonce {
     hash: Arc<HashKey>,
     prf: AesBlock,
 }
 
 impl HedgedNonce {
-    /// Under keys for the purpose that `label` names, which no other purpose may have; see
+    /// Derives the keys for the purpose named by `label`, which must be unique to it; see
     /// [`derive()`].
     pub fn derive(key: &Secret<32>, label: &str, context: &[u8]) -> HedgedNonce {
         let both: Secret<48> = derive(key, label, context);
@@ -45,7 +46,7 @@ impl HedgedNonce {
         }
     }
 
-    /// The nonce of `content` at the place that `bound` names, in at most 64 bytes.
+    /// The nonce of `content` at the place named by `bound` (at most 64 bytes).
     pub fn nonce<const N: usize>(&self, random: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; N] {
         const { assert!(N <= 16, "a nonce is a part of an AES block") };
         #[cfg(feature = "witness")]
@@ -63,8 +64,8 @@ impl HedgedNonce {
         self.prf.encrypt(self.hash.hash(&tweak[..HEDGED + bound.len()], content))
     }
 
-    /// Hedges the first 16 bytes of a longer nonce or salt, whose other bytes are bound as they
-    /// are.
+    /// Hedges the first 16 bytes of a longer nonce or salt. The remaining bytes are bound
+    /// unchanged.
     pub fn hedge<const N: usize>(&self, mut nonce: [u8; N], bound: &[u8], content: &[u8]) -> [u8; N] {
         const { assert!(N > HEDGED && N <= HEDGED + 16, "at most 16 bytes more") };
         let (random, rest) = nonce.split_first_chunk_mut::<HEDGED>().expect("it is longer");
@@ -76,47 +77,47 @@ impl HedgedNonce {
     }
 }
 
-/// The hash of many [`SivKey`]s that encrypt one message each, since it takes longer to set up than
-/// they do.
+/// A hash shared by many [`SivKey`]s that encrypt one message each: setting up a hash takes longer
+/// than encrypting a message.
 pub struct SivHash(Arc<HashKey>);
 
 impl SivHash {
-    /// Under a key for the purpose that `label` names; see [`derive()`].
+    /// Derives the key for the purpose named by `label`; see [`derive()`].
     pub fn derive(key: &Secret<32>, label: &str, context: &[u8]) -> SivHash {
         SivHash(Arc::new(HashKey::new(derive::<16>(key, label, context).expose())))
     }
 }
 
-/// Deterministic authenticated encryption: the tag is a pseudorandom function of place and content,
-/// and the first 12 bytes of it are the nonce under which AES-256-GCM encrypts, whose own tag is
-/// not used. There is no nonce to repeat: the same content at the same place gives the same bytes,
-/// and that is all that a repetition shows.
+/// Deterministic authenticated encryption. The tag is a pseudorandom function of place and content;
+/// its first 12 bytes are the nonce for AES-256-GCM, without GCM's own tag. No nonce can repeat by
+/// mistake: the same content at the same place gives the same bytes, and an adversary learns only
+/// that.
 pub struct SivKey(HedgedNonce);
 
 impl SivKey {
-    /// Under keys for the purpose that `label` names; see [`derive()`].
+    /// Derives the keys for the purpose named by `label`; see [`derive()`].
     pub fn derive(key: &Secret<32>, label: &str, context: &[u8]) -> SivKey {
         SivKey(HedgedNonce::derive(key, label, context))
     }
 
-    /// Under `key`, which may be that of the cipher as well: AES-256 of a secret hash meets a block
-    /// of the key stream with the probability of a guess.
+    /// Uses `key`, which may also be the key of the cipher: AES-256 of a secret hash equals a block
+    /// of the key stream only with the probability of a guess.
     pub fn under(hash: &SivHash, key: &[u8; 32]) -> SivKey {
         SivKey(HedgedNonce { hash: Arc::clone(&hash.0), prf: AesBlock::from_bytes(key) })
     }
 
-    /// The tag of `content` at a place that `counter` and `bound` name: [`HedgedNonce::nonce`].
+    /// The tag of `content` at the place named by `counter` and `bound`: [`HedgedNonce::nonce`].
     pub fn tag(&self, counter: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; 16] {
         #[cfg(feature = "witness")]
         if crate::witness::is_unhedged() {
-            // It follows from counter and place alone, as a nonce that is a counter does.
+            // The tag then depends on counter and place alone, like a nonce that is a counter.
             return self.0.of_all(counter, bound, &[]);
         }
         self.0.of_all(counter, bound, content)
     }
 
-    /// Encrypts `src` into `dst` (of the same length) under `cipher`, which encrypts at most 2^32
-    /// messages, and returns the tag.
+    /// Encrypts `src` into `dst` (of the same length) under `cipher`, and returns the tag. One
+    /// `cipher` encrypts at most 2^32 messages.
     pub fn seal(
         &self,
         cipher: &GcmKey,
@@ -146,7 +147,7 @@ impl SivKey {
         self.verify(counter, bound, tag, dst)
     }
 
-    /// Decrypts `buf` where it lies if `tag` verifies; otherwise `buf` is zeroed.
+    /// Decrypts `buf` in place if `tag` verifies; otherwise `buf` is zeroed.
     pub fn open_in_place(
         &self,
         cipher: &GcmKey,
@@ -205,7 +206,7 @@ mod tests {
         (0..128).fold(product, |v, _| by_x(v))
     }
 
-    /// A nonce by the text of this module alone.
+    /// A nonce computed from the description of this module alone.
     fn slowly(keys: &[u8; 48], random: &[u8; 16], bound: &[u8], content: &[u8]) -> [u8; 16] {
         let tweak = [&random[..], bound].concat();
         let whole = content.len().is_multiple_of(16);

@@ -12,12 +12,12 @@ use sha2::Sha256;
 use std::time::Duration;
 use zeroize::Zeroize;
 
-/// What precedes every label; a change of it is a new format version.
+/// The prefix of every label. Changing it makes a new format version.
 const DOMAIN: &[u8] = b"lacuna v1 ";
 
-/// The key for the purpose that `label` names, bound to `context`: HKDF-SHA256 of `key` without
-/// salt, its info being `lacuna v1 `, the label, a zero byte and the context. A label stands for
-/// one length: the keys of one label at two lengths begin alike.
+/// The key for the purpose named by `label`, bound to `context`: HKDF-SHA256 of `key` without salt.
+/// The info is `lacuna v1 `, the label, a zero byte and the context. Use a label with one length
+/// only: keys of one label share their first bytes.
 pub fn derive<const N: usize>(key: &Secret<32>, label: &str, context: &[u8]) -> Secret<N> {
     const { assert!(N <= 255 * 32, "HKDF-SHA256 gives at most 8160 bytes") };
     debug_assert!(!label.contains('\0'), "a zero byte ends the label");
@@ -29,9 +29,8 @@ pub fn derive<const N: usize>(key: &Secret<32>, label: &str, context: &[u8]) -> 
     })
 }
 
-/// The two ciphers of a key that lives for a moment, made from the 64 bytes that [`derive()`]
-/// gives. The bytes are wiped at once, and so need no locked memory: locking costs more than the
-/// derivation.
+/// Two ciphers for a short-lived key, made from the 64 bytes of [`derive()`]. The bytes are wiped
+/// at once, and so need no locked memory: locking costs more than the derivation.
 pub fn derive_ciphers(key: &Secret<32>, label: &str, context: &[u8]) -> Result<(GcmKey, AesBlock)> {
     let info = [DOMAIN, label.as_bytes(), &[0], context];
     let mut bytes = [[0u8; 32]; 2];
@@ -43,8 +42,7 @@ pub fn derive_ciphers(key: &Secret<32>, label: &str, context: &[u8]) -> Result<(
     made
 }
 
-/// The cipher whose key are the 32 bytes that [`derive()`] gives; for a key that lives for a
-/// moment, as [`derive_ciphers`].
+/// The cipher under the 32-byte key of [`derive()`], for a short-lived key; see [`derive_ciphers`].
 pub fn derive_gcm(key: &Secret<32>, label: &str, context: &[u8]) -> Result<GcmKey> {
     let info = [DOMAIN, label.as_bytes(), &[0], context];
     let mut bytes = [0u8; 32];
@@ -56,17 +54,17 @@ pub fn derive_gcm(key: &Secret<32>, label: &str, context: &[u8]) -> Result<GcmKe
     made
 }
 
-/// What one guess at a passphrase costs.
+/// The cost of one guess at a passphrase.
 ///
-/// The numbers of an opened header are a stranger's until the guess succeeds, so
-/// [`Argon2Cost::new`] bounds them, and [`stretch`] checks them again.
+/// The numbers in a header are untrusted until a passphrase is accepted, so [`Argon2Cost::new`]
+/// bounds them, and [`stretch`] checks them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argon2Cost {
     /// Memory in KiB.
     pub memory_kib: u32,
     /// Passes over the memory.
     pub passes: u32,
-    /// Lanes, computed side by side.
+    /// Lanes, computed in parallel.
     pub lanes: u32,
 }
 
@@ -79,11 +77,11 @@ impl Argon2Cost {
     pub const MAX_LANES: u32 = 16;
     /// The most memory times passes, in KiB: 64 GiB, about a minute of work.
     pub const MAX_WORK_KIB: u64 = 64 << 20;
-    /// The least memory that is chosen where the machine has it, in KiB: 256 MiB.
+    /// The least memory that [`measure_cost`] chooses if the machine has it, in KiB: 256 MiB.
     pub const FLOOR_KIB: u32 = 256 << 10;
-    /// The fewest passes that are chosen.
+    /// The fewest passes that [`measure_cost`] chooses.
     pub const FLOOR_PASSES: u32 = 3;
-    /// Memory for one disk when nothing else is asked for, in KiB: 1 GiB.
+    /// The default memory for one disk, in KiB: 1 GiB.
     pub const DEFAULT_MEMORY_KIB: u32 = 1 << 20;
 
     /// A cost within the bounds: memory from 8 KiB per lane to 4 GiB, 1 to 256 passes, 1 to 16
@@ -131,9 +129,9 @@ impl Argon2Cost {
     }
 }
 
-/// The key that `passphrase` and `salt` give at `cost`: Argon2id, version 0x13.
+/// The key of `passphrase` and `salt` at `cost`: Argon2id, version 0x13.
 ///
-/// Errors: [`Kind::Memory`] if the memory cannot be had, [`Kind::Corrupt`] if the cost is out of
+/// Errors: [`Kind::Memory`] if the memory is not available, [`Kind::Corrupt`] if the cost is out of
 /// bounds.
 pub fn stretch(passphrase: &SecretVec, salt: &[u8; 32], cost: &Argon2Cost) -> Result<Secret<32>> {
     cost.check()?;
@@ -147,7 +145,7 @@ fn argon2id(passphrase: &[u8], salt: &[u8], cost: &Argon2Cost, key: &mut [u8; 32
     let params = Params::new(cost.memory_kib, cost.passes, cost.lanes, Some(key.len())).map_err(refused)?;
     let mut memory = reserve(params.block_count(), cost, memory().as_ref())?;
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
-    // A pool of its own, so that no thread outlives the work and none is missing after a fork.
+    // A separate pool: its threads end with the work, and a forked process makes its own.
     let lanes = rayon::ThreadPoolBuilder::new()
         .num_threads(cost.lanes as usize)
         .build()
@@ -182,11 +180,11 @@ fn out_of_memory(cost: &Argon2Cost) -> Error {
         .remedy("free some memory, or use a machine with more")
 }
 
-/// The cost that takes about `target` on this machine: as much memory as `max_memory_kib` and a
-/// quarter of what the machine, or a control group, has allow, and passes beyond the floor only
-/// once that is used up. Never less than [`Argon2Cost::FLOOR_KIB`] and
-/// [`Argon2Cost::FLOOR_PASSES`], but for the same two limits of memory. The time is that of
-/// processors, so that other work on the machine does not lower the cost.
+/// Measures the cost that takes about `target` on this machine. Memory is raised first, up to
+/// `max_memory_kib` and a quarter of the memory of the machine or control group; passes rise above
+/// the floor only after that. The cost is at least [`Argon2Cost::FLOOR_KIB`], if memory allows, and
+/// [`Argon2Cost::FLOOR_PASSES`]. Processor time is measured, so that other work on the machine does
+/// not lower the cost.
 pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
     let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) as u32;
     let quarter = memory().map_or(u64::MAX, |memory| memory.total_kib / 4);
@@ -200,13 +198,13 @@ pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
     })
 }
 
-/// What all threads of this process have used.
+/// The processor time used by all threads of this process.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// The cost that comes nearest to `target` by what `time` says, which is `None` where memory ran
+/// The cost that comes nearest to `target` according to `time`, which returns `None` if memory ran
 /// out.
 fn measured(
     most_kib: u32,
@@ -218,7 +216,7 @@ fn measured(
     let floor = |most: u32| most.min(Argon2Cost::FLOOR_KIB);
     let least_passes = f64::from(Argon2Cost::FLOOR_PASSES);
     let mut cost = Argon2Cost { memory_kib: floor(most), passes: Argon2Cost::FLOOR_PASSES, lanes };
-    // The second round corrects what a small first one could not know: the price of page faults.
+    // Later rounds correct the first, which is too small to show the price of page faults.
     for _ in 0..3 {
         let Some(spent) = time(&cost) else {
             most = (cost.memory_kib / 2).max(8 * lanes);
@@ -247,8 +245,8 @@ mod tests {
 
     const MIB: u32 = 1 << 10;
 
-    /// From the test suite of the reference implementation (phc-winner-argon2, Argon2id, version
-    /// 0x13).
+    /// Vectors from the test suite of the reference implementation (phc-winner-argon2, Argon2id,
+    /// version 0x13).
     #[test]
     fn argon2id_gives_the_reference_hashes() {
         let vectors = [
@@ -281,7 +279,8 @@ mod tests {
         assert_eq!(found(reserve(1 << 50, &cost, None)), Kind::Memory);
     }
 
-    /// What `measured` chooses on a machine that passes over `kib_per_second` and has `have_kib`.
+    /// The choice of `measured` on a machine with `have_kib` of memory that processes
+    /// `kib_per_second`.
     fn chosen(most_kib: u32, kib_per_second: u32, have_kib: u32) -> Argon2Cost {
         measured(most_kib, 2, Duration::from_secs(1), |cost| {
             let work = f64::from(cost.memory_kib) * f64::from(cost.passes);
@@ -298,7 +297,7 @@ mod tests {
         assert_eq!(chosen(256 * MIB, 1024 * MIB, all), cost(256 * MIB, 4));
         assert_eq!(chosen(1024 * MIB, 1500 * MIB, all).passes, 3);
         assert!(chosen(1024 * MIB, 1500 * MIB, all).memory_kib.abs_diff(500 * MIB) < MIB);
-        // A slow machine still spends the floor; one with little memory stays within it.
+        // A slow machine still gets the floor; one with little memory gets less.
         assert_eq!(chosen(1024 * MIB, 10 * MIB, all), cost(256 * MIB, 3));
         assert_eq!(chosen(64 * MIB, 10 * MIB, all), cost(64 * MIB, 3));
         assert!(chosen(1024 * MIB, 1024 * MIB, 600 * MIB).memory_kib <= 600 * MIB);

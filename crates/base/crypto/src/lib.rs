@@ -4,9 +4,9 @@
 //! Invariants kept here:
 //! - Randomness comes through [`RandomSource`] alone; the same seed gives the same bytes.
 //! - Keys, key schedules and buffered key stream are wiped when their owner is dropped.
-//! - What fails to verify is never returned: the output is zeroed first.
+//! - Data that fails to verify is never returned: the output is zeroed first.
 //! - A cost taken from a header is bounded before any memory or time is spent on it.
-//! - Nonces that are drawn are hedged: where the source repeats, they repeat with the content alone
+//! - Drawn nonces are hedged: if the source repeats, nonces repeat only for equal content
 //!   ([`HedgedNonce`]).
 //! - Tags and keys are compared in time that does not depend on their bytes.
 //! - `unsafe` is confined to the wrappers over aws-lc and ring and to vector instructions.

@@ -1,26 +1,27 @@
-//! How much memory this process may still use: Linux grants addresses freely and kills the process
-//! that then uses them, so what there is is asked first, of the machine and of the control groups
+//! The memory that this process may still use. Linux grants address space freely and kills a
+//! process that then uses too much, so callers check first: the machine, and the control groups
 //! that bound this process.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Where control groups are, and those of the first version that bound memory.
+/// The roots of control groups: version 2, and the memory controller of version 1.
 const UNIFIED: &str = "/sys/fs/cgroup";
 const FIRST: &str = "/sys/fs/cgroup/memory";
 
 /// Memory in KiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// In all.
+    /// The total.
     pub(crate) total_kib: u64,
-    /// That can still be taken, with swap.
+    /// Memory still available, with swap.
     pub(crate) available_kib: u64,
-    /// The limit that leaves no more than that, in words; none where it is the machine.
+    /// The control group limit that determines `available_kib`, for messages; `None` if the machine
+    /// does.
     pub(crate) limit: Option<String>,
 }
 
-/// The memory of this process; none where the system does not tell.
+/// The memory of this process; `None` if the system does not report it.
 pub(crate) fn memory() -> Option<Memory> {
     let machine = read_to_string("/proc/meminfo").ok()?;
     let swap_kib = field(&machine, "SwapFree:").unwrap_or(0);
@@ -29,7 +30,7 @@ pub(crate) fn memory() -> Option<Memory> {
         available_kib: field(&machine, "MemAvailable:")?.saturating_add(swap_kib),
         limit: None,
     };
-    // A system without control groups has no such file.
+    // The file is absent on a system without control groups.
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
     for dir in directories(&groups) {
         if let Some(group) = Group::read(&dir) {
@@ -40,7 +41,7 @@ pub(crate) fn memory() -> Option<Memory> {
 }
 
 impl Memory {
-    /// Takes in what a control group allows.
+    /// Applies the limits of a control group.
     fn bound(&mut self, group: &Group, swap_kib: u64, dir: &Path) {
         let room = group.room() + group.swap.min(swap_kib);
         self.total_kib = self.total_kib.min(group.limit);
@@ -51,14 +52,14 @@ impl Memory {
     }
 }
 
-/// What a control group says of memory, in KiB.
+/// The memory figures of a control group, in KiB.
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
     limit: u64,
     used: u64,
-    /// Of that, what files in the page cache take: it is given back when it is needed.
+    /// The part of `used` that is page cache, which the kernel frees on demand.
     cached: u64,
-    /// Swap that may be used besides.
+    /// Swap that may be used in addition.
     swap: u64,
 }
 
@@ -67,7 +68,7 @@ impl Group {
         self.limit.saturating_sub(self.used.saturating_sub(self.cached))
     }
 
-    /// None where the group has no limit, or the directory is of none.
+    /// `None` if the group has no limit, or `dir` is not a control group.
     fn read(dir: &Path) -> Option<Group> {
         let read = |file: &str| read_to_string(dir.join(file)).ok();
         let number = |file: &str| kib(&read(file)?);
@@ -82,7 +83,7 @@ impl Group {
                 limit,
                 used: number("memory.current")?,
                 cached: cached(["inactive_file", "active_file"]),
-                // Without a limit, or without swap accounting.
+                // Unlimited if there is no limit or no swap accounting.
                 swap: swap.unwrap_or(u64::MAX >> 10),
             });
         }
@@ -97,8 +98,8 @@ impl Group {
     }
 }
 
-/// The directories of the groups that bound this process, from its own up, by what
-/// `/proc/self/cgroup` says.
+/// The directories of the control groups that bound this process, from its own group up to the
+/// root, according to `/proc/self/cgroup`.
 fn directories(groups: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in groups.lines() {
@@ -109,16 +110,16 @@ fn directories(groups: &str) -> Vec<PathBuf> {
             some if some.split(',').any(|controller| controller == "memory") => FIRST,
             _ => continue,
         };
-        // In a container the path may be the one outside of it: then what is mounted is the
-        // container's own group.
+        // In a container the path may be the outer one; the group mounted at `base` is then the
+        // container's own.
         let own = path.trim_start_matches('/');
         found.extend(Path::new(own).ancestors().map(|part| Path::new(base).join(part)));
     }
     found
 }
 
-/// A number of bytes, in KiB; none for `max`, and for what the first version says where there is no
-/// limit.
+/// A number of bytes, in KiB. `None` for `max`, and for the huge number that stands for no limit in
+/// version 1.
 fn kib(text: &str) -> Option<u64> {
     text.trim().parse::<u64>().ok().filter(|bytes| *bytes < 1 << 60).map(|bytes| bytes >> 10)
 }

@@ -1,7 +1,7 @@
-//! The one handle through which all randomness comes.
+//! The one source of all randomness.
 //!
-//! The generator is AES-256-CTR under a key that it replaces with its own output at every refill,
-//! so that its memory does not tell what it gave before.
+//! The generator is AES-256-CTR. Every refill replaces the key by output of the generator, so the
+//! memory of the process does not reveal earlier output.
 
 use crate::ffi::AesBlock;
 use crate::resumption::{ResumptionWatch, about_now};
@@ -17,10 +17,10 @@ use zeroize::Zeroize;
 const BUFFER: usize = 1024;
 /// Requests of at least this many bytes bypass the buffer.
 const LARGE: usize = 512;
-/// Bytes after which fresh entropy from the system is mixed into the key.
+/// Bytes after which a refill mixes fresh entropy from the system into the key.
 const RESEED_AFTER: u64 = 1 << 30;
-/// Nanoseconds after which it is: so soon two copies of a running machine part, whose kernels have
-/// keys of their own.
+/// Nanoseconds after which a refill does so. Two copies of a running machine diverge then, because
+/// their kernels have different keys.
 const RESEED_EVERY: i64 = 1_000_000_000;
 /// Generators that share the load of many threads.
 const SHARDS: usize = 8;
@@ -30,9 +30,9 @@ pub trait RandomSource: Send + Sync {
     /// Fills `buf` with random bytes.
     fn fill(&self, buf: &mut [u8]);
 
-    /// How often it was noticed that this process may go on as a copy, in a virtual machine that
-    /// was resumed from a snapshot: another copy may have drawn the earlier bytes too. Bytes that
-    /// are drawn after such a change are new.
+    /// The number of times that this source found that the process may run as a copy, in a virtual
+    /// machine that was resumed from a snapshot. Another copy may have drawn the earlier bytes too;
+    /// bytes drawn after the number changed are new.
     fn resumptions(&self) -> u64 {
         0
     }
@@ -48,12 +48,12 @@ impl<T: RandomSource + ?Sized> RandomSource for Arc<T> {
     }
 }
 
-/// A fresh random key, made where it will live.
+/// A fresh random key, generated in its final memory.
 pub fn random_secret<const N: usize>(random: &dyn RandomSource) -> Secret<N> {
     in_place(|bytes| random.fill(bytes))
 }
 
-/// A secret written in place by something that cannot fail.
+/// A secret written in place by a function that cannot fail.
 pub(crate) fn in_place<const N: usize>(fill: impl FnOnce(&mut [u8; N])) -> Secret<N> {
     let filled = Secret::fill_with::<Infallible>(|bytes| {
         fill(bytes);
@@ -65,8 +65,8 @@ pub(crate) fn in_place<const N: usize>(fill: impl FnOnce(&mut [u8; N])) -> Secre
     }
 }
 
-/// AES-256-CTR that forgets: each key makes one run of key stream, whose first 32 bytes are the
-/// next key.
+/// AES-256-CTR with key erasure: each key makes one run of key stream, and its first 32 bytes are
+/// the next key.
 struct Generator {
     schedule: AesBlock,
     buffer: Box<[u8; BUFFER]>,
@@ -90,7 +90,8 @@ impl Generator {
 
     fn fill(&mut self, buf: &mut [u8]) {
         if buf.len() >= LARGE {
-            // The refill below starts at counter 0; the top bit keeps the two key streams apart.
+            // The refill below starts at counter 0; the top bit keeps the two runs of key stream
+            // apart.
             let mut counter = [0u8; 16];
             counter[0] = 0x80;
             let (head, _) = counter.split_first_chunk::<12>().expect("a counter of 16 bytes");
@@ -116,7 +117,7 @@ impl Generator {
         }
     }
 
-    /// Makes a new buffer of key stream, from fresh entropy if it is time.
+    /// Makes a new buffer of key stream, and mixes in fresh entropy if it is due.
     fn refill(&mut self, already_given: usize) {
         let due =
             self.since_reseed >= RESEED_AFTER || about_now().wrapping_sub(self.reseeded_at) >= RESEED_EVERY;
@@ -126,14 +127,14 @@ impl Generator {
         self.turn(already_given, false);
     }
 
-    /// Mixes fresh entropy into the key. Nothing that is given from now on was made before.
+    /// Mixes fresh entropy into the key and discards the buffer, so later output is new.
     fn reseed(&mut self) {
         self.turn(0, true);
         self.buffer.zeroize();
         self.used = BUFFER;
     }
 
-    /// Makes a new buffer of key stream, and from its start the key that replaces the present one.
+    /// Makes a new buffer of key stream. Its first 32 bytes become the next key.
     fn turn(&mut self, already_given: usize, reseeds: bool) {
         self.buffer.fill(0);
         self.schedule.xor_stream(&[0; 16], &mut self.buffer[..]);
@@ -141,8 +142,7 @@ impl Generator {
         let (key, _) = self.buffer.split_first_chunk_mut::<32>().expect("the buffer is longer than a key");
         if reseeds {
             let mut fresh = [0u8; 32];
-            // If the system gives nothing this time, the generator goes on safely from its own
-            // output.
+            // If the system gives no entropy, the generator continues safely from its own output.
             if getrandom::fill(&mut fresh).is_ok() {
                 key.iter_mut().zip(&fresh).for_each(|(k, f)| *k ^= f);
                 (self.since_reseed, self.reseeded_at) = (0, about_now());
@@ -163,14 +163,14 @@ impl Drop for Generator {
 
 /// The random source of a running program, keyed by the operating system.
 ///
-/// Make it after any `fork`: two processes that share one would draw the same bytes.
+/// Create it after any `fork`: two processes that share a source would draw the same bytes.
 pub struct SystemRandom {
     shards: Vec<Mutex<Generator>>,
     watch: ResumptionWatch,
 }
 
 impl SystemRandom {
-    /// A source under fresh keys. Fails if the system has no entropy to give.
+    /// A source under fresh keys. Fails if the system has no entropy.
     pub fn new() -> Result<Self> {
         let shard = || -> Result<Mutex<Generator>> {
             let key = Secret::fill_with(|bytes| getrandom::fill(bytes)).map_err(|e| {
@@ -203,11 +203,11 @@ impl RandomSource for SystemRandom {
     }
 }
 
-/// The random source of a test: the same seed and the same calls give the same bytes.
+/// The random source of a test: equal seeds and calls give equal bytes.
 pub struct SeededRandom(Mutex<Generator>);
 
 impl SeededRandom {
-    /// The source of `seed`.
+    /// The source with this seed.
     pub fn new(seed: u64) -> Self {
         let seed_key = in_place(|key: &mut [u8; 32]| key[..8].copy_from_slice(&seed.to_le_bytes()));
         let key = crate::kdf::derive(&seed_key, "seeded random", b"");

@@ -1,20 +1,20 @@
-//! Whether this process goes on as a copy: in a virtual machine that was resumed from a snapshot,
-//! or restored from a checkpoint of its own. What it drew before, another copy may have drawn too.
+//! Detects that this process runs as a copy: in a virtual machine that was resumed from a snapshot,
+//! or after a restore from its own checkpoint. Another copy may have drawn the same random bytes.
 //!
-//! Linux has no file that tells the generation of a virtual machine (vmgenid). Its driver keys the
-//! kernel's generator anew, so fresh bytes from there differ between copies; and it sends an event,
-//! which nothing can be asked for later. What can be asked is whether the boot id is another, and
-//! whether the clock of the wall jumped against the time since boot, as it does when a copy that
-//! was stopped is told the time.
+//! Linux has no file with the generation of a virtual machine (vmgenid). The vmgenid driver rekeys
+//! the kernel's generator, so fresh bytes from the kernel differ between copies, and it sends an
+//! event that cannot be queried later. This module therefore checks whether the boot id changed,
+//! and whether the wall clock jumped relative to the time since boot: the wall clock of a stopped
+//! copy is set when the copy is resumed.
 
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds by which the clock of the wall jumps and does not only drift.
+/// A jump of the wall clock by this many nanoseconds or more is not drift.
 const JUMP: i64 = 50_000_000;
-/// Nanoseconds between two looks at the boot id, which take a system call each.
+/// Nanoseconds between two reads of the boot id, which cost a system call each.
 const BOOT_LOOK: i64 = 1_000_000_000;
-/// Where the kernel tells the boot id.
+/// The kernel's file with the boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 fn nanoseconds(clock: ClockId) -> i64 {
@@ -22,22 +22,22 @@ fn nanoseconds(clock: ClockId) -> i64 {
     time.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec)
 }
 
-/// Nanoseconds of a clock that costs next to nothing to look at.
+/// The time in nanoseconds by a clock that is cheap to read.
 pub(crate) fn about_now() -> i64 {
     nanoseconds(ClockId::MonotonicCoarse)
 }
 
-/// The signs of a machine that ran on.
+/// The values that stay the same while one machine runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Machine {
-    /// None where the kernel does not tell.
+    /// `None` if the kernel does not provide it.
     boot_id: Option<String>,
-    /// Nanoseconds from the boot clock to the clock of the wall.
+    /// Nanoseconds from the boot clock to the wall clock.
     offset: i64,
 }
 
 impl Machine {
-    /// Whether this can be the same machine, which ran on.
+    /// Whether this can be the machine of `before`, running on.
     fn ran_on_from(&self, before: &Machine) -> bool {
         self.boot_id == before.boot_id && self.offset.wrapping_sub(before.offset).unsigned_abs() < JUMP as u64
     }
@@ -47,7 +47,7 @@ fn boot_id() -> Option<String> {
     std::fs::read_to_string(BOOT_ID).ok()
 }
 
-/// Looks again and again.
+/// Counts the resumptions that it detects.
 pub(crate) struct ResumptionWatch(Mutex<Seen>);
 
 struct Seen {
@@ -67,7 +67,7 @@ impl ResumptionWatch {
         }))
     }
 
-    /// How often it was noticed so far, and whether it was now.
+    /// The number of resumptions so far, and whether this call detected one.
     pub(crate) fn look(&self) -> (u64, bool) {
         let mut seen = self.0.lock();
         let since_boot = nanoseconds(ClockId::Boottime);

@@ -1,10 +1,10 @@
-//! How fast this machine runs the ciphers, for people who choose between them.
+//! Measures the speed of the ciphers on this machine, to help users choose one.
 
 use crate::{GcmKey, Hctr2Key, XtsKey, derive};
 use lacuna_contracts::{BLOCK_SIZE, Result, Secret};
 use std::time::{Duration, Instant};
 
-/// Windows that each cipher is measured in; the median counts.
+/// Windows per cipher; the result is their median.
 const WINDOWS: u32 = 5;
 
 /// The name and speed in GB/s of each cipher, encrypting blocks of 4096 bytes on one thread for

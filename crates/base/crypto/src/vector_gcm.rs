@@ -1,12 +1,12 @@
 //! AES-256-GCM by ring, for processors with 256-bit AES and carry-less multiplication (VAES,
-//! VPCLMULQDQ) and without AVX-512: there aws-lc, which is faster with AVX-512, has only the
-//! 128-bit instructions, at about half the speed.
+//! VPCLMULQDQ) but no AVX-512. On those, aws-lc uses its 128-bit code at about half the speed; with
+//! AVX-512, aws-lc is faster than ring.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use std::mem::MaybeUninit;
 use zeroize::Zeroize;
 
-/// Whether it is the faster of the two here.
+/// Whether ring is faster than aws-lc on this machine.
 pub(crate) fn suits() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("vaes")
@@ -17,11 +17,11 @@ pub(crate) fn suits() -> bool {
     false
 }
 
-/// A key of ring's, wiped on drop, which ring does not do. What ring leaves on the stack while it
-/// makes one is not.
+/// A key of ring's, wiped on drop (ring does not wipe keys). Copies that ring leaves on the stack
+/// while it makes a key are not wiped.
 pub(crate) struct VectorGcm(Box<MaybeUninit<LessSafeKey>>);
 
-// Nothing is lost if it is wiped instead of dropped.
+// Wiping instead of dropping leaks nothing.
 const _: () = assert!(!std::mem::needs_drop::<LessSafeKey>());
 
 impl VectorGcm {
@@ -36,7 +36,7 @@ impl VectorGcm {
         unsafe { self.0.assume_init_ref() }
     }
 
-    /// Encrypts `buf` where it lies.
+    /// Encrypts `buf` in place and returns the tag.
     pub(crate) fn seal(&self, nonce: &[u8; 12], aad: &[u8], buf: &mut [u8]) -> [u8; 16] {
         let nonce = Nonce::assume_unique_for_key(*nonce);
         let sealed = self.key().seal_in_place_separate_tag(nonce, Aad::from(aad), buf);
@@ -58,7 +58,7 @@ impl VectorGcm {
 impl Drop for VectorGcm {
     fn drop(&mut self) {
         let key = self.0.as_mut_ptr().cast::<MaybeUninit<u8>>();
-        // SAFETY: the box owns as many bytes as a key has; what is in them is never used again.
+        // SAFETY: the box owns exactly the bytes of a key, and they are never used again.
         let bytes = unsafe { std::slice::from_raw_parts_mut(key, size_of::<LessSafeKey>()) };
         bytes.zeroize();
     }

@@ -1,12 +1,12 @@
-//! The key stream of AES-256-CTR by 256-bit vectors (VAES), for the large requests to the random
+//! The key stream of AES-256-CTR by 256-bit vectors (VAES), for large requests to the random
 //! source.
 
 use crate::ffi::AesBlock;
 
-/// Fills `out` with the key stream that starts at a counter of these 12 bytes and a zero in the
-/// last four (big-endian). Returns whether this machine could; if not, `out` is unchanged.
+/// Fills `out` with the key stream. The first counter block is `head` followed by a 32-bit zero
+/// (big-endian). Returns false, and leaves `out` unchanged, if this machine lacks the instructions.
 ///
-/// `out` has fewer than 2^32 blocks, so that the counter does not carry.
+/// `out` has fewer than 2^32 blocks, so the counter does not carry into `head`.
 pub(crate) fn fill(schedule: &AesBlock, head: &[u8; 12], out: &mut [u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if able(schedule) {
@@ -20,8 +20,8 @@ pub(crate) fn fill(schedule: &AesBlock, head: &[u8; 12], out: &mut [u8]) -> bool
     false
 }
 
-/// Whether the processor has the instructions, and the library keeps round keys in the order that
-/// they take.
+/// Whether the processor has the instructions, and the library stores round keys in the order that
+/// the instructions need.
 #[cfg(target_arch = "x86_64")]
 fn able(schedule: &AesBlock) -> bool {
     static ABLE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
@@ -44,7 +44,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     const ROUNDS: usize = 14;
-    /// Vectors side by side, to hide the latency of a round.
+    /// Vectors processed side by side, to hide the latency of a round.
     const SIDE_BY_SIDE: usize = 8;
     const VECTOR: usize = 32;
     const STEP: usize = SIDE_BY_SIDE * VECTOR;
@@ -54,7 +54,7 @@ mod x86 {
         let mut keys: [__m256i; ROUNDS + 1] = std::array::from_fn(|round| both(&round_keys[round]));
         let mut start = [0; 16];
         start[..12].copy_from_slice(head);
-        // Counters with the last word in the order of the processor, and how to turn it about.
+        // Counters with a little-endian last word, and the shuffle that makes it big-endian.
         let turn =
             _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 14, 13, 12));
         let mut counters = _mm256_add_epi32(both(&start), _mm256_setr_epi32(0, 0, 0, 0, 0, 0, 0, 1));
@@ -87,7 +87,8 @@ mod x86 {
             zeroize::Zeroize::zeroize(&mut last[..]);
         }
         for key in &mut keys {
-            // SAFETY: it is a live vector. Volatile, because nothing reads it any more.
+            // SAFETY: `key` is a live vector. Volatile, because the compiler may drop a write that
+            // is never read.
             unsafe { std::ptr::write_volatile(key, _mm256_setzero_si256()) };
         }
     }

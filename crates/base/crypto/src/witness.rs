@@ -1,26 +1,26 @@
-//! What a tracing cipher sees: every key and nonce, or tweak, with the content encrypted under
-//! them, recorded for tests that look for one that served twice. It is compiled with the feature
-//! `witness` alone, which no program has, and keeps hashes, neither keys nor plaintext.
+//! A log of every key and nonce (or tweak) of the ciphers, with the content encrypted under them,
+//! for tests that look for a repeated use. Compiled only with the feature `witness`, which no
+//! program enables. It keeps hashes, not keys or plaintext.
 
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where a nonce comes from, and so what is to keep it from serving twice.
+/// The origin of a nonce, which determines how repetitions are prevented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UseKind {
     /// The nonce of AES-256-GCM, or the tweak of AES-256-XTS, as the caller gives it. Most are
-    /// drawn, and hedged ([`crate::HedgedNonce`]).
+    /// drawn at random and hedged ([`crate::HedgedNonce`]).
     Given,
     /// The nonce of AES-256-GCM that is a part of a synthetic tag ([`crate::SivKey`]).
     Synthetic,
-    /// The tweak of HCTR2-256, which is never hedged. It repeats by design where it names a place
-    /// alone.
+    /// The tweak of HCTR2-256, which is never hedged. By design it repeats if it names only an
+    /// address.
     Wide,
 }
 
-/// One use of a key and a nonce, or a tweak.
+/// One use of a key with a nonce or tweak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
     kind: UseKind,
@@ -30,7 +30,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// Where the nonce comes from.
+    /// The origin of the nonce.
     pub fn kind(&self) -> UseKind {
         self.kind
     }
@@ -42,14 +42,14 @@ impl Use {
 }
 
 static USES: Mutex<Option<Vec<Use>>> = Mutex::new(None);
-/// Held while something is recorded: one play at a time.
+/// Held during a recording: one recording at a time.
 static PLAY: Mutex<()> = Mutex::new(());
 
 static UNHEDGED: AtomicBool = AtomicBool::new(false);
 
-/// [`uses_of`], with nonces as they are drawn, and synthetic tags that do not depend on the
-/// content: what a game must notice. All that is sealed in the play must be opened in it, and
-/// nothing else.
+/// [`uses_of`] without hedging: nonces are used as they are drawn, and synthetic tags do not depend
+/// on the content. A test must find repetitions in such a run. All data opened in `play` must have
+/// been sealed in `play`, and vice versa.
 pub fn uses_unhedged<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
     uses_of(|| {
         UNHEDGED.store(true, Ordering::Relaxed);
@@ -59,9 +59,9 @@ pub fn uses_unhedged<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
     })
 }
 
-/// From now on, in this process, nonces and salts are as they are drawn: for tests that compare all
-/// that follows from public randomness, byte for byte, between plays that differ in what must not
-/// show.
+/// Turns hedging off for the rest of this process: nonces and salts are used as they are drawn. For
+/// tests that compare, byte for byte, all public randomness between two runs with different
+/// secrets.
 pub fn never_hedge() {
     UNHEDGED.store(true, Ordering::Relaxed);
 }
@@ -70,7 +70,7 @@ pub(crate) fn is_unhedged() -> bool {
     UNHEDGED.load(Ordering::Relaxed)
 }
 
-/// Plays something, and gives what all threads used meanwhile.
+/// Runs `play`, and returns its result with all uses by all threads meanwhile.
 pub fn uses_of<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
     let _alone = PLAY.lock();
     *USES.lock() = Some(Vec::new());
@@ -78,7 +78,7 @@ pub fn uses_of<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
     (played, USES.lock().take().expect("it was started above"))
 }
 
-/// How many pairs of key and nonce were used for more than one content.
+/// The number of pairs of key and nonce that were used for more than one content.
 pub fn repeated<'u>(uses: impl IntoIterator<Item = &'u Use>) -> usize {
     let mut first = HashMap::new();
     let mut bad = HashSet::new();
@@ -90,7 +90,7 @@ pub fn repeated<'u>(uses: impl IntoIterator<Item = &'u Use>) -> usize {
     bad.len()
 }
 
-/// Records a use, if anything is recorded. `key` tells keys apart.
+/// Records a use, if a recording is on. `key` returns an identifier of the key.
 pub(crate) fn record(
     kind: UseKind,
     key: impl FnOnce() -> [u8; 16],

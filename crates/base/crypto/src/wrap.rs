@@ -1,4 +1,4 @@
-//! Small things sealed under a key: wrapped keys and keyed hashes.
+//! Wrapped keys and keyed hashes.
 
 use crate::gcm::{GcmKey, TagMismatch};
 use hmac::{Hmac, KeyInit, Mac};
@@ -7,8 +7,8 @@ use sha2::Sha256;
 
 const TAG: usize = 16;
 
-/// Encrypts `secret` under AES-256-GCM: ciphertext, then tag. A nonce must never repeat under one
-/// key.
+/// Encrypts `secret` under AES-256-GCM and returns ciphertext and tag. A nonce must never repeat
+/// under one key.
 pub fn wrap(key: &Secret<32>, nonce: &[u8; 12], aad: &[u8], secret: &[u8]) -> Vec<u8> {
     let mut wrapped = vec![0; secret.len() + TAG];
     let (text, tag) = wrapped.split_at_mut(secret.len());
@@ -16,7 +16,7 @@ pub fn wrap(key: &Secret<32>, nonce: &[u8; 12], aad: &[u8], secret: &[u8]) -> Ve
     wrapped
 }
 
-/// Undoes [`wrap`]. Bytes too short to hold a tag are a mismatch as well.
+/// Undoes [`wrap`]. Input too short for a tag is a mismatch as well.
 pub fn unwrap(
     key: &Secret<32>,
     nonce: &[u8; 12],
@@ -33,8 +33,8 @@ fn gcm(key: &Secret<32>) -> GcmKey {
     GcmKey::new(key).expect("memory for a GCM context")
 }
 
-/// HMAC-SHA256 over `parts`, one after the other. Callers whose parts vary in length put the
-/// lengths in.
+/// HMAC-SHA256 over the concatenated `parts`. A caller with parts of varying length must include
+/// the lengths.
 pub fn keyed_hash(key: &Secret<32>, parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key.expose()).expect("HMAC takes keys of any length");
     parts.iter().for_each(|part| mac.update(part));

@@ -1,6 +1,6 @@
-//! XAES-256-GCM (C2SP): AES-256-GCM with nonces of 192 bits, which may be drawn at random for as
-//! many messages as anybody will ever write. Half of the nonce makes a key, by the counter-mode
-//! derivation of NIST SP 800-108r1 over CMAC; the other half is the nonce under it.
+//! XAES-256-GCM (C2SP): AES-256-GCM with nonces of 192 bits, which may be drawn at random for any
+//! realistic number of messages. The first half of the nonce derives a key, by the counter mode of
+//! NIST SP 800-108r1 over CMAC; the second half is the nonce under that key.
 
 use crate::ffi::AesBlock;
 use crate::gcm::{GcmKey, TagMismatch};
@@ -12,7 +12,7 @@ pub const XAES_NONCE: usize = 24;
 
 /// A key of XAES-256-GCM, used by any number of threads at once.
 ///
-/// A nonce must never repeat under one key; random ones do not.
+/// A nonce must never repeat under one key; random nonces satisfy this.
 pub struct XaesKey {
     aes: AesBlock,
     /// The first CMAC subkey.
@@ -36,7 +36,7 @@ impl XaesKey {
         Ok(key.seal(&nonce, aad, src, dst))
     }
 
-    /// Decrypts `buf` where it lies if `tag` verifies; otherwise `buf` is zeroed.
+    /// Decrypts `buf` in place if `tag` verifies; otherwise `buf` is zeroed.
     ///
     /// Errors: [`lacuna_contracts::Kind::Memory`] if the cipher could not be set up.
     pub fn open_in_place(
@@ -77,8 +77,8 @@ mod tests {
     use super::*;
     use data_encoding::HEXLOWER;
 
-    /// The two vectors in the text of the specification (c2sp.org/XAES-256-GCM); they cover both
-    /// cases of the subkey.
+    /// The two vectors in the text of the specification (c2sp.org/XAES-256-GCM) cover both cases of
+    /// the subkey.
     #[test]
     fn published_vectors() {
         let cases: [(u8, &[u8], &str); 2] = [

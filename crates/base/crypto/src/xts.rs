@@ -1,4 +1,4 @@
-//! AES-256-XTS (IEEE 1619): the cipher of whole blocks that need no more room than they have.
+//! AES-256-XTS (IEEE 1619), for whole blocks: the ciphertext is as long as the plaintext.
 
 use crate::ffi::{Direction, XtsContext};
 use lacuna_contracts::{Error, Kind, Result, Secret};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 /// Idle pairs of contexts kept for later sessions.
 const POOL: usize = 64;
 
-/// An XTS key: 64 bytes, whose two halves differ. Shared by all threads; each takes an
+/// An XTS key: 64 bytes with two different halves. Shared by all threads; each takes an
 /// [`XtsSession`].
 pub struct XtsKey {
     key: Secret<64>,
@@ -29,8 +29,8 @@ impl Pair {
 }
 
 impl XtsKey {
-    /// Sets up `key`. Errors: [`Kind::Usage`] if its halves are equal (XTS would then not be
-    /// secure), [`Kind::Memory`] if the cipher could not be set up.
+    /// Sets up `key`. Errors: [`Kind::Usage`] if its halves are equal (XTS is not secure then),
+    /// [`Kind::Memory`] if the cipher could not be set up.
     pub fn new(key: &Secret<64>) -> Result<XtsKey> {
         let (data, tweak) = key.expose().split_at(32);
         if crate::constant_time_eq(data, tweak) {
@@ -43,8 +43,8 @@ impl XtsKey {
         Ok(XtsKey { key: key.clone(), idle: Mutex::new(vec![first]) })
     }
 
-    /// Takes a pair of contexts out of the pool, or makes one; they return when the session is
-    /// dropped.
+    /// Takes a pair of contexts from the pool, or makes one. The pair returns to the pool when the
+    /// session is dropped.
     pub fn session(&self) -> XtsSession<'_> {
         let idle = self.idle.lock().pop();
         let pair = idle.or_else(|| Pair::new(&self.key)).expect("memory for an XTS context");
@@ -54,8 +54,8 @@ impl XtsKey {
 
 /// One thread's use of an [`XtsKey`].
 ///
-/// A unit is a multiple of 16 bytes, at least 16 and at most 16 MiB; anything else is a mistake of
-/// the caller and panics, since going on would leave a unit unencrypted.
+/// A unit is a multiple of 16 bytes, at least 16 and at most 16 MiB. Other lengths are an error of
+/// the caller and panic, because continuing would leave a unit unencrypted.
 pub struct XtsSession<'a> {
     key: &'a XtsKey,
     pair: Option<Pair>,
@@ -74,7 +74,7 @@ impl XtsSession<'_> {
         self.pair().encrypt.run(tweak, src, dst);
     }
 
-    /// Tells a test that looks for repeated tweaks.
+    /// Records the use, for tests that look for repeated tweaks.
     #[cfg(feature = "witness")]
     fn witness(&mut self, tweak: &[u8; 16], src: &[u8]) {
         let mut key = [0; 16];
@@ -88,7 +88,7 @@ impl XtsSession<'_> {
         self.pair().decrypt.run(tweak, src, dst);
     }
 
-    /// Decrypts one unit where it lies.
+    /// Decrypts one unit in place.
     pub fn decrypt_in_place(&mut self, tweak: &[u8; 16], buf: &mut [u8]) {
         debug_assert_eq!(buf.len() % 16, 0);
         self.pair().decrypt.run_in_place(tweak, buf);

@@ -1,4 +1,4 @@
-//! Every construction against published vectors or an independent implementation, and its failing
+//! Every construction against published vectors or an independent implementation, and its error
 //! cases.
 
 use data_encoding::HEXLOWER;
@@ -49,7 +49,7 @@ fn xts_gives_the_ciphertexts_of_ieee_1619() {
     let key = ieee_key();
     let mut session = key.session();
     let plain: Vec<u8> = (0..=255).chain(0..=255).collect();
-    // The beginning of each ciphertext; the whole of the first.
+    // The first bytes of each ciphertext; all of the first ciphertext.
     let vectors = [
         ("ff", IEEE_10),
         ("ffff", "77a31251618a15e6b92d1d66dffe7b50b50bad552305ba0217a610688eff7e11"),

@@ -1,4 +1,4 @@
-//! The requests to block devices that no function of a crate makes.
+//! Requests to block devices for which no crate has a function.
 #![allow(unsafe_code)]
 
 use rustix::fs::{fstat, major};
@@ -7,15 +7,16 @@ use rustix::ioctl::{Getter, NoArg, Opcode, ioctl};
 use std::fs::File;
 use std::io;
 
-/// From `linux/fs.h`: write the cache of a device back and drop it.
+/// From `linux/fs.h`: writes back and drops the cache of a device.
 const BLKFLSBUF: Opcode = 0x1261;
-/// From `linux/fs.h`: whether a device takes no writes.
+/// From `linux/fs.h`: reads whether a device is write-protected.
 const BLKROGET: Opcode = 0x125e;
-/// Devices whose content is their cache: older kernels took the same request as one to empty them.
+/// The major number of RAM disks. The cache of a RAM disk is its content: older kernels empty it on
+/// this request.
 const RAM_DISKS: u32 = 1;
 
-/// Writes the cache of a block device back and drops it, if this process may. Who may not is told
-/// nothing.
+/// Writes back and drops the cache of a block device. Does nothing, without an error, if this
+/// process lacks the permission.
 pub(crate) fn drop_cache(device: &File) -> io::Result<()> {
     if major(fstat(device)?.st_rdev) == RAM_DISKS {
         return Ok(());
@@ -27,14 +28,14 @@ pub(crate) fn drop_cache(device: &File) -> io::Result<()> {
     }
 }
 
-/// Whether a block device takes no writes: a card with its switch set, or a device that was set so.
-/// Such a device can be opened for writing all the same.
+/// Whether a block device is write-protected: by a switch on the card, or by `blockdev --setro`.
+/// Such a device can still be opened for writing.
 pub(crate) fn is_read_only(device: &File) -> io::Result<bool> {
-    // SAFETY: the request writes one int, as the getter has it.
+    // SAFETY: the request writes one int, as the getter declares.
     let answer = unsafe { ioctl(device, Getter::<BLKROGET, std::ffi::c_int>::new()) };
     match answer {
         Ok(read_only) => Ok(read_only != 0),
-        // What does not know the request says so when it is written to.
+        // A device without this request reports write protection on a write.
         Err(Errno::NOTTY | Errno::INVAL) => Ok(false),
         Err(e) => Err(e.into()),
     }

@@ -1,12 +1,11 @@
-//! Reads past the system's cache (O_DIRECT), from the medium straight into memory of this process:
-//! the cache holds nothing of them at any moment, on any kernel, on block devices and the file
-//! systems that are known to do nothing else (`READS_DIRECTLY`). Those take such reads of some
-//! files through the cache (ext4 of encrypted or journalled ones, btrfs of compressed ones), which
-//! is asked to forget them (Linux from 6.14 on). They move whole pages of the file into whole pages
-//! of memory. An extent that is not made of such pages, and what lies between extents, goes into
-//! memory that is kept for it.
+//! Reads past the system's cache (O_DIRECT), from the medium straight into memory of this process.
+//! The cache never holds the data, on any kernel, on block devices and on the file systems in
+//! `READS_DIRECTLY`. Exceptions are files that these file systems read through the cache all the
+//! same (ext4: encrypted or journalled files, btrfs: compressed files); the system is asked to drop
+//! their pages (Linux 6.14 and later). Direct reads move whole pages of the file into whole pages
+//! of memory. Unaligned extents, and the gaps between extents, are read into separate memory.
 //!
-//! Deniability contract: which places are not read so, `unsynced.rs` says.
+//! Deniability contract: `unsynced.rs` determines which ranges must not be read so.
 
 use crate::ReadExtent;
 use crate::discreet::DONT_CACHE;
@@ -21,60 +20,59 @@ use std::io::{IoSliceMut, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What such reads are aligned to, in the file and in memory, in bytes: no common device has longer
+/// The alignment of direct reads, in the file and in memory, in bytes: no common device has larger
 /// sectors.
 const PAGE: u64 = 4096;
-/// Pages of memory for one read: of a run that begins and ends within a page.
+/// The most pages of separate memory for one read: for a run that begins and ends within a page.
 const MOST_PAGES: usize = (MOST_AT_ONCE / PAGE) as usize + 1;
-/// Of how many reads the memory is kept for later ones.
+/// The most buffers that are kept for later reads.
 const MOST_SPARE: usize = 4;
-/// The file systems on which such a read has nothing written but the place that it reads: ext4,
-/// xfs, btrfs and f2fs. Others (NFS, GFS2, OCFS2) write all that the cache has of the file first,
-/// at a moment that would follow from what is read (deniability contract).
+/// The file systems where a direct read makes the system write nothing except the range being read:
+/// ext4, xfs, btrfs and f2fs. Other file systems (NFS, GFS2, OCFS2) first write all cached data of
+/// the file, and the time of these writes would reveal the read (deniability contract).
 const READS_DIRECTLY: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// Memory that begins where a page does.
+/// A page-aligned page of memory.
 #[derive(Clone)]
 #[repr(align(4096))]
 struct Page([u8; PAGE as usize]);
 
-/// Reads one file so.
+/// Reads one file with O_DIRECT.
 #[derive(Default)]
 pub(crate) struct DirectReader {
-    /// An open file of its own. While there is none to be had, each read tries again.
+    /// A separate open file. Until it can be opened, each read tries again.
     file: OnceLock<File>,
     /// Whether the system has refused.
     refused: AtomicBool,
-    /// Which places may be read so, once such reads are expected; shared by all handles on the
-    /// file.
+    /// The ranges that may be read directly, once discreet reads are expected; shared by all
+    /// handles on the file.
     places: Arc<OnceLock<Unsynced>>,
-    /// Memory for the next reads, which holds ciphertext alone.
+    /// Memory for later reads. It holds only ciphertext.
     spare: Mutex<Vec<Box<[Page]>>>,
 }
 
 impl DirectReader {
-    /// For another handle on the same file: what either writes or syncs, both know.
+    /// A reader for another handle on the same file; both know of the writes and syncs of either.
     pub(crate) fn beside(other: &DirectReader) -> DirectReader {
         DirectReader { places: Arc::clone(&other.places), ..DirectReader::default() }
     }
 
-    /// Opens the file, which has `len` bytes, by way of `open`, and notes from now on what is
-    /// written.
+    /// Opens the file, of `len` bytes, with `open`, and starts to track writes.
     ///
-    /// Errors: why it cannot be opened; another call may open it. That the system knows no such
-    /// reads of it is none.
+    /// Errors: the reason why it cannot be opened; a later call may succeed. It is no error if the
+    /// system does not support direct reads of the file.
     pub(crate) fn prepare(&self, len: u64, open: impl FnOnce() -> Result<File>) -> Result<()> {
         self.places.get_or_init(|| Unsynced::new(len));
         self.file(open).map(|_| ())
     }
 
-    /// Places, each an offset and a length, are going to be written, as long as what this gives is
-    /// held.
+    /// Announces writes to ranges, each an offset and a length. They are in progress until the
+    /// result is dropped.
     pub(crate) fn begin_write(&self, places: impl Iterator<Item = (u64, u64)>) -> Option<Writing<'_>> {
         self.places.get().map(|known| known.begin_write(places))
     }
 
-    /// Everything that was written is going to be synced.
+    /// Announces a sync of all earlier writes.
     pub(crate) fn begin_sync(&self) -> Option<Syncing<'_>> {
         self.places.get().and_then(Unsynced::begin_sync)
     }
@@ -84,7 +82,7 @@ impl DirectReader {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// The file; none if the system knows no such reads of it.
+    /// The open file; `None` if the system does not support direct reads of it.
     fn file(&self, open: impl FnOnce() -> Result<File>) -> Result<Option<&File>> {
         if self.is_refused() {
             return Ok(None);
@@ -98,8 +96,8 @@ impl DirectReader {
                 Ok(None)
             }
             Ok(file) => {
-                // Where the system reads through the cache all the same, what it reads ahead would
-                // stay.
+                // No read-ahead: if the system reads through the cache all the same, pages read
+                // ahead would stay there.
                 fadvise(&file, 0, None, Advice::Random)?;
                 Ok(Some(self.file.get_or_init(|| file)))
             }
@@ -111,9 +109,9 @@ impl DirectReader {
         }
     }
 
-    /// Reads a run ([`near_runs`](crate::near_runs)) of the file that `open` opens, if it is not
-    /// open yet, with one request. False if that is not to be, or did not give all of it: a read
-    /// through the cache gives it then, or the reason why not.
+    /// Reads a run ([`near_runs`](crate::near_runs)) of the file with one request; `open` opens the
+    /// file if needed. False if a direct read is not allowed, or did not read all of the run: the
+    /// caller then reads through the cache, which gives the data or the error.
     pub(crate) fn read(&self, open: impl FnOnce() -> Result<File>, run: &mut [ReadExtent<'_>]) -> bool {
         let (Some(known), Some(span)) = (self.places.get(), Span::of(run)) else { return false };
         let Some(needed) = span.pages_besides(run).filter(|needed| *needed <= MOST_PAGES) else {
@@ -137,7 +135,7 @@ impl DirectReader {
         whole
     }
 
-    /// Memory for as many pages, if any.
+    /// Memory for `needed` pages, if any.
     fn memory(&self, needed: usize) -> Box<[Page]> {
         if needed == 0 {
             return Box::default();
@@ -154,8 +152,7 @@ impl DirectReader {
     }
 }
 
-/// Whether a file lies on a block device or a file system whose direct reads are known to touch
-/// nothing else.
+/// Whether a file is on a block device, or on a file system in `READS_DIRECTLY`.
 fn is_read_directly(file: &File) -> rustix::io::Result<bool> {
     if FileType::from_raw_mode(fstat(file)?.st_mode) == FileType::BlockDevice {
         return Ok(true);
@@ -163,21 +160,21 @@ fn is_read_directly(file: &File) -> rustix::io::Result<bool> {
     Ok(READS_DIRECTLY.contains(&(fstatfs(file)?.f_type as u64)))
 }
 
-/// Whether an error says that the system knows no such reads of the file.
+/// Whether an error means that the system does not support direct reads of the file.
 fn is_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::INVAL | Errno::OPNOTSUPP)
 }
 
-/// The pages of the file that a run lies in.
+/// The pages of the file that cover a run.
 struct Span {
     start: u64,
     end: u64,
-    /// Bytes from the start to the end of the last extent: the file may end before the page does.
+    /// Bytes from `start` to the end of the last extent: the file may end within the last page.
     wanted: usize,
 }
 
 impl Span {
-    /// None of a run that is none, or that reaches beyond all files.
+    /// `None` for an empty run, or one that exceeds the maximum file size.
     fn of(run: &[ReadExtent<'_>]) -> Option<Span> {
         let (first, last) = (run.first()?, run.last()?);
         let start = first.offset - first.offset % PAGE;
@@ -185,21 +182,21 @@ impl Span {
         Some(Span { start, end: end.checked_next_multiple_of(PAGE)?, wanted: (end - start) as usize })
     }
 
-    /// How many of its pages are read to no extent's own memory.
+    /// The number of pages that are read into separate memory.
     fn pages_besides(&self, run: &[ReadExtent<'_>]) -> Option<usize> {
         let own = run.iter().filter(|extent| is_in_pages(extent)).map(|extent| extent.buf.len() as u64);
         (self.end - self.start).checked_sub(own.sum()).map(|bytes| (bytes / PAGE) as usize)
     }
 }
 
-/// Whether an extent can be read to where it is: whole pages, in the file and in memory.
+/// Whether an extent is made of whole pages, in the file and in memory.
 fn is_in_pages(extent: &ReadExtent<'_>) -> bool {
     let places = [extent.offset, extent.buf.len() as u64, extent.buf.as_ptr().addr() as u64];
     places.iter().all(|place| place.is_multiple_of(PAGE))
 }
 
-/// Asks the system for all pages of a run: those of extents that are whole pages go there, the
-/// others to `pages`.
+/// Requests all pages of a run. Page-aligned extents are read in place, the other pages into
+/// `pages`.
 fn request(
     file: &File,
     span: &Span,
@@ -227,9 +224,9 @@ fn request(
     }
 }
 
-/// Copies what was read to `pages` to the extents that are not whole pages.
+/// Copies the data in `pages` to the unaligned extents.
 fn hand_out(span: &Span, run: &mut [ReadExtent<'_>], pages: &[Page]) {
-    // The first of the pages that were read from `at` on.
+    // `first`: the index of the first page in `pages` read at or after `at`.
     let (mut at, mut first) = (span.start, 0);
     for extent in run {
         if is_in_pages(extent) {

@@ -1,6 +1,6 @@
-//! Reads through the system's cache that leave nothing there, where the system can do that: Linux
-//! from 6.14 on, on most file systems, not on block devices (up to 6.18 at least). What lies in the
-//! cache already is read from there, and stays.
+//! Reads through the system's cache that leave nothing there. Supported by Linux 6.14 and later, on
+//! most file systems, but not on block devices (at least up to 6.18). Pages already in the cache
+//! are read from there, and stay.
 
 use crate::ReadExtent;
 use rustix::fs::{Advice, fadvise};
@@ -10,21 +10,22 @@ use std::io::{ErrorKind, IoSliceMut, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// RWF_DONTCACHE: pages that this read brings into the cache go with its end.
+/// RWF_DONTCACHE: pages that this read adds to the cache are dropped at its end.
 pub(crate) const DONT_CACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// Reads one file so.
+/// Reads one file with `DONT_CACHE`.
 #[derive(Default)]
 pub(crate) struct DiscreetReader {
-    /// An open file of its own, for which the system reads nothing ahead: that would stay. While
-    /// there is none to be had, each read tries again.
+    /// A separate open file without read-ahead: pages read ahead would stay in the cache. Until it
+    /// can be opened, each read tries again.
     file: OnceLock<File>,
     /// Whether the system has refused.
     refused: AtomicBool,
 }
 
 impl DiscreetReader {
-    /// The file that `open` opens, once. Errors: why there is none; another call may get one.
+    /// Opens the file with `open` unless it is open. Errors: those of `open`; a later call may
+    /// succeed.
     pub(crate) fn prepare(&self, open: impl FnOnce() -> Result<File>) -> Result<&File> {
         if let Some(file) = self.file.get() {
             return Ok(file);
@@ -39,14 +40,14 @@ impl DiscreetReader {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// The file that `open` opens, if it is not open yet. None if it cannot be opened, or the
-    /// system has refused.
+    /// The open file; `open` opens it if needed. `None` if that fails, or if the system has
+    /// refused.
     fn file(&self, open: impl FnOnce() -> Result<File>) -> Option<&File> {
         if self.is_refused() { None } else { self.prepare(open).ok() }
     }
 
-    /// Reads adjacent extents with one call. Whether that gave all of them: if not, they are read
-    /// one by one, which finds out what is wrong with which.
+    /// Reads adjacent extents with one call. False if that did not read all of them: the caller
+    /// then reads one by one, to find the failing extent.
     pub(crate) fn read_run(&self, open: impl FnOnce() -> Result<File>, run: &mut [ReadExtent<'_>]) -> bool {
         let Some(file) = self.file(open) else { return false };
         let (offset, len) = (run[0].offset, run.iter().map(|extent| extent.buf.len()).sum());
@@ -55,8 +56,9 @@ impl DiscreetReader {
         preadv2(file, &mut bufs, offset, DONT_CACHE) == Ok(len)
     }
 
-    /// Reads an extent. False if the system cannot: an ordinary read does it then. Errors: what the
-    /// medium does not give; an ordinary read would keep its neighbours.
+    /// Reads an extent. False if the system cannot: the caller then uses an ordinary read. Errors:
+    /// those of the medium. An ordinary read would not help, and would leave neighbouring pages in
+    /// the cache.
     pub(crate) fn read(
         &self,
         open: impl FnOnce() -> Result<File>,

@@ -1,4 +1,4 @@
-//! A folder that is a real directory.
+//! A folder on a real directory.
 
 use crate::opening::patiently;
 use crate::quota::within_quotas;
@@ -19,24 +19,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The file that is locked where the system locks no directories.
+/// The file that is locked if the system cannot lock directories.
 pub const LOCK: &str = "lock";
 
-/// The most subfolders that are kept open, and the most files.
+/// The most subfolders, and the most files, that are kept open.
 const OPEN_SUBFOLDERS: usize = 512;
 const OPEN_FILES: usize = 256;
 
 /// A directory. Holds a lock on it until dropped: exclusive for writing, shared for reading.
 ///
-/// It never leaves the directory: names are checked, and symbolic links are followed nowhere in it.
+/// It never leaves the directory: names are checked, and symbolic links in it are never followed.
 pub struct DiskFolder {
     path: PathBuf,
     top: Arc<OwnedFd>,
     _lock: Option<OwnedFd>,
     read_only: bool,
     subfolders: Mutex<HashMap<String, Arc<OwnedFd>>>,
-    /// How often a subfolder was met first, and how many of these are durable: one that is there
-    /// may have been made a moment ago, by another thread or by a process that was killed.
+    /// The number of subfolders opened for the first time, and how many of these are durable. An
+    /// existing subfolder may be new, made by another thread or by a process that was killed.
     met: AtomicU64,
     durable: AtomicU64,
 }
@@ -44,8 +44,8 @@ pub struct DiskFolder {
 impl DiskFolder {
     /// Opens an existing directory.
     ///
-    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::ReadOnly`] for writing where
-    /// nobody can, and [`Kind::Busy`] if another program has it open.
+    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::ReadOnly`] for writing on a
+    /// read-only file system, and [`Kind::Busy`] if another program has it open.
     pub fn open(path: &Path, access: Access) -> Result<DiskFolder> {
         let failed = |e: Errno| Error::io(format!("cannot open the directory {}", path.display()), &e.into());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -56,7 +56,7 @@ impl DiskFolder {
         })?;
         let read_only = access == Access::Read;
         if !read_only {
-            // The system names a file system that is read-only before it looks at permissions.
+            // The system reports a read-only file system before it checks permissions.
             fs::accessat(&top, ".", Permission::WRITE_OK, AtFlags::EACCESS).map_err(failed)?;
         }
         let lock = lock(path, &top, read_only)?;
@@ -86,8 +86,8 @@ impl DiskFolder {
         if self.read_only { Err(self.failed(what, name, Errno::ROFS)) } else { Ok(()) }
     }
 
-    /// Does something in a subfolder. Where the process has no descriptors left, those of other
-    /// subfolders are let go.
+    /// Runs `act` in a subfolder. If the process has no descriptors left, closes cached subfolders
+    /// and tries once more.
     fn within<T>(
         &self,
         subfolder: &str,
@@ -103,7 +103,7 @@ impl DiskFolder {
         }
     }
 
-    /// The open subfolder, which `make` makes where there is none.
+    /// The open subfolder; created if it is absent and `make` is set.
     fn subfolder(&self, name: &str, make: bool) -> rustix::io::Result<Arc<OwnedFd>> {
         if name.is_empty() {
             return Ok(self.top.clone());
@@ -123,7 +123,7 @@ impl DiskFolder {
             }
             other => other?,
         };
-        // Before anybody can have made a name in it.
+        // Counted before another thread can create a name in it.
         self.met.fetch_add(1, Ordering::AcqRel);
         let opened = Arc::new(opened);
         let mut known = self.subfolders.lock();
@@ -134,8 +134,8 @@ impl DiskFolder {
         Ok(opened)
     }
 
-    /// The same. A subfolder that somebody removed and made anew meanwhile is opened again, and
-    /// what a signal interrupts is done again.
+    /// Runs `act` in a subfolder. Reopens a subfolder that another program removed and recreated
+    /// meanwhile, and repeats calls that a signal interrupts.
     fn within_once<T>(
         &self,
         subfolder: &str,
@@ -144,7 +144,7 @@ impl DiskFolder {
     ) -> rustix::io::Result<T> {
         let open = self.subfolder(subfolder, make)?;
         let first = retry_on_intr(|| act(&open));
-        // A directory that was removed has no names left.
+        // A removed directory has no links.
         let removed = || fs::fstat(&*open).is_ok_and(|about| about.st_nlink == 0);
         let stale = matches!(first, Err(Errno::STALE)) || matches!(first, Err(Errno::NOENT)) && removed();
         if !stale || subfolder.is_empty() {
@@ -155,12 +155,12 @@ impl DiskFolder {
         retry_on_intr(|| act(&open))
     }
 
-    /// Whether a subfolder may not be durable itself.
+    /// Whether a subfolder may not be durable yet.
     fn owes_subfolders(&self) -> bool {
         self.durable.load(Ordering::Acquire) < self.met.load(Ordering::Acquire)
     }
 
-    /// Does what makes every subfolder durable that was met before.
+    /// Runs `sync`, and counts every subfolder seen before it as durable.
     fn settle(&self, sync: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
         let met = self.met.load(Ordering::Acquire);
         retry_on_intr(sync)?;
@@ -179,14 +179,13 @@ impl DiskFolder {
     }
 }
 
-/// How many descriptors may be kept for later, at most `most`: a quarter of what the process may
-/// have.
+/// How many descriptors may be cached: a quarter of the process limit, at most `most`.
 fn share_of_descriptors(most: usize) -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(limit / 4).unwrap_or(most).clamp(4, most)
 }
 
-/// Says which limit it is where the process has no descriptors left.
+/// If the process has no descriptors left, adds the limit to the error.
 fn named_limit(error: Error, e: Errno) -> Error {
     if e != Errno::MFILE {
         return error;
@@ -198,8 +197,7 @@ fn named_limit(error: Error, e: Errno) -> Error {
         .remedy("raise the limit: `ulimit -n` in the shell that starts the server, LimitNOFILE= in its unit")
 }
 
-/// Locks the directory; what is to be kept besides it is the file that is locked instead where need
-/// be.
+/// Locks the directory. If that is impossible, locks a file in it, and returns that file.
 fn lock(path: &Path, top: &OwnedFd, read_only: bool) -> Result<Option<OwnedFd>> {
     let how = |fd: &OwnedFd| {
         let exclusive = FlockOperation::NonBlockingLockExclusive;
@@ -223,7 +221,7 @@ fn lock(path: &Path, top: &OwnedFd, read_only: bool) -> Result<Option<OwnedFd>> 
     let flags = flags | if read_only { OFlags::RDONLY } else { OFlags::RDWR | OFlags::CREATE };
     let file = match fs::openat(top, LOCK, flags, Mode::RUSR | Mode::WUSR) {
         Ok(file) => file,
-        // Nobody ever had it open for writing.
+        // The file is absent, so no writer ever locked it.
         Err(Errno::NOENT) if read_only => return Ok(None),
         Err(e) => return Err(Error::io(what(), &e.into())),
     };
@@ -243,7 +241,7 @@ impl Folder for DiskFolder {
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let opened = self.within(subfolder, false, |folder| {
             match fs::openat(folder, file, flags | OFlags::NOATIME, Mode::empty()) {
-                // Only the owner may leave access times alone.
+                // Only the owner may keep access times unchanged.
                 Err(Errno::PERM) => fs::openat(folder, file, flags, Mode::empty()),
                 opened => opened,
             }
@@ -289,7 +287,7 @@ impl Folder for DiskFolder {
             let folder = self.subfolder(subfolder, false)?;
             let mut names = Vec::new();
             for entry in Dir::read_from(&*folder)? {
-                // Names that are no text are none of a vault.
+                // A vault has no names that are not UTF-8.
                 names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
             }
             names.retain(|name| name != "." && name != "..");
@@ -305,13 +303,14 @@ impl Folder for DiskFolder {
         let failed = |e| self.failed("sync the directory", subfolder, e).with_kind(Kind::Io);
         if !subfolder.is_empty() {
             match self.within(subfolder, false, |folder| fs::fsync(folder)) {
-                // What is gone has nothing to keep; that it is gone is known at the top.
+                // A removed subfolder has nothing to sync; the sync of the top makes its removal
+                // durable.
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(e) => return Err(failed(e)),
             }
         }
-        // Others who wait for the same subfolders sync the top as well: it is done when they
-        // return.
+        // Other threads that wait for the same subfolders sync the top as well, so it is durable
+        // when any of them returns.
         if subfolder.is_empty() || self.owes_subfolders() {
             self.settle(|| fs::fsync(&self.top)).map_err(failed)?;
         }
@@ -417,14 +416,14 @@ impl FolderFile for DiskFile {
     }
 
     fn sync(&self) -> Result<()> {
-        // Never "full": what the system dropped is unknown, so nobody may go on as after a refused
-        // write.
+        // Never `NoSpace`: the dropped data is unknown, so a caller must not continue as after a
+        // refused write.
         self.file.sync_data().map_err(|e| self.failed("cannot sync", &e).with_kind(Kind::Io))
     }
 
     fn longest(&self) -> Result<u64> {
-        // A place in a file is refused past the longest that the file system knows; nothing else
-        // here uses the place.
+        // The system refuses to seek past the maximum length of the file system. The file position
+        // has no other use here.
         let fits = |len: u64| match fs::seek(&self.file, SeekFrom::Start(len)) {
             Ok(_) => Ok(true),
             Err(Errno::INVAL | Errno::OVERFLOW) => Ok(false),
@@ -448,18 +447,17 @@ impl FolderFile for DiskFile {
     }
 }
 
-/// From now on reads of a file come from what is durable, as
-/// [`Medium::forget_cached`](crate::Medium::forget_cached) says.
+/// Makes later reads of a file return the durable content, as
+/// [`Medium::forget_cached`](crate::Medium::forget_cached) does.
 ///
-/// Errors: [`Kind::Io`] if what was written earlier cannot be made durable.
+/// Errors: [`Kind::Io`] if earlier writes cannot be made durable.
 pub fn forget_cached(file: &File, path: &Path) -> Result<()> {
     let failed = |what: &str, e: &std::io::Error| {
         Error::io(format!("{what} {}", path.display()), e).with_kind(Kind::Io)
     };
     match file.sync_data() {
         Ok(()) => {}
-        // What is open for reading, or lies on a file system that is read-only, has nothing to
-        // write.
+        // A file that is open for reading, or on a read-only file system, has nothing to write.
         Err(e) if matches!(e.raw_os_error(), Some(n) if n == Errno::ROFS.raw_os_error()) => {}
         Err(e) => {
             return Err(failed("what was written earlier did not reach", &e)

@@ -1,4 +1,4 @@
-//! The real directory does what [`Folder`] promises, and never leaves itself.
+//! Shows that the real directory does as [`Folder`] promises, and that no name leads outside.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn files_keep_what_is_written() {
             file.read_at(4998, &mut read).unwrap();
             assert_eq!((&read, file.len().unwrap()), (b"\0\0w\0\0\0\0\0\0\0", 5005));
         }
-        // Not every file system can do it.
+        // Some file systems cannot do it.
         Err(e) => assert_eq!(e.kind(), Kind::Other, "{e}"),
     }
     file.set_len(2).unwrap();
@@ -49,7 +49,7 @@ fn names_come_and_go() {
     let old = folder.create("a").unwrap();
     old.write_at(0, b"old").unwrap();
     assert_eq!(folder.create("a").unwrap().len().unwrap(), 0);
-    // The file that lost its name is still what it was.
+    // The replaced file keeps its content.
     assert_eq!(old.len().unwrap(), 3);
     folder.create("sub/b").unwrap();
     folder.rename("sub/b", "a").unwrap();
@@ -61,7 +61,7 @@ fn names_come_and_go() {
     folder.remove("a").unwrap();
     folder.remove("a").unwrap();
     folder.remove("none/a").unwrap();
-    // A program that keeps the directory in step may remove an empty subfolder.
+    // A program that synchronises the directory may remove an empty subfolder.
     std::fs::remove_dir(home.path().join("sub")).unwrap();
     folder.create("sub/c").unwrap();
     folder.open("sub/c").unwrap();
@@ -76,7 +76,7 @@ fn a_subfolder_is_durable_before_its_names_are() {
     assert!(folder.owes_subfolders());
     folder.sync_names("ab").unwrap();
     assert!(!folder.owes_subfolders());
-    // A sync covers what was made before it began, and not what another thread makes meanwhile.
+    // A sync covers the subfolders made before it began, not those made meanwhile.
     folder.settle(|| folder.create("ef/a").map(drop).map_err(|_| Errno::IO)).unwrap();
     assert!(folder.owes_subfolders());
     assert!(folder.settle(|| Err(Errno::IO)).is_err() && folder.owes_subfolders());
@@ -84,7 +84,7 @@ fn a_subfolder_is_durable_before_its_names_are() {
     folder.create("ab/d").unwrap();
     assert!(!folder.owes_subfolders());
     drop(folder);
-    // The process that made it may have been killed before it was durable.
+    // The process that created it may have been killed before it was durable.
     let folder = DiskFolder::open(home.path(), Access::Write).unwrap();
     folder.create("ab/e").unwrap();
     assert!(folder.owes_subfolders());
@@ -122,7 +122,7 @@ fn what_is_no_file_is_refused() {
     }
     assert!(folder.create("aa/new").is_err());
     assert!(folder.create("../new").is_err());
-    // A link gives way to a new file; what it led to stays.
+    // A new file replaces a link; the target of the link is unchanged.
     folder.create("link").unwrap().write_at(0, b"mine").unwrap();
     assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"secret");
     assert_eq!(refused(DiskFolder::open(&path.join("link"), Access::Read)), Kind::NotFound);
@@ -157,7 +157,7 @@ fn a_file_tells_how_long_it_may_become() {
     let longest = file.longest().unwrap();
     assert!(longest >= 1 << 30, "{longest}");
     file.set_len(1 << 20).unwrap();
-    // Reads and writes use no place of the file.
+    // Reads and writes do not use the file position.
     file.write_at(4096, b"words").unwrap();
     assert_eq!((file.longest().unwrap(), file.len().unwrap()), (longest, 1 << 20));
 }

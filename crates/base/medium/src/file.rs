@@ -1,5 +1,5 @@
-//! A medium on a local file or block device, through the page cache; discreet reads go past it
-//! where they can.
+//! A medium on a local file or block device, through the page cache. Discreet reads bypass the
+//! cache if they can.
 
 use crate::direct::DirectReader;
 use crate::discreet::DiscreetReader;
@@ -27,21 +27,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Zeros for media that cannot punch holes.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-/// The most adjacent extents that are read or written with one call.
+/// The most adjacent extents per system call.
 const AT_ONCE: usize = 64;
 
-/// What to do where a file may not become so long.
+/// The advice if the file may not become longer.
 const LONGER_FILES: &str = "raise the limit of file sizes (`ulimit -f`) if there is one, or use a file system that takes longer files";
-/// What to do about a full file system.
+/// The advice for a full file system.
 const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it again; what was flushed \
     is safe";
 
-/// Whether an extent begins where another ends.
+/// Whether `next` begins at the end of `one`.
 fn are_adjacent(one: &ReadExtent<'_>, next: &ReadExtent<'_>) -> bool {
     one.offset + one.buf.len() as u64 == next.offset
 }
 
-/// Where the extents of a batch are written: offsets and lengths.
+/// The ranges of the extents of a batch: offsets and lengths.
 fn places(batch: &[WriteExtent<'_>]) -> impl Iterator<Item = (u64, u64)> {
     batch.iter().map(|extent| (extent.offset, extent.data.len() as u64))
 }
@@ -49,24 +49,24 @@ fn places(batch: &[WriteExtent<'_>]) -> impl Iterator<Item = (u64, u64)> {
 /// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for
 /// reading.
 ///
-/// A file that has all of its space when it is opened keeps it: a discard then writes zeros and
-/// gives nothing back. Somebody who took the whole space at creation would otherwise lose it again,
-/// piece by piece, to discards.
+/// A file that is fully allocated when it is opened stays so: a discard writes zeros and frees
+/// nothing. Otherwise discards would free, piece by piece, the space that the user allocated at
+/// creation.
 pub struct FileMedium {
     file: File,
     path: PathBuf,
     len: AtomicU64,
     device: bool,
     touches: bool,
-    /// Whether it has all of its space and keeps it.
+    /// Whether the file is fully allocated and stays so.
     keeps: AtomicBool,
     direct: DirectReader,
     discreet: DiscreetReader,
 }
 
 impl FileMedium {
-    /// Opens an existing file or block device. The system then refuses the device to every program
-    /// that asks for it alone, as `mount`, `mkfs`, `wipefs` and `pvcreate` do.
+    /// Opens an existing file or block device. While a device is open, the system refuses it to
+    /// every program that asks for exclusive use, as `mount`, `mkfs`, `wipefs` and `pvcreate` do.
     ///
     /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if it is mounted, or
     /// another program has it open.
@@ -74,12 +74,12 @@ impl FileMedium {
         Self::open_linked(path, access, Links::Followed)
     }
 
-    /// The same where `links` says whether the path may be a symbolic link. Errors: also
-    /// [`Kind::NotFound`] for one that may not.
+    /// The same; `links` tells whether the path may be a symbolic link. Errors: also
+    /// [`Kind::NotFound`] for a forbidden link.
     pub fn open_linked(path: &Path, access: Access, links: Links) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write);
-        // Before it is opened: to open a pipe would wait for who writes to it.
+        // Checked before the open: opening a pipe would wait for a writer.
         let kind = links.kind(path).map_err(|e| open_error(path, &e))?;
         check_kind(path, kind)?;
         let alone = if kind.is_block_device() { OFlags::EXCL } else { OFlags::empty() };
@@ -93,14 +93,14 @@ impl FileMedium {
         Self::locked(file, path, access, touches)
     }
 
-    /// Creates a file of `len` bytes that takes no space yet. An existing file is refused; a caller
-    /// who wants to overwrite one opens it, which takes the lock, and sets its length.
+    /// Creates a file of `len` bytes that takes no space yet. Refuses an existing file; to
+    /// overwrite one, a caller opens it, which takes the lock, and sets its length.
     pub fn create(path: &Path, len: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600).create_new(true);
         let file = options.open(path).map_err(|e| open_error(path, &e))?;
-        // Afterwards: where new files belong to another user, a refusal would come when the file is
-        // there already.
+        // Set after creation: if new files belong to another user, NOATIME in `open` would be
+        // refused with the file already created.
         let untouched = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::NOATIME));
         let touches = untouched.is_err();
         let medium = Self::locked(file, path, Access::Write, touches)?;
@@ -108,22 +108,22 @@ impl FileMedium {
         Ok(medium)
     }
 
-    /// Discards give space back from now on, though the file may have had all of its space when it
-    /// was opened: what is there is about to be overwritten.
+    /// Makes discards free space, even if the file was fully allocated when it was opened. For a
+    /// file that is about to be overwritten.
     pub fn forget_space(&self) {
         self.keeps.store(false, Ordering::Relaxed);
     }
 
-    /// Whether this is a block device, whose length is fixed.
+    /// Whether this is a block device. Its length is fixed.
     pub fn is_device(&self) -> bool {
         self.device
     }
 
-    /// Whether reading changes the access time: the system refused to leave it alone, as it does
-    /// for files of other users, and the file system keeps access times.
+    /// Whether reading changes the access time: the system refused to keep it, as it does for files
+    /// of other users, and the file system records access times.
     ///
-    /// Deniability contract: a hidden level is read when nothing public is, and the time of that
-    /// would stay.
+    /// Deniability contract: hidden levels are read at times without public reads, and the access
+    /// time would reveal it.
     pub fn touches_access_times(&self) -> bool {
         let spared = StatVfsMountFlags::NOATIME | StatVfsMountFlags::RDONLY;
         self.touches && !fstatvfs(&self.file).is_ok_and(|fs| fs.f_flag.intersects(spared))
@@ -143,23 +143,23 @@ impl FileMedium {
         lock(&file, path, access)?;
         let len = file.seek(SeekFrom::End(0)).map_err(|e| open_error(path, &e))?;
         let device = kind.is_block_device();
-        // In units of 512 bytes, whatever the file system's own block is.
+        // `blocks()` counts units of 512 bytes, independent of the file system's block size.
         let keeps = AtomicBool::new(kind.is_file() && len > 0 && about.blocks() * 512 >= len);
         let (path, len) = (path.to_owned(), AtomicU64::new(len));
         let (direct, discreet) = (DirectReader::default(), DiscreetReader::default());
         Ok(FileMedium { file, path, len, device, touches, keeps, direct, discreet })
     }
 
-    /// The file or device itself, opened as a path alone: what neither reads, nor writes, nor holds
-    /// the lock.
+    /// A path-only handle (`O_PATH`) on the file or device. It neither reads nor writes, and holds
+    /// no lock.
     ///
-    /// Errors: what the system reports.
+    /// Errors: those of the system.
     pub fn path_only(&self) -> Result<OwnedFd> {
         path_only(&self.file, &self.path)
     }
 
-    /// Another open file of the same medium. The system reports a failed write to every open file
-    /// of its own, so no two users of the medium take the failure from each other.
+    /// Opens the same medium once more. The system reports a failed write once to each open file,
+    /// so with a file of its own no user of the medium misses the report.
     fn open_again(&self) -> std::io::Result<FileMedium> {
         let writes = fcntl_getfl(&self.file)?.contains(OFlags::RDWR);
         let (mut file, touches) = self.open_file_again(writes, OFlags::empty())?;
@@ -170,13 +170,13 @@ impl FileMedium {
         Ok(FileMedium { file, path, len, device, touches, keeps, direct, discreet })
     }
 
-    /// By way of the open file: its path may lead elsewhere by now.
+    /// Opens the file through `/proc/self/fd`, since its path may lead elsewhere by now.
     fn open_file_again(&self, writes: bool, flags: OFlags) -> std::io::Result<(File, bool)> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         open_untouched(OpenOptions::new().read(true).write(writes), Path::new(&path), flags)
     }
 
-    /// One for discreet reads, with these flags besides.
+    /// An open file for discreet reads, with additional `flags`.
     fn open_discreet(&self, flags: OFlags) -> std::io::Result<File> {
         self.open_file_again(false, flags).map(|(file, _)| file)
     }
@@ -196,7 +196,8 @@ impl FileMedium {
         }
     }
 
-    /// Refuses to take more space than the file system has: one that tries fills the host first.
+    /// Refuses to allocate more space than the file system has: the attempt would fill the host
+    /// first.
     fn check_room(&self, len: u64) -> Result<()> {
         let taken = self.file.metadata().map_or(0, |about| about.blocks() * 512);
         match fstatvfs(&self.file) {
@@ -219,8 +220,8 @@ impl FileMedium {
         }
     }
 
-    /// Reads adjacent extents with one call. Whether that gave all of them: if not, they are read
-    /// one by one, which finds out what is wrong with which.
+    /// Reads adjacent extents with one call. False if that did not read all of them: the caller
+    /// then reads one by one, to find the failing extent.
     fn read_run(&self, run: &mut [ReadExtent<'_>]) -> bool {
         let (offset, len) = (run[0].offset, run.iter().map(|extent| extent.buf.len()).sum());
         let mut bufs: Vec<IoSliceMut<'_>> =
@@ -228,8 +229,8 @@ impl FileMedium {
         preadv(&self.file, &mut bufs, offset) == Ok(len)
     }
 
-    /// Reads adjacent extents through the cache, and leaves nothing of them there, where the system
-    /// can do that.
+    /// Reads adjacent extents through the cache and leaves nothing of them there, if the system can
+    /// do that.
     fn read_in_passing(&self, run: &mut [ReadExtent<'_>]) -> Result<()> {
         if self.discreet.is_refused() {
             return self.read(run);
@@ -247,7 +248,7 @@ impl FileMedium {
         Ok(())
     }
 
-    /// Syncs, after which what was written before it is known to be on the medium.
+    /// Syncs, and records that earlier writes are on the medium.
     fn sync_data(&self) -> std::io::Result<()> {
         let under_way = self.direct.begin_sync();
         let synced = self.file.sync_data();
@@ -255,7 +256,8 @@ impl FileMedium {
         synced
     }
 
-    /// Writes adjacent extents with one call. Whether that took all of them, as for reads.
+    /// Writes adjacent extents with one call. False if that did not write all of them, as for
+    /// reads.
     fn write_run(&self, run: &[WriteExtent<'_>]) -> bool {
         let len = run.iter().map(|extent| extent.data.len()).sum();
         let bufs: Vec<IoSlice<'_>> = run.iter().map(|extent| IoSlice::new(extent.data)).collect();
@@ -353,7 +355,7 @@ impl Medium for FileMedium {
                     return self.sync();
                 }
                 Err(e) => {
-                    // As for a sync.
+                    // As for a failed sync.
                     let len = extent.data.len() as u64;
                     return Err(self.failed("synced write", extent.offset, len, &e).with_kind(Kind::Io));
                 }
@@ -363,17 +365,17 @@ impl Medium for FileMedium {
     }
 
     fn sync(&self) -> Result<()> {
-        // Never "full": what the system dropped is unknown, so nobody may go on as after a refused
-        // write.
+        // Never `NoSpace`: the dropped data is unknown, so a caller must not continue as after a
+        // refused write.
         self.sync_data()
             .map_err(|e| Error::io(format!("sync of {}", self.path.display()), &e).with_kind(Kind::Io))
     }
 
     fn forget_cached(&self) -> Result<()> {
-        // Pages that wait to be written cannot be dropped; those whose write failed count as
-        // written from here on.
+        // Dirty pages cannot be dropped, hence the sync. After it, pages with a failed write count
+        // as written, and can be dropped.
         let synced = match self.sync_data() {
-            // A medium on a file system that is read-only has nothing to write.
+            // A medium on a read-only file system has nothing to write.
             Err(e) if e.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => Ok(()),
             other => other,
         };
@@ -392,13 +394,13 @@ impl Medium for FileMedium {
     }
 
     fn expect_random_reads(&self) {
-        // A system that does not take the advice reads more than it must.
+        // A system that ignores the advice reads more than necessary.
         let _advised = fadvise(&self.file, 0, None, ReadAdvice::Random);
     }
 
     fn will_read(&self, offset: u64, len: u64) {
         let Some(len) = NonZeroU64::new(len) else { return };
-        // A system that does not take the advice fetches it when it is read.
+        // A system that ignores the advice fetches the range when it is read.
         let _advised = fadvise(&self.file, offset, Some(len), ReadAdvice::WillNeed);
     }
 
@@ -450,7 +452,7 @@ impl Medium for FileMedium {
         let before = self.len.swap(len, Ordering::Relaxed);
         if self.keeps.load(Ordering::Relaxed) && before > 0 && len > before {
             return self.allocate(before, len - before).map(drop).inspect_err(|_| {
-                // What could not be taken is not there; the length it had can always be had again.
+                // The new space could not be allocated. The old length needs no new space.
                 if self.file.set_len(before).is_ok() {
                     self.len.store(before, Ordering::Relaxed);
                 }

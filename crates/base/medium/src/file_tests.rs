@@ -1,4 +1,4 @@
-//! What a file or block device does as a medium.
+//! Tests of files and block devices as media.
 
 use super::*;
 use crate::opening::open_to_look;
@@ -28,7 +28,7 @@ fn a_file_that_has_all_of_its_space_keeps_it() {
     let medium = FileMedium::create(&path, 1 << 20).unwrap();
     assert!(medium.allocate(0, 1 << 20).unwrap());
     drop(medium);
-    // As told by what it has, not by what this process did.
+    // The allocation of the file decides, not the history of this process.
     let medium = FileMedium::open(&path, Access::Write).unwrap();
     medium.write_at(8192, &[3; 65536]).unwrap();
     medium.discard(8192, 65536).unwrap();
@@ -63,7 +63,7 @@ fn adjacent_extents_are_read_and_written_as_if_each_alone() {
     for (at, data) in data.iter().enumerate() {
         assert!(whole[offset(at)..][..64] == data[..] && back[at] == *data, "{at}");
     }
-    // One that reaches beyond the end is named by itself.
+    // The error names the extent that exceeds the end.
     let (mut inside, mut beyond) = ([0; 64], [0; 64]);
     let end = (1 << 20) - 64;
     let mut reads =
@@ -72,7 +72,7 @@ fn adjacent_extents_are_read_and_written_as_if_each_alone() {
     assert!(e.to_string().contains(&format!("at byte {}", 1 << 20)), "{e}");
 }
 
-/// Pages of a file in the system's cache, by a tool that looks; none where there is no such tool.
+/// The number of pages of a file in the system's cache, from `fincore`; `None` without that tool.
 fn resident(path: &Path) -> Option<u64> {
     let told =
         std::process::Command::new("fincore").args(["--noheadings", "--output", "PAGES"]).arg(path).output();
@@ -89,10 +89,11 @@ fn discreet_reads_leave_nothing_in_the_cache() {
     let medium = FileMedium::open(&path, Access::Write).unwrap();
     medium.forget_cached().unwrap();
     medium.expect_discreet_reads().unwrap();
-    // A file system in memory has nothing else; and one that cannot do it reads all the same.
+    // On tmpfs the pages always stay; a file system without discreet reads falls back to ordinary
+    // ones.
     let told = resident(&path).filter(|pages| *pages == 0);
     let mut block = [0; 4096];
-    // Neighbours too, for which the system would read ahead.
+    // Includes neighbouring blocks, where the system would read ahead.
     for at in [5, 6, 7, 8, 40, 200, 42, 41, 0, 255] {
         let offset = at * 4096;
         medium.read_discreetly(&mut [ReadExtent { offset, buf: &mut block }]).unwrap();
@@ -100,7 +101,7 @@ fn discreet_reads_leave_nothing_in_the_cache() {
     }
     let refused = medium.discreet.is_refused();
     assert!(refused || told.is_none() || resident(&path) == Some(0), "{:?}", resident(&path));
-    // What is there stays there.
+    // Pages that were in the cache before stay there.
     medium.read_at(40 * 4096, &mut block).unwrap();
     let before = resident(&path);
     medium.read_discreetly(&mut [ReadExtent { offset: 40 * 4096, buf: &mut block }]).unwrap();
@@ -109,11 +110,11 @@ fn discreet_reads_leave_nothing_in_the_cache() {
     assert!(e.to_string().contains("the end of the file"), "{e}");
 }
 
-/// What is synced together, or not.
+/// The unit of tracking: a write makes its whole piece unsynced.
 const PIECE: u64 = 2 << 20;
 
-/// A file of eight pieces that begins with a MiB in which no two places are alike, its path, that
-/// MiB, and a medium of it that expects discreet reads.
+/// A file of eight pieces that begins with a MiB of pseudorandom bytes: its path, that MiB, and a
+/// medium on it that expects discreet reads.
 fn expecting(dir: &Path) -> (PathBuf, Vec<u8>, FileMedium) {
     let path = dir.join("m");
     let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -125,7 +126,8 @@ fn expecting(dir: &Path) -> (PathBuf, Vec<u8>, FileMedium) {
     (path, data, medium)
 }
 
-/// Whether places are read past the cache. What refuses that is told by the medium.
+/// Whether a range is read past the cache. `medium.direct.is_refused()` tells whether the system
+/// refuses.
 fn past_the_cache(medium: &FileMedium, offset: u64, len: usize) -> bool {
     let mut buf = vec![0; len];
     let mut run = [ReadExtent { offset, buf: &mut buf }];
@@ -137,7 +139,7 @@ fn discreet_reads_of_any_places_into_any_memory_give_what_is_there() {
     let dir = tempfile::tempdir().unwrap();
     let (path, data, medium) = expecting(dir.path());
     let told = resident(&path).filter(|pages| *pages == 0);
-    // Whole pages and others, side by side and with gaps between, within a page and across.
+    // Aligned and unaligned ranges, adjacent and with gaps, within a page and across pages.
     let places: [(u64, usize); 9] = [
         (4096, 4096),
         (8192, 8192),
@@ -172,7 +174,8 @@ fn discreet_reads_of_any_places_into_any_memory_give_what_is_there() {
     assert!(e.to_string().contains("the end of the file"), "{e}");
 }
 
-/// The system would write what its cache alone has of a place before it reads that past the cache.
+/// Shows that an unsynced range is not read past the cache: the system would write it before the
+/// read.
 #[test]
 fn what_is_not_synced_is_read_through_the_cache() {
     let dir = tempfile::tempdir().unwrap();
@@ -226,7 +229,7 @@ fn a_file_that_cannot_be_opened_once_more_is_tried_again() {
     assert!(!reader.read(none, &mut ReadExtent { offset: 0, buf: &mut block }).unwrap());
     assert!(reader.prepare(|| File::open(&path)).is_ok());
     let read = reader.read(none, &mut ReadExtent { offset: 4096, buf: &mut block }).unwrap();
-    // A file system that cannot do it says so.
+    // A file system without discreet reads refuses them.
     assert!(if read { block == [7; 4096] } else { reader.is_refused() });
     let reader = DirectReader::default();
     let mut memory = vec![0; 3];
@@ -244,7 +247,7 @@ fn reading_leaves_no_access_time() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m");
     drop(FileMedium::create(&path, 1 << 20).unwrap());
-    // Older than the modification time, so that even `relatime` would renew it.
+    // Older than the modification time, so that even `relatime` would update it.
     let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000);
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_times(std::fs::FileTimes::new().set_accessed(old)).unwrap();
@@ -284,7 +287,7 @@ fn a_file_that_is_overwritten_need_not_keep_its_space() {
     std::fs::write(&path, [1; 65536]).unwrap();
     let medium = FileMedium::open(&path, Access::Write).unwrap();
     medium.forget_space();
-    // Nobody has that much: the file is as long, and takes none of it.
+    // More than any host has: the file gets this length and takes no space.
     medium.set_len(1 << 42).unwrap();
     medium.discard(0, 65536).unwrap();
     assert_eq!(medium.file.metadata().unwrap().blocks(), 0);

@@ -1,26 +1,25 @@
-//! A directory of files: the seam at which tests put faults, power cuts and adversaries under a
-//! vault.
+//! The trait for a directory of files. Under a vault, tests inject faults, power cuts and
+//! adversaries here.
 
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::StatVfs;
 use std::sync::Arc;
 
-/// What a file system that holds a folder has, in all and free to this user.
+/// The space of the file system that holds a folder: total, and free for this user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in all that this user may use, so that what is not free is in use: `df` subtracts one
-    /// from the other.
+    /// Total bytes that this user may use. `df` shows total minus free as used.
     pub total_bytes: u64,
-    /// Bytes free.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// Files in all, as far as the file system counts them; zero where it does not.
+    /// Total number of files; zero if the file system does not count them.
     pub total_files: u64,
-    /// Files that can still be made; zero where the file system does not count them.
+    /// Files that can still be created; zero if the file system does not count them.
     pub free_files: u64,
 }
 
 impl From<StatVfs> for Space {
-    /// What a file system keeps back for root counts as not being there.
+    /// Space that is reserved for root counts as absent.
     fn from(about: StatVfs) -> Space {
         let kept_back = about.f_bfree.saturating_sub(about.f_bavail);
         Space {
@@ -34,102 +33,100 @@ impl From<StatVfs> for Space {
 
 /// A directory of files. Called from many threads at once.
 ///
-/// Names are relative paths of at most one subfolder: `journal`, `ab/cdef0123`; [`check_name`] says
-/// which are names.
+/// Names are relative paths with at most one subfolder: `journal`, `ab/cdef0123`; [`check_name`]
+/// defines the valid names.
 ///
-/// A call that is refused ([`Kind::is_refusal`]) has changed nothing, but for a write, which may
-/// have changed the first bytes of its range. An error of a sync is never a refusal. Calls that a
-/// signal interrupts are made again.
+/// A refused call ([`Kind::is_refusal`]) has changed nothing, except that a refused write may have
+/// changed the first bytes of its range. An error of a sync is never a refusal. Calls that a signal
+/// interrupts are repeated.
 ///
-/// A power cut may drop, reorder, and tear at 512 bytes whatever was written to files and not
-/// synced; creations, removals and renames that were not synced may be lost, each alone. A name
-/// that a cut takes back leaves the file it named before.
+/// A power cut may drop, reorder, and tear (at 512 bytes) writes to files that were not synced.
+/// Each creation, removal or rename that was not synced may be lost, independently of the rest; the
+/// name then refers to its earlier file.
 pub trait Folder: Send + Sync {
-    /// Opens a file. Errors: [`Kind::NotFound`] if there is none of this name.
+    /// Opens a file. Errors: [`Kind::NotFound`] if no file has this name.
     fn open(&self, name: &str) -> Result<Arc<dyn FolderFile>>;
-    /// Makes a new, empty file; an old file of the name is gone. Makes the subfolder if there is
-    /// none.
+    /// Creates an empty file; it replaces an old file of this name. Creates the subfolder if
+    /// needed.
     fn create(&self, name: &str) -> Result<Arc<dyn FolderFile>>;
-    /// Removes a file. That there is none is no error.
+    /// Removes a file. No error if it is absent.
     fn remove(&self, name: &str) -> Result<()>;
-    /// Gives a file another name, at once and whole; an old file of that name is gone. Makes no
-    /// subfolder.
+    /// Renames a file atomically; it replaces an old file of the new name. Creates no subfolder.
     ///
     /// Errors: [`Kind::NotFound`] if there is no file `from`.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
-    /// Names of the files and subfolders in a subfolder (`""`: of the files and subfolders at the
-    /// top), in any order, without the subfolder's own name. A subfolder that does not exist has
-    /// none.
+    /// The names of the files and subfolders in a subfolder (`""`: at the top), in any order,
+    /// without the subfolder's own name. An absent subfolder has none.
     fn list(&self, subfolder: &str) -> Result<Vec<String>>;
-    /// Returns when every creation, removal and rename so far in the subfolder (`""`: at the top)
-    /// is durable, and so is the subfolder itself.
+    /// Returns when every earlier creation, removal and rename in the subfolder (`""`: at the top)
+    /// is durable, and the subfolder itself.
     fn sync_names(&self, subfolder: &str) -> Result<()>;
-    /// Returns when everything so far is durable: names and contents. May wait for other users of
-    /// the same file system.
+    /// Returns when all earlier changes of names and contents are durable. May wait for other users
+    /// of the same file system.
     fn sync_all(&self) -> Result<()>;
-    /// What space there is.
+    /// The space of the file system.
     fn space(&self) -> Result<Space>;
-    /// How many files may be kept open at once without need.
+    /// The number of files that a caller may keep open for later use.
     fn open_files(&self) -> usize {
         256
     }
-    /// Whether it refuses every change.
+    /// Whether the folder refuses every change.
     fn read_only(&self) -> bool;
 }
 
-/// One open file of a [`Folder`]. It stays usable after its name is gone.
+/// An open file of a [`Folder`]. It stays usable after its name is removed.
 pub trait FolderFile: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> Result<u64>;
-    /// Whether it holds no bytes.
+    /// Whether the length is zero.
     fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
-    /// Reads; what lies past the end reads as zeros.
+    /// Reads; bytes past the end read as zeros.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
-    /// Writes; past the end the file grows, and what lies between reads as zeros.
+    /// Writes. A write past the end grows the file; the gap reads as zeros.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
     /// Changes the length; new bytes read as zeros.
     fn set_len(&self, len: u64) -> Result<()>;
-    /// Takes the space of a range now where the file system can, so that a later write finds it.
-    /// Changes neither length nor content.
+    /// Allocates the space of a range if the file system can, so that a later write does not run
+    /// out of space. Changes neither length nor content.
     ///
-    /// Errors: [`Kind::NoSpace`] if there is not as much.
+    /// Errors: [`Kind::NoSpace`] if there is not enough space.
     fn allocate(&self, offset: u64, len: u64) -> Result<()>;
-    /// Makes a range zeros, and gives its space back. Needs no room for data, where a write of
-    /// zeros does on a file system that writes nothing over itself, or with a quota. Does not
-    /// change the length.
+    /// Zeroes a range, and frees its space. Needs no free space, whereas a write of zeros does on a
+    /// copy-on-write file system or under a quota. Does not change the length.
     ///
-    /// Errors: [`Kind::Other`] if the file system cannot do that; then it has changed nothing. With
-    /// a quota that is used up, btrfs refuses it as it does a write.
+    /// Errors: [`Kind::Other`] if the file system cannot do that; it has changed nothing then.
+    /// btrfs refuses the call like a write if a quota is used up.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
-    /// Returns when the file's content and length so far are durable. Says nothing of its name.
+    /// Returns when earlier changes of content and length are durable. The name may still be
+    /// volatile.
     fn sync(&self) -> Result<()>;
-    /// How long it may become, in bytes, as far as the system tells: its file system has a limit,
-    /// and so may the process. Beyond it writes are refused with [`Kind::NoSpace`].
+    /// The maximum length in bytes, as far as the system tells: the file system has a limit, and
+    /// the process may have one. Writes beyond it are refused with [`Kind::NoSpace`].
     fn longest(&self) -> Result<u64> {
         Ok(u64::MAX)
     }
-    /// Whether it still has its name in some folder. Where nothing can tell, it has.
+    /// Whether the file still has a name in a folder. True if that is unknown.
     ///
-    /// Errors: what the system reports.
+    /// Errors: those of the system.
     fn has_name(&self) -> Result<bool> {
         Ok(true)
     }
-    /// From now on reads come from what is durable, as
-    /// [`Medium::forget_cached`](crate::Medium::forget_cached) says.
+    /// Makes later reads return the durable content, as
+    /// [`Medium::forget_cached`](crate::Medium::forget_cached) does.
     fn forget_cached(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// The longest part of a name.
+/// The most bytes of a part of a name.
 const PART_LEN: usize = 255;
 
 /// Splits a name into its subfolder (`""` at the top) and the file's name there.
 ///
-/// Errors: [`Kind::Usage`] for what is no name: parts that are empty, `.`, `..`, longer than 255
-/// bytes or with a zero byte, and more than one subfolder.
+/// Errors: [`Kind::Usage`] for an invalid name: a part that is empty, `.`, `..`, longer than 255
+/// bytes or has a zero byte, or more than one subfolder.
 pub fn check_name(name: &str) -> Result<(&str, &str)> {
     let (subfolder, file) = name.split_once('/').unwrap_or(("", name));
     let fits = |part: &str| {

@@ -1,15 +1,15 @@
-//! Where ciphertext rests: flat bytes, or numbered objects, each behind one small trait, the seam
-//! at which tests put faults.
+//! Media for ciphertext: flat bytes, numbered objects, or a folder of files, each behind one small
+//! trait. Tests inject faults at these traits.
 //!
 //! Invariants kept here:
-//! - A medium knows nothing of keys; whatever it is given may be read by the adversary.
-//! - Reads return exactly what was asked or an error; a short read or write of the system is
-//!   finished or reported, never passed on.
+//! - A medium knows no keys; the adversary may read all data that it holds.
+//! - A read returns exactly the requested bytes or an error; short reads and writes of the system
+//!   are completed or reported.
 //! - One process at a time: a medium opened for writing holds an exclusive lock until it is
 //!   dropped.
-//! - Reading a file leaves its access time alone wherever the system lets us.
-//! - A discreet read leaves nothing in the system's cache wherever it lets us, and makes the system
-//!   write nothing.
+//! - Reading a file does not change its access time, if the system permits.
+//! - A discreet read leaves nothing in the system's cache, if the system permits, and makes the
+//!   system write nothing.
 //! - `unsafe` is confined to two requests to block devices, and one about quotas.
 #![deny(unsafe_code)]
 

@@ -1,91 +1,89 @@
-//! The seam of flat media.
+//! The trait for flat media.
 
 use lacuna_contracts::Result;
 use std::sync::Arc;
 
-/// A piece to read: where, and into what.
+/// A range to read, and its buffer.
 pub struct ReadExtent<'a> {
     /// Byte offset on the medium.
     pub offset: u64,
-    /// Filled whole.
+    /// Filled completely.
     pub buf: &'a mut [u8],
 }
 
-/// A piece to write: where, and what.
+/// A range to write, and its data.
 pub struct WriteExtent<'a> {
     /// Byte offset on the medium.
     pub offset: u64,
-    /// Written whole.
+    /// Written completely.
     pub data: &'a [u8],
 }
 
 /// Flat bytes. Called from many threads at once.
 ///
-/// A power cut may drop, reorder, and tear at 512 bytes whatever was written and not yet synced.
+/// A power cut may drop, reorder, and tear (at 512 bytes) writes that were not synced.
 pub trait Medium: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> u64;
-    /// Whether the medium holds no bytes at all.
+    /// Whether the length is zero.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Reads every extent of the batch, in any order. Past the end is an error.
+    /// Reads every extent of the batch, in any order. A range past the end is an error.
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()>;
     /// Writes every extent of the batch, in any order. Durable only after a later [`Medium::sync`].
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()>;
-    /// Writes every extent of the batch and returns when they are durable. Says nothing of earlier
-    /// writes.
+    /// Writes every extent of the batch and returns when they are durable. Earlier writes may still
+    /// be volatile.
     fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         self.write(batch)?;
         self.sync()
     }
-    /// Returns when everything written, discarded or resized before the call is durable.
+    /// Returns when every write, discard and resize before the call is durable.
     fn sync(&self) -> Result<()>;
-    /// From now on reads come from the medium, not from a cache that may hold more than the medium
-    /// does: after a failed sync Linux keeps in its cache, as if they were written, pages that are
-    /// not. Whatever reads a medium to find out what is durable calls this first. Writes back what
-    /// can still be written; the error says what could not be.
+    /// Makes later reads come from the medium, not from a cache that may differ from it: after a
+    /// failed sync, Linux keeps the unwritten pages in its cache as if they were written. A caller
+    /// that needs the durable content calls this before it reads. Writes back all pages that can
+    /// still be written; the error reports failed writes.
     fn forget_cached(&self) -> Result<()> {
         Ok(())
     }
-    /// Another handle on the same medium, with the length that the medium has now. It has no lock:
-    /// the caller keeps this handle, which has, for as long. A write that fails is told to the
-    /// syncs of both. None: this handle can be shared as it is.
+    /// Another handle on the same medium, with the current length of the medium. It has no lock:
+    /// the caller must keep this handle, which has the lock, for as long. A failed write is
+    /// reported to the syncs of both handles. `None`: this handle can be shared.
     fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
         Ok(None)
     }
-    /// From now on reads are small and in no order: nothing is gained by reading more than what is
-    /// asked for.
+    /// Tells the medium that later reads are small and in no order, so that reading ahead gains
+    /// nothing.
     fn expect_random_reads(&self) {}
-    /// A range is read soon: the medium may begin to fetch it while the caller does something else.
+    /// Tells the medium that a range is read soon. It may start to fetch the range.
     fn will_read(&self, _offset: u64, _len: u64) {}
-    /// From now on there may be reads that are to leave no trace ([`Medium::read_discreetly`]):
-    /// what they need is taken now.
+    /// Tells the medium that discreet reads may follow ([`Medium::read_discreetly`]). It acquires
+    /// the resources for them.
     ///
-    /// Errors: why it cannot be had; such reads are then as others are, until it can.
+    /// Errors: the reason why it could not; discreet reads are then ordinary reads until it can.
     fn expect_discreet_reads(&self) -> Result<()> {
         Ok(())
     }
-    /// Reads every extent of the batch as [`Medium::read`] does, and leaves nothing of them in a
-    /// cache of the system that was not there before, where it can do that: others on the host can
-    /// see what is in that. Nor does it make the system write anything earlier than it would. Each
-    /// such read may cost a request to what the medium rests on: extents in the order of their
-    /// places need fewest ([`near_runs`](crate::near_runs)).
+    /// Reads every extent of the batch as [`Medium::read`] does. If it can, leaves no page in the
+    /// system's cache that was not there before: other users of the host can see which pages are
+    /// cached. It does not make the system write anything earlier. Each such read may cost a
+    /// request to the underlying device; extents in ascending order need the fewest requests
+    /// ([`near_runs`](crate::near_runs)).
     fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         self.read(batch)
     }
-    /// Makes a range read as zeros and gives its space back where the medium can. Durable after a
-    /// sync.
+    /// Makes a range read as zeros, and frees its space if the medium can. Durable after a sync.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
-    /// Takes the space of a range now, so that no later write to it finds the medium full; what the
-    /// range holds stays. False: the medium cannot promise that.
+    /// Allocates the space of a range, so that no later write to it finds the medium full. The
+    /// content stays. False: the medium cannot guarantee that.
     ///
-    /// Errors: [`lacuna_contracts::Kind::NoSpace`] if there is not as much.
+    /// Errors: [`lacuna_contracts::Kind::NoSpace`] if there is not enough space.
     fn allocate(&self, _offset: u64, _len: u64) -> Result<bool> {
         Ok(false)
     }
-    /// Changes the length; new bytes read as zeros. Media of fixed size refuse to grow past their
-    /// size.
+    /// Changes the length; new bytes read as zeros. A medium of fixed size refuses to grow past it.
     fn set_len(&self, len: u64) -> Result<()>;
 
     /// Reads one extent.

@@ -18,13 +18,13 @@ impl MemoryMedium {
         MemoryMedium(RwLock::new(bytes))
     }
 
-    /// A copy of everything on the medium: what the adversary calls a snapshot.
+    /// A copy of the medium: a snapshot in the adversary's sense.
     pub fn snapshot(&self) -> Vec<u8> {
         self.0.read().clone()
     }
 }
 
-/// The index range of an extent, or an error if it leaves a medium of `len` bytes.
+/// The index range of an extent; an error if it exceeds a medium of `len` bytes.
 fn range(offset: u64, size: usize, len: usize) -> Result<std::ops::Range<usize>> {
     check_range(offset, size as u64, len as u64)?;
     Ok(offset as usize..offset as usize + size)

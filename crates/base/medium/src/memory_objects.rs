@@ -1,5 +1,5 @@
-//! An object store in memory, for tests and golden images: transactions, keys, and snapshots kept
-//! by copying an object at the first write after one, as RADOS does for self-managed snapshots.
+//! An object store in memory, for tests and golden images: transactions, keys, and snapshots. As
+//! RADOS does for self-managed snapshots, it copies an object at the first write after a snapshot.
 
 use crate::memory_pages::Pages;
 use crate::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The most bytes of one object.
 const LIMIT: u64 = 128 << 20;
 
-/// One object as it stands: its bytes and keys. Cloning shares them until one side changes.
+/// The state of one object: bytes and keys. Clones share them until one of them changes.
 #[derive(Clone, Default)]
 pub struct MemoryObject {
     bytes: Pages,
@@ -19,20 +19,20 @@ pub struct MemoryObject {
     version: u64,
 }
 
-/// What an object was before a write, kept for the snapshots that still see it so.
+/// The state of an object before a write, kept for the snapshots that still refer to it.
 #[derive(Clone)]
 struct Preserved {
     snapshots: BTreeSet<SnapshotId>,
     object: MemoryObject,
 }
 
-/// An object with its past. It stays, without a head, while a snapshot may ask for it.
+/// An object with its past states. It stays, without a head, while a snapshot may need it.
 #[derive(Clone, Default)]
 struct Line {
     head: Option<MemoryObject>,
-    /// The newest snapshot that any write so far knew of: what is newer sees the head.
+    /// The newest snapshot that any write knew. A newer snapshot refers to the head.
     known: SnapshotId,
-    /// Under the newest snapshot known to the write that preserved it.
+    /// Past states by the newest snapshot known to the write that preserved them.
     past: BTreeMap<SnapshotId, Preserved>,
 }
 
@@ -45,7 +45,7 @@ impl Line {
         preserved.snapshots.contains(&id).then_some(&preserved.object)
     }
 
-    /// Keeps the head for the snapshots that have not seen a write yet.
+    /// Preserves the head for the snapshots since the last write.
     fn preserve(&mut self, context: &BTreeSet<SnapshotId>) {
         let Some(&newest) = context.last() else { return };
         if newest <= self.known {
@@ -81,8 +81,8 @@ impl Shared {
     }
 }
 
-/// Objects in memory. A handle holds its own list of snapshots to preserve for;
-/// [`MemoryObjects::reopened`] gives another handle on the same objects.
+/// Objects in memory. Each handle has its own list of snapshots to preserve;
+/// [`MemoryObjects::reopened`] returns another handle on the same objects.
 pub struct MemoryObjects {
     shared: Arc<Mutex<Shared>>,
     context: Mutex<BTreeSet<SnapshotId>>,
@@ -100,25 +100,24 @@ impl MemoryObjects {
         MemoryObjects { shared, context: Mutex::default(), view, has_keys }
     }
 
-    /// Another client's handle on the same objects: it preserves nothing until told.
+    /// A handle for another client of the same objects. It preserves nothing until told.
     pub fn reopened(&self) -> Self {
         Self::over(self.shared.clone(), self.view, self.has_keys)
     }
 
-    /// A store of its own with everything that is here now, snapshots too: what the adversary takes
-    /// home, or what a power cut would leave.
+    /// An independent copy of the store, with its snapshots: the adversary's copy, or the state
+    /// after a power cut.
     pub fn copied(&self) -> Self {
         let copy = self.lock().clone();
         Self::over(Arc::new(Mutex::new(copy)), self.view, self.has_keys)
     }
 
-    /// The object as it stands, if it is there.
+    /// The state of the object, if it exists.
     pub fn object(&self, object: u64) -> Option<MemoryObject> {
         self.seen(&self.lock(), object).cloned()
     }
 
-    /// Puts `state` in the place of an object, behind the back of every client. Snapshots stay as
-    /// they are.
+    /// Replaces an object by `state`, as an adversary could. Snapshots stay unchanged.
     pub fn replace(&self, object: u64, state: Option<MemoryObject>) {
         let mut shared = self.lock();
         let version = shared.next_version();
@@ -126,7 +125,7 @@ impl MemoryObjects {
         line.head = state.map(|state| MemoryObject { version, ..state });
     }
 
-    /// Puts `state` in the place of what the store keeps of an object for one snapshot, likewise.
+    /// Replaces the state of an object for one snapshot by `state`, as an adversary could.
     pub fn replace_at(&self, object: u64, id: SnapshotId, state: Option<MemoryObject>) {
         let mut shared = self.lock();
         let snapshots: BTreeSet<SnapshotId> = shared.snapshots.range(..=id).copied().collect();

@@ -1,4 +1,5 @@
-//! What a store in memory must do as RADOS does it: whole transactions, guards, keys, and the past.
+//! Shows that the store in memory behaves as RADOS does: atomic transactions, guards, keys,
+//! snapshots.
 
 use super::*;
 use crate::ReadExtent;

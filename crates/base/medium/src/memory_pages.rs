@@ -1,15 +1,15 @@
-//! The bytes of one object in memory: pages that copies share until one of them changes.
+//! The bytes of one object in memory, in pages that copies share until one of them changes.
 
 use crate::pieces::pieces;
 use std::sync::Arc;
 
 const PAGE: usize = 16 << 10;
 
-/// Bytes of any length; pages that were never written take no room.
+/// Bytes of any length; pages that were never written use no memory.
 #[derive(Clone, Default)]
 pub(crate) struct Pages {
     pages: Vec<Option<Arc<[u8; PAGE]>>>,
-    /// Bytes of the last page past this are zeros.
+    /// The length. Bytes of the last page beyond it are zeros.
     len: u64,
 }
 
@@ -18,7 +18,7 @@ impl Pages {
         self.len
     }
 
-    /// Fills `buf` from `offset`; what lies past the end is zeros.
+    /// Fills `buf` from `offset`; bytes past the end are zeros.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
         for (page, within, at) in pieces(offset, buf.len() as u64, PAGE as u64) {
             match self.pages.get(page as usize) {
@@ -28,7 +28,7 @@ impl Pages {
         }
     }
 
-    /// Writes `data` at `offset`, lengthening as needed.
+    /// Writes `data` at `offset`, and lengthens as needed.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         let end = offset + data.len() as u64;
         if end > self.len {

@@ -1,5 +1,4 @@
-//! How a file or block device is opened: which kinds, by way of which names, with which lock, and
-//! what a refusal says.
+//! Opening a file or block device: permitted kinds, symbolic links, locks, and errors.
 
 use lacuna_contracts::{Advice, Error, Kind, Result, Setting};
 use rustix::fs::OFlags;
@@ -10,26 +9,26 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// How often, and how far apart, a lock that another process holds is tried again.
+/// The number of attempts to take a lock that another process holds, and the pause between them.
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a medium is opened for.
+/// The purpose for which a medium is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reading alone. Shares the medium with other readers.
+    /// Reading only. Shares the medium with other readers.
     Read,
-    /// Reading and writing. Shares the medium with nobody.
+    /// Reading and writing. Excludes all other processes.
     Write,
 }
 
 /// Whether a path may end in a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// It may: the user names the path.
+    /// It may: the user chose the path.
     Followed,
-    /// It may not, nor for writing have another name: others may write to its directory, and could
-    /// lead to any file.
+    /// It may not, and for writing the file must have only one name: other users may write to its
+    /// directory, and could redirect the path to any file.
     Refused,
 }
 
@@ -47,8 +46,8 @@ impl Links {
     }
 }
 
-/// Refuses a file that has another name: a user who may write to its directory could have led to
-/// any file of this file system with it.
+/// Refuses a file with another name: another user with write access to its directory could have
+/// linked any file of this file system there.
 pub(crate) fn refuse_other_names(file: &File, path: &Path) -> Result<()> {
     let names = file.metadata().map_err(|e| open_error(path, &e))?.nlink();
     if names <= 1 {
@@ -60,7 +59,7 @@ pub(crate) fn refuse_other_names(file: &File, path: &Path) -> Result<()> {
         .remedy("find out who linked it; a copy of the directory without hard links can be written"))
 }
 
-/// Refuses what is neither a file nor a block device.
+/// Refuses everything except files and block devices.
 pub(crate) fn check_kind(path: &Path, kind: FileType) -> Result<()> {
     if kind.is_file() || kind.is_block_device() {
         return Ok(());
@@ -76,8 +75,7 @@ pub(crate) fn check_kind(path: &Path, kind: FileType) -> Result<()> {
         .expected("a file or a block device"))
 }
 
-/// Takes the lock of a file that was opened at `path`: alone for writing, with other readers for
-/// reading.
+/// Takes the lock of a file that was opened at `path`: exclusive for writing, shared for reading.
 pub(crate) fn lock(file: &File, path: &Path, access: Access) -> Result<()> {
     let lock = || if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
     match patiently(lock, |e| matches!(e, TryLockError::WouldBlock)) {
@@ -91,8 +89,8 @@ pub(crate) fn lock(file: &File, path: &Path, access: Access) -> Result<()> {
     }
 }
 
-/// Tries again for a moment what a program prevents that only looks (`lacuna info`, a program that
-/// a server has just started).
+/// Retries for a short time while a program holds the medium only briefly (`lacuna info`, a program
+/// that a server has just started).
 pub(crate) fn patiently<T, E>(
     mut attempt: impl FnMut() -> std::result::Result<T, E>,
     busy: impl Fn(&E) -> bool,
@@ -106,8 +104,7 @@ pub(crate) fn patiently<T, E>(
     attempt()
 }
 
-/// Opens a file for a look without a lock, and leaves its access time as it is where the system
-/// allows that.
+/// Opens a file for inspection, without a lock, and keeps its access time if the system permits.
 pub fn open_to_look(path: &Path, links: Links) -> io::Result<File> {
     let kind = links.kind(path)?;
     if !kind.is_file() && !kind.is_block_device() {
@@ -116,8 +113,8 @@ pub fn open_to_look(path: &Path, links: Links) -> io::Result<File> {
     open_untouched(OpenOptions::new().read(true), path, links.flags()).map(|(file, _)| file)
 }
 
-/// Opens a file whose reads leave its access time alone, if the system allows that: it does to the
-/// owner and to root. The second value says whether it refused. `flags` are given besides.
+/// Opens a file so that reads keep its access time, if the system permits: it does for the owner
+/// and for root. The second value tells whether it refused. `flags` are additional flags.
 pub(crate) fn open_untouched(
     options: &mut OpenOptions,
     path: &Path,

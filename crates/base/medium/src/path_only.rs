@@ -1,4 +1,4 @@
-//! A file that is open, as a path that leads to it whatever becomes of its name.
+//! A path-only handle (`O_PATH`) on an open file, independent of the file's name.
 
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::{Mode, OFlags, fstat, open};
@@ -9,11 +9,10 @@ use std::path::Path;
 
 const FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// An open file or device, opened once more as a path alone: what is given back neither reads nor
-/// writes it, and holds no lock. `path`, at which it was opened, may lead elsewhere by now.
+/// A path-only handle (`O_PATH`) on an open file or device. It neither reads nor writes, and holds
+/// no lock. `path`, the path at which `file` was opened, may lead elsewhere by now.
 ///
-/// Errors: [`Kind::Changed`] where there is no other way than the path (without `/proc`), and it
-/// leads elsewhere.
+/// Errors: [`Kind::Changed`] if only the path can be used (without `/proc`) and it leads elsewhere.
 pub fn path_only(file: &File, path: &Path) -> Result<OwnedFd> {
     let by_file = format!("/proc/self/fd/{}", file.as_raw_fd());
     open(by_file, FLAGS, Mode::empty()).or_else(|_| by_name(file, path))

@@ -1,10 +1,9 @@
-//! Ranges of bytes: whether one lies within a medium, and how the borders of pages or objects cut
-//! it into pieces.
+//! Ranges of bytes: bounds checks, and splitting at the borders of pages or objects.
 
 use lacuna_contracts::{Error, Kind, Result};
 use std::ops::Range;
 
-/// Refuses a range that leaves a medium of `len` bytes.
+/// Refuses a range that exceeds a medium of `len` bytes.
 pub fn check_range(offset: u64, size: u64, len: u64) -> Result<()> {
     match offset.checked_add(size) {
         Some(end) if end <= len => Ok(()),
@@ -14,8 +13,8 @@ pub fn check_range(offset: u64, size: u64, len: u64) -> Result<()> {
     }
 }
 
-/// The pieces of a range, cut at every multiple of `unit`: the number of the unit, the bytes in it,
-/// and which bytes of the range these are.
+/// Splits a range at every multiple of `unit`. Yields the number of the unit, the byte range within
+/// the unit, and the byte range within the input.
 pub fn pieces(offset: u64, size: u64, unit: u64) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let end = offset.saturating_add(size);
     let mut at = offset;

@@ -1,7 +1,8 @@
-//! What the quotas of this user and this group leave in a file system, as far as the kernel tells.
+//! The space that the quotas of this user and group leave in a file system, as far as the kernel
+//! reports it.
 //!
-//! Hard limits count alone. Past a soft limit for too long, and where the file system keeps a quota
-//! to itself (btrfs, servers), nothing tells before a write is refused.
+//! Only hard limits count. If a soft limit has been exceeded for too long, or the file system does
+//! not report its quotas (btrfs, file servers), the first sign is a refused write.
 #![allow(unsafe_code)]
 
 use crate::Space;
@@ -9,33 +10,32 @@ use rustix::process::{getegid, geteuid};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// From `asm-generic/unistd.h`: asks about quotas by a descriptor of the file system.
+/// From `asm-generic/unistd.h`: quota requests by a descriptor on the file system.
 const QUOTACTL_FD: libc::c_long = 443;
-/// From `linux/quota.h`: asks for a quota of the kind that is added: 0 of a user, 1 of a group.
+/// From `linux/quota.h`: reads a quota. The low byte is the kind: 0 for a user, 1 for a group.
 const GET_QUOTA: libc::c_uint = 0x0080_0007 << 8;
-/// Bytes in which limits of space are counted.
+/// The unit of space limits, in bytes.
 const UNIT: u64 = 1024;
 
-/// The space of the file system of a directory, less what quotas keep from this user and this
-/// group.
+/// The space of the file system of a directory, limited by the quotas of this user and group.
 pub(crate) fn within_quotas(dir: impl AsFd, space: Space) -> Space {
     let ids = [geteuid().as_raw(), getegid().as_raw()];
     (0..).zip(ids).filter_map(|(kind, id)| ask(&dir, kind, id)).fold(space, limited)
 }
 
-/// A quota. None where there is none, or the kernel does not tell.
+/// A quota; `None` if there is none, or if the kernel does not report it.
 fn ask(dir: impl AsFd, kind: libc::c_uint, id: u32) -> Option<libc::dqblk> {
     let mut quota = MaybeUninit::<libc::dqblk>::zeroed();
     let dir = dir.as_fd().as_raw_fd();
-    // SAFETY: the kernel fills the structure, or says that it did not; zeroed bytes are one as
-    // well.
+    // SAFETY: the kernel fills the structure, or reports that it did not; all-zero bytes are valid
+    // too.
     unsafe {
         let failed = libc::syscall(QUOTACTL_FD, dir, GET_QUOTA | kind, id, quota.as_mut_ptr()) != 0;
         (!failed).then(|| quota.assume_init())
     }
 }
 
-/// The space under a quota, in which zero stands for no limit.
+/// The space under a quota. A limit of zero means no limit.
 fn limited(space: Space, quota: libc::dqblk) -> Space {
     let least = |(total, free): (u64, u64), limit: u64, used: u64| {
         let (most, left) = if limit == 0 { (total, free) } else { (limit, limit.saturating_sub(used)) };
@@ -76,7 +76,7 @@ mod tests {
         let space = limited(SPACE, quota(100, 60 << 10, 0));
         assert_eq!(space, Space { total_bytes: 100 << 10, free_bytes: 40 << 10, ..SPACE });
         assert_eq!(limited(SPACE, quota(100, 200 << 10, 0)).free_bytes, 0);
-        // The file system may have less than the quota leaves.
+        // The file system may have less space than the quota allows.
         assert_eq!(limited(SPACE, quota(1 << 30, 0, 0)), SPACE);
         let space = limited(SPACE, quota(0, 0, 100));
         assert_eq!(space, Space { total_files: 100, free_files: 50, ..SPACE });

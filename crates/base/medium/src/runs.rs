@@ -1,15 +1,15 @@
-//! Which extents of a batch one request reads.
+//! Grouping of extents into read requests.
 
 use crate::ReadExtent;
 
-/// The most bytes between two extents that are read with one request: as much besides costs less
-/// than another request.
+/// The most bytes between two extents of one request: reading that much more costs less than
+/// another request.
 const MOST_BETWEEN: u64 = 32 << 10;
-/// The most bytes that one request reads, unless an extent alone has more.
+/// The most bytes of one request, unless a single extent has more.
 pub(crate) const MOST_AT_ONCE: u64 = 256 << 10;
 
-/// The runs of a batch that one request each can read, with what lies between their extents:
-/// extents that follow each other closely, in the order of their places.
+/// Splits a batch into runs that one request each can read, gaps included. A run has consecutive
+/// extents in ascending order with small gaps.
 pub fn near_runs<'b, 'e>(batch: &'b mut [ReadExtent<'e>]) -> impl Iterator<Item = &'b mut [ReadExtent<'e>]> {
     let mut rest = batch;
     std::iter::from_fn(move || {
@@ -23,7 +23,7 @@ pub fn near_runs<'b, 'e>(batch: &'b mut [ReadExtent<'e>]) -> impl Iterator<Item 
     })
 }
 
-/// How many extents, from the first on, make a run.
+/// The number of extents, starting with the first, that make a run.
 fn len_of_run(batch: &[ReadExtent<'_>]) -> usize {
     let Some(first) = batch.first() else { return 0 };
     let mut end = end_of(first);
@@ -43,7 +43,7 @@ fn end_of(extent: &ReadExtent<'_>) -> u64 {
 mod tests {
     use super::*;
 
-    /// How many extents each run of these has, given as offset and length.
+    /// The number of extents in each run of these extents, given as offset and length.
     fn runs(extents: &[(u64, usize)]) -> Vec<usize> {
         let mut memory: Vec<Vec<u8>> = extents.iter().map(|(_, len)| vec![0; *len]).collect();
         let bufs = extents.iter().zip(&mut memory);
@@ -54,9 +54,9 @@ mod tests {
     #[test]
     fn what_lies_close_is_one_run_and_steps_back_begin_another() {
         assert_eq!(runs(&[]), [0; 0]);
-        // Blocks of a group, and the page that says what they are.
+        // The blocks of a group, and the page of their metadata.
         assert_eq!(runs(&[(0, 4096), (4096, 4096), (20480, 4096), (32768, 64), (32832, 64)]), [5]);
-        // One gap as wide as may be, one that is wider, one step back, and one place twice.
+        // A gap of the maximum width, a wider one, a step back, and one offset twice.
         let (near, far) = (4096 + (32 << 10), 8192 + (64 << 10) + 1);
         assert_eq!(runs(&[(0, 4096), (near, 4096), (far, 4096), (far - 1, 1), (far - 1, 1)]), [2, 1, 1, 1]);
     }

@@ -1,11 +1,11 @@
 //! Flat bytes striped over the objects of an object store.
 //!
-//! Object n holds bytes from n * 4 MiB on; one that is not there reads as zeros. Behind its stripe
-//! object 0 ends in a record of the length, so that the medium is one object as long as it is
-//! small, and needs no keys, which not every store has.
+//! Object n holds the bytes from n * 4 MiB; an absent object reads as zeros. Object 0 ends, behind
+//! its stripe, in a record of the length. So a small medium is one object, and needs no keys, which
+//! some stores lack.
 //!
 //! Invariants kept here:
-//! - Beyond the recorded length, and before object 0's record, everything reads as zeros: bytes are
+//! - Bytes beyond the recorded length (in object 0: up to the record) read as zeros: they are
 //!   zeroed before the length shrinks, and never written past it. So growing is one small write.
 //! - Every write is durable when it returns, as the store's transactions are.
 
@@ -18,20 +18,19 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of each object that belong to the medium.
+/// Bytes of the medium per object.
 const STRIPE: u64 = 4 << 20;
-/// Begins the record; ends in the version of its layout.
+/// The start of the record; its last byte is the version of the layout.
 const MAGIC: [u8; 8] = *b"lacunaS\x01";
-/// Magic, stripe size and length, each of 8 bytes, numbers little-endian.
+/// Bytes of the record: magic, stripe size and length, 8 bytes each, little-endian.
 const RECORD_LEN: usize = 24;
-/// Objects changed at once when a range of them is zeroed.
+/// Objects that are zeroed at once.
 const AT_ONCE: usize = 64;
 
-/// A [`Medium`] on numbered objects. The one who opens it for writing sees to it that nobody else
-/// does.
+/// A [`Medium`] on numbered objects. The caller ensures that there is only one writer.
 pub struct StripedMedium {
     store: Arc<dyn ObjectStore>,
-    /// Held for writing while it changes, so that no write goes past a new end.
+    /// Locked for writing while it changes, so that no write passes a new end.
     len: RwLock<u64>,
 }
 
@@ -44,7 +43,7 @@ fn record(len: u64) -> [u8; RECORD_LEN] {
 }
 
 impl StripedMedium {
-    /// Makes a medium of `len` bytes, all zeros, in a store without objects.
+    /// Creates a medium of `len` zero bytes in an empty store.
     ///
     /// Errors: [`Kind::Exists`] if there is one.
     pub fn create(store: Arc<dyn ObjectStore>, len: u64) -> Result<Self> {
@@ -79,13 +78,13 @@ impl StripedMedium {
         Ok(StripedMedium { store, len: RwLock::new(len) })
     }
 
-    /// Takes the medium in a store to have `len` bytes, whatever its record says, which may be
-    /// lost. [`set_len`](Medium::set_len) writes the record anew.
+    /// Opens the medium in a store with a length of `len` bytes, and ignores its record, which may
+    /// be lost. [`set_len`](Medium::set_len) writes a new record.
     pub fn with_len(store: Arc<dyn ObjectStore>, len: u64) -> Self {
         StripedMedium { store, len: RwLock::new(len) }
     }
 
-    /// Makes ranges of objects read as zeros. Object 0 keeps its record.
+    /// Makes a range read as zeros. Object 0 keeps its record.
     fn zero(&self, range: Range<u64>) -> Result<()> {
         let pieces = pieces(range.start, range.end - range.start, STRIPE);
         let mut transactions = pieces.map(|(object, within, _)| {

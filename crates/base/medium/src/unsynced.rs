@@ -1,43 +1,44 @@
-//! Which places of a file the system may have in its cache alone, and which are being read past the
-//! cache.
+//! Tracks the ranges of a file that may be only in the system's cache, and the ranges being read
+//! past it.
 //!
-//! Deniability contract: before the system reads a place past its cache, it writes whatever piece
-//! of the cache lies there and is not on the medium yet. When bytes reach the medium must not
-//! follow from what is read for hidden levels. So a place that was written is read through the
-//! cache until it is synced, and a write waits for the reads of its place that are under way.
+//! Deniability contract: before the system reads a range past its cache, it writes every cached
+//! part of the range that is not on the medium yet. Reads for hidden levels must not determine when
+//! bytes reach the medium. So a written range is read through the cache until it is synced, and a
+//! write waits for the direct reads of its range in progress.
 //!
-//! Invariant: no part is being read past the cache in which something is being written, or was
-//! written and is not synced.
+//! Invariant: no part is read past the cache during a write to it, or after such a write until a
+//! sync.
 
 use parking_lot::{Condvar, Mutex};
 use std::ops::RangeInclusive;
 
-/// Parts of a file of which each is synced or not: 32 KiB of memory, however long the file is.
+/// The file is divided into this number of parts, each synced or not: 32 KiB of memory for any
+/// file.
 const PARTS: usize = 1 << 18;
-/// Parts have a multiple of this many bytes: a huge page, in which a system may keep neighbouring
-/// bytes and write them together.
+/// The size of a part is a multiple of this many bytes, the size of a huge page: a system may cache
+/// and write neighbouring bytes of a huge page together.
 const PIECE: u64 = 2 << 20;
 
-/// A bit for each part.
+/// One bit per part.
 type Bits = Vec<u64>;
 
-/// The places of one file, for all handles of this process on it.
+/// The state of one file, for all handles of this process on it.
 pub(crate) struct Unsynced {
-    /// Bytes of a part.
+    /// Bytes per part.
     part: u64,
     state: Mutex<State>,
-    /// A read has ended.
+    /// Notified when a read ends.
     ended: Condvar,
 }
 
 struct State {
-    /// What was written since the last sync that takes it along.
+    /// The written parts that neither a successful sync nor the sync in progress covers.
     written: Bits,
-    /// What the sync under way takes along.
+    /// The parts that the sync in progress covers.
     syncing: Option<Bits>,
-    /// The parts of each place that is being written.
+    /// The parts of each range being written.
     writing: Vec<RangeInclusive<usize>>,
-    /// The parts of each read that is under way.
+    /// The parts of each read in progress.
     reading: Vec<RangeInclusive<usize>>,
 }
 
@@ -50,28 +51,28 @@ impl State {
     }
 }
 
-/// Whether two ranges have a part in common.
+/// Whether two ranges have a common part.
 fn meet(one: &RangeInclusive<usize>, other: &RangeInclusive<usize>) -> bool {
     one.start() <= other.end() && other.start() <= one.end()
 }
 
-/// A write that is under way, until it is dropped.
+/// A write in progress, until it is dropped.
 pub(crate) struct Writing<'a> {
     places: &'a Unsynced,
     parts: Vec<RangeInclusive<usize>>,
 }
 
-/// A sync that is under way. One that does not end makes nothing synced.
+/// A sync in progress. If it never ends, nothing becomes synced.
 pub(crate) struct Syncing<'a>(&'a Unsynced);
 
-/// A read past the cache that is under way, until it is dropped.
+/// A read past the cache in progress, until it is dropped.
 pub(crate) struct Reading<'a> {
     places: &'a Unsynced,
     parts: RangeInclusive<usize>,
 }
 
 impl Unsynced {
-    /// Of a file of `len` bytes, of which nothing is known to be synced yet.
+    /// For a file of `len` bytes with no part known to be synced.
     pub(crate) fn new(len: u64) -> Unsynced {
         let written = vec![u64::MAX; PARTS / 64];
         let state = State { written, syncing: None, writing: Vec::new(), reading: Vec::new() };
@@ -79,14 +80,14 @@ impl Unsynced {
         Unsynced { part, state: Mutex::new(state), ended: Condvar::new() }
     }
 
-    /// The parts that a place lies in. What lies beyond all of them counts as the last one.
+    /// The parts that a range lies in. Bytes beyond all parts count as the last part.
     fn parts(&self, offset: u64, len: u64) -> RangeInclusive<usize> {
         let part = |at: u64| ((at / self.part) as usize).min(PARTS - 1);
         part(offset)..=part(offset.saturating_add(len.max(1) - 1))
     }
 
-    /// Places, each an offset and a length, are going to be written. Waits for the reads of them
-    /// that are under way.
+    /// Announces writes to ranges, each an offset and a length. Waits for the reads of them in
+    /// progress.
     pub(crate) fn begin_write(&self, places: impl Iterator<Item = (u64, u64)>) -> Writing<'_> {
         let parts: Vec<_> = places.map(|(offset, len)| self.parts(offset, len)).collect();
         let mut state = self.state.lock();
@@ -97,8 +98,8 @@ impl Unsynced {
         Writing { places: self, parts }
     }
 
-    /// Everything that was written is going to be synced; what is being written meanwhile counts as
-    /// not synced. None if another sync is under way: what is synced is known after a later one.
+    /// Announces a sync of all earlier writes; ranges being written meanwhile stay unsynced. `None`
+    /// if another sync is in progress: a later sync then records the result.
     pub(crate) fn begin_sync(&self) -> Option<Syncing<'_>> {
         let mut state = self.state.lock();
         if state.syncing.is_some() {
@@ -108,8 +109,8 @@ impl Unsynced {
         Some(Syncing(self))
     }
 
-    /// Begins to read a place past the cache. None if the cache may hold something of it that the
-    /// medium does not have.
+    /// Starts a read of a range past the cache. `None` if the cache may hold data of the range that
+    /// the medium does not have.
     pub(crate) fn begin_read(&self, offset: u64, len: u64) -> Option<Reading<'_>> {
         let parts = self.parts(offset, len);
         let mut state = self.state.lock();
@@ -122,7 +123,7 @@ impl Unsynced {
 }
 
 impl Syncing<'_> {
-    /// The sync has ended, and whether it succeeded.
+    /// Ends the sync; `synced` tells whether it succeeded.
     pub(crate) fn end(self, synced: bool) {
         let mut state = self.0.state.lock();
         let taken = state.syncing.take().filter(|_| !synced);
@@ -229,7 +230,7 @@ mod tests {
                 let _writing = places.begin_write(once((2 * PIECE, 4096)));
                 tell.send(()).unwrap();
             });
-            // The writer has noted its place, and waits.
+            // The writer has announced its range, and waits.
             while places.begin_read(2 * PIECE, 4096).is_some() {
                 std::thread::yield_now();
             }
@@ -237,7 +238,8 @@ mod tests {
             drop(reading);
             told.recv().unwrap();
         });
-        // A write that waits holds up no other.
+        // The read elsewhere is still in progress and did not block the write. The written range is
+        // unsynced.
         let waits = places.begin_read(2 * PIECE, 1);
         assert!(waits.is_none(), "what was written is not synced");
         drop(elsewhere);

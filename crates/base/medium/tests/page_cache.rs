@@ -1,4 +1,4 @@
-//! The page cache of the real system, after writes that did not reach the medium. Needs root and
+//! The page cache of the real system after writes that failed to reach the medium. Needs root and
 //! loop devices.
 
 use lacuna_medium::{Access, FileMedium, Medium};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const PIECE: u64 = 64 << 10;
 
-/// A loop device over a sparse file of 4 MiB on a file system with room for 1 MiB.
+/// A loop device on a sparse file of 4 MiB on a file system with room for 1 MiB.
 struct Overcommitted {
     at: TempDir,
     device: PathBuf,
@@ -68,12 +68,13 @@ fn first_bytes(medium: &FileMedium) -> Vec<u8> {
 #[test]
 fn what_did_not_reach_a_device_is_forgotten() {
     let Some(device) = Overcommitted::new() else {
-        // Past the capture of the test runner.
+        // Written directly, so that the test runner does not capture it.
         let _ =
             writeln!(std::io::stderr(), "skipped: a loop device on a file system of its own cannot be had");
         return;
     };
-    // When nobody has a device open any more its cache goes. Others may have it open.
+    // The system drops the cache of a device when its last user closes it; other users may have it
+    // open.
     let _held = std::fs::File::open(device.path()).unwrap();
     for access in [Access::Write, Access::Read] {
         let medium = FileMedium::open(device.path(), Access::Write).unwrap();
@@ -91,7 +92,7 @@ fn what_did_not_reach_a_device_is_forgotten() {
         let truth = bytes_of(|byte, at| backing.read_exact_at(byte, at).unwrap());
         assert!(truth.contains(&0), "the medium took everything");
         assert_eq!(kept, truth);
-        // Otherwise the system has changed, and this test shows nothing any more.
+        // Otherwise the system has changed, and this test proves nothing.
         assert!(cached.iter().all(|byte| *byte == 7), "the system forgets by itself");
     }
 }
@@ -99,7 +100,7 @@ fn what_did_not_reach_a_device_is_forgotten() {
 #[test]
 fn a_failure_that_nobody_heard_of_is_told() {
     let Some(device) = Overcommitted::new() else { return };
-    // Another program wrote, and did not wait for the end.
+    // Another program wrote, and did not wait for a sync.
     let file = std::fs::OpenOptions::new().write(true).open(device.path()).unwrap();
     file.write_all_at(&[7; 4 << 20], 0).unwrap();
     drop(file);
@@ -107,7 +108,7 @@ fn a_failure_that_nobody_heard_of_is_told() {
     if let Err(e) = medium.forget_cached() {
         assert!(e.to_string().contains("did not reach it"), "{e}");
     }
-    // Once told, what is there can be used.
+    // After the report, the content can be used.
     medium.forget_cached().unwrap();
     assert!(first_bytes(&medium).contains(&0));
 }

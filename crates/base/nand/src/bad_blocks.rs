@@ -1,7 +1,7 @@
-//! What can still be read from bad blocks under a UBI volume, through the MTD device below.
+//! Reads the content of bad blocks under a UBI volume, through the MTD device below.
 //!
-//! UBI marks a block as bad that it cannot erase, calls that a success, and its old content stays.
-//! From then on UBI does not touch it, but the MTD device reads it as any other.
+//! If UBI cannot erase a block, it marks the block as bad and reports success, and the old content
+//! stays. UBI does not touch the block again, but the MTD device still reads it.
 
 use crate::flash::{Leb, Unerased};
 use crate::sysfs::number;
@@ -12,20 +12,20 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// The volume header of UBI: its magic number, where it has the volume, the block and its checksum,
-/// and its length.
+/// The volume header of UBI: its magic number, the offsets of volume, block and checksum, and its
+/// length.
 const MAGIC: &[u8; 4] = b"UBI!";
 const VOLUME: usize = 8;
 const BLOCK: usize = 12;
 const CHECKSUM: usize = 60;
 const HEADER: usize = 64;
 
-/// The device below a UBI volume, and what of its bad blocks was not handed out.
+/// The device below a UBI volume, and the copies in its bad blocks that were not returned yet.
 pub(crate) struct BadBlocks {
-    /// In `/sys/class/ubi`: how many blocks are bad.
+    /// The file in `/sys/class/ubi` with the number of bad blocks.
     count: PathBuf,
     mtd: PathBuf,
-    /// Bytes of a physical block, and from where on it has content.
+    /// Bytes of a physical block, and the offset of its content.
     block_len: u64,
     content_at: u64,
     volume: u32,
@@ -34,12 +34,12 @@ pub(crate) struct BadBlocks {
 }
 
 impl BadBlocks {
-    /// Of a volume with this number. `device` is the name of its UBI device, such as `ubi0`.
+    /// For a volume with this number. `device` is the name of its UBI device, such as `ubi0`.
     pub(crate) fn new(device: &str, volume: u32) -> Result<BadBlocks> {
         let ubi = PathBuf::from("/sys/class/ubi").join(device);
         let mtd = format!("mtd{}", number(&ubi.join("mtd_num"))?);
         let block_len = number(&PathBuf::from("/sys/class/mtd").join(&mtd).join("erasesize"))?;
-        // What is left of a physical block are its headers, which come first.
+        // The headers come first; a physical block exceeds a logical one by them.
         let leb_len = number(&ubi.join("eraseblock_size"))?;
         let Some(content_at) = block_len.checked_sub(leb_len) else {
             return Err(Error::new(
@@ -60,7 +60,7 @@ impl BadBlocks {
         })
     }
 
-    /// Copies in bad blocks that were not handed out yet and that are wanted.
+    /// Returns the copies in bad blocks that are wanted and were not returned yet.
     ///
     /// Errors: [`Kind::PurgeIncomplete`] if there are bad blocks and the device below cannot be
     /// read.
@@ -80,10 +80,10 @@ impl BadBlocks {
     fn look(&mut self) -> std::io::Result<()> {
         let device = File::open(&self.mtd)?;
         let mut offset = 0;
-        // Beyond its end the device refuses to say.
+        // `is_bad` returns `None` past the end of the device.
         while let Some(bad) = is_bad(&device, offset)? {
             if bad && !self.seen.contains(&offset) {
-                // Seen once it was read: a failure is told again by the next call.
+                // Marked as seen only after the read: the next call repeats a failure.
                 self.waiting.extend(self.copy_at(&device, offset)?);
                 self.seen.insert(offset);
             }
@@ -92,12 +92,12 @@ impl BadBlocks {
         Ok(())
     }
 
-    /// What a bad block holds, unless it is of another volume or nothing.
+    /// The content of a bad block; `None` if the block belongs to another volume or is empty.
     fn copy_at(&self, device: &File, offset: u64) -> std::io::Result<Option<Unerased>> {
         let mut block = vec![0; self.block_len as usize];
         device.read_exact_at(&mut block, offset)?;
         let content = block.split_off(self.content_at as usize);
-        // Erased, or as factories leave them.
+        // Erased, or as it left the factory.
         if content.iter().all(|byte| *byte == content[0]) {
             return Ok(None);
         }
@@ -109,7 +109,7 @@ impl BadBlocks {
     }
 }
 
-/// Whether the block there is bad, or nothing behind the end of the device.
+/// Whether the block is bad; `None` past the end of the device.
 fn is_bad(device: &File, offset: u64) -> std::io::Result<Option<bool>> {
     match ubi_calls::is_bad(device, offset) {
         Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => Ok(None),
@@ -117,12 +117,12 @@ fn is_bad(device: &File, offset: u64) -> std::io::Result<Option<bool>> {
     }
 }
 
-/// The volume and the logical block that a header among these bytes names. Where it stands depends
-/// on how the device was formatted.
+/// The volume and the logical block of a valid volume header in these bytes. The offset of the
+/// header depends on the formatting of the device.
 fn volume_header(headers: &[u8]) -> Option<(u32, Leb)> {
     let word = |header: &[u8], at: usize| Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?));
     headers.windows(HEADER).filter(|header| header.starts_with(MAGIC)).find_map(|header| {
-        // UBI's checksum is the CRC-32 that begins with ones and is not inverted at the end.
+        // UBI's checksum is the CRC-32 with initial ones and without the final inversion.
         let whole = word(header, CHECKSUM)? == !crc32fast::hash(&header[..CHECKSUM]);
         whole.then_some((word(header, VOLUME)?, Leb(word(header, BLOCK)?)))
     })

@@ -1,4 +1,4 @@
-//! What a NAND chip can do, and how it fails.
+//! The `Chip` trait: the operations and faults of a NAND chip.
 
 use lacuna_contracts::Error;
 
@@ -6,14 +6,14 @@ use lacuna_contracts::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peb(pub u32);
 
-/// How a chip is divided.
+/// The geometry of a chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChipGeometry {
     /// Bytes of a page, the unit of programming.
     pub page: u32,
     /// Pages of an erase block, the unit of erasure.
     pub pages: u32,
-    /// Erase blocks of the chip.
+    /// Number of erase blocks.
     pub blocks: u32,
 }
 
@@ -34,14 +34,14 @@ impl ChipGeometry {
     }
 }
 
-/// Why an operation on a chip did not succeed.
+/// The reason why an operation on a chip failed.
 #[derive(Debug)]
 pub enum Fault {
-    /// The chip reports that the pages could not be programmed: the block has to be given up.
+    /// The chip reports that pages could not be programmed: the block must be given up.
     Program,
-    /// The chip reports that the block could not be erased: it may hold what it held, for ever.
+    /// The chip reports that the block could not be erased: it may keep its content forever.
     Erase,
-    /// The operation breaks a rule of NAND, or what lies below the chip failed.
+    /// The operation breaks a rule of NAND, or the layer below the chip failed.
     Other(Error),
 }
 
@@ -51,25 +51,24 @@ impl From<Error> for Fault {
     }
 }
 
-/// A NAND chip. What was programmed or erased when a call returns survives a power cut.
+/// A NAND chip. Programming and erasures that have returned survive a power cut.
 pub trait Chip: Send + Sync {
-    /// How it is divided.
+    /// The geometry.
     fn geometry(&self) -> ChipGeometry;
-    /// Reads bytes of a block from byte `offset` on. Pages that are erased read as `0xff`.
+    /// Reads bytes of a block, starting at byte `offset`. Erased pages read as `0xff`.
     fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> Result<(), Fault>;
-    /// The first bytes of a block are read soon: the chip may begin to fetch them while the caller
-    /// does something else.
+    /// Tells the chip that the first bytes of a block are read soon. It may start to fetch them.
     fn will_read(&self, _block: Peb, _len: u32) {}
-    /// Programs whole pages of a block from page `first` on: the next after those that were
-    /// programmed since it was erased, or a later one.
+    /// Programs whole pages of a block, starting at page `first`, behind all pages programmed since
+    /// the block was erased. Pages may be skipped.
     fn program(&self, block: Peb, first: u32, data: &[u8]) -> Result<(), Fault>;
     /// Erases a block.
     fn erase(&self, block: Peb) -> Result<(), Fault>;
     /// Whether a block is marked as bad, from the factory or later.
     fn is_bad(&self, block: Peb) -> Result<bool, Fault>;
-    /// Marks a block as bad, for good.
+    /// Marks a block as bad, permanently.
     fn mark_bad(&self, block: Peb) -> Result<(), Fault>;
-    /// Returns when everything survives the end of the machine that simulates the chip.
+    /// Returns when completed calls survive a crash of the host of a simulated chip.
     fn sync(&self) -> Result<(), Fault> {
         Ok(())
     }

@@ -1,54 +1,54 @@
-//! The two headers at the start of each physical erase block, one page each, as UBI has them: how
-//! often the block was erased, and which logical erase block lies in it (docs/format/nand.md).
+//! The two headers at the start of each physical erase block, one page each, as in UBI: the
+//! erasures of the block, and its logical erase block (docs/format/nand.md).
 
 use lacuna_contracts::{Record, RecordMut};
 use std::ops::Range;
 
-/// Pages of a block that its headers take.
+/// Pages of a block that the headers take.
 pub(crate) const HEADER_PAGES: u32 = 2;
 
 const ERASE_MAGIC: &[u8; 4] = b"LEC1";
 const VOLUME_MAGIC: &[u8; 4] = b"LVI1";
-/// More erasures and changes than any chip sees: counting on from here never overflows.
+/// A limit above the erasures and changes of any chip: counters below it never overflow.
 pub(crate) const MOST: u64 = 1 << 48;
 /// Characters of a magic before its version.
 const KIND: usize = 3;
 const ERASE_LEN: usize = 32;
 const VOLUME_LEN: usize = 40;
 
-/// What a header page holds.
+/// The content of a header page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found<T> {
-    /// Nothing: the page is erased.
+    /// No content: the page is erased.
     Nothing,
     /// A header.
     Header(T),
-    /// One of a later version: it must stay as it is.
+    /// A header of a later version, which must stay unchanged.
     Later,
-    /// Anything else.
+    /// Any other content.
     Rubbish,
 }
 
-/// The first page: written after each erasure.
+/// The first page, written after each erasure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EraseHeader {
-    /// How often the block was erased.
+    /// Erasures of the block.
     pub(crate) erasures: u64,
-    /// Logical erase blocks of the mapping that the block belongs to.
+    /// Logical erase blocks of the mapping of this block.
     pub(crate) lebs: u32,
-    /// Drawn when the mapping was made: blocks with another number are not of it.
+    /// A random number of the mapping. Blocks with another number belong to another mapping.
     pub(crate) image: u64,
 }
 
-/// The second page: written when the block is taken for a logical erase block.
+/// The second page, written when the block is assigned to a logical erase block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeHeader {
     /// The logical erase block.
     pub(crate) leb: u32,
-    /// Of two blocks for the same, the one with the higher number counts.
+    /// If two blocks have the same LEB, the higher number is valid.
     pub(crate) sequence: u64,
-    /// Of a block that replaces another: it counts only if its first `copied` bytes have this
-    /// checksum.
+    /// For a block that replaces another: length and checksum of its first bytes. The block is
+    /// valid only if they match.
     pub(crate) copied: Option<(u32, u32)>,
 }
 
@@ -93,7 +93,7 @@ impl VolumeHeader {
     }
 }
 
-/// A page with a record at its start that ends with its checksum; the rest stays erased.
+/// A page that starts with a record, which ends in its checksum; the rest stays erased.
 fn page_of(len: usize, record_len: usize, fill: impl FnOnce(&mut RecordMut<'_>)) -> Vec<u8> {
     let mut page = vec![0xff; len];
     page[..record_len].fill(0);
@@ -103,7 +103,8 @@ fn page_of(len: usize, record_len: usize, fill: impl FnOnce(&mut RecordMut<'_>))
     page
 }
 
-/// Every version has the magic and the checksum in the same place; this one has zeros in `zero`.
+/// Parses a record. Every version has magic and checksum at the same place; this version has zeros
+/// in `zero`.
 fn parse<T>(
     page: &[u8],
     len: usize,

@@ -1,4 +1,4 @@
-//! The `Flash` contract: logical erase blocks that never go bad.
+//! The `Flash` trait: logical erase blocks that never go bad.
 
 use lacuna_contracts::Result;
 
@@ -6,70 +6,69 @@ use lacuna_contracts::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Leb(pub u32);
 
-/// How flash is divided, as a format sees it.
+/// The geometry of flash, as a format sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashGeometry {
-    /// Bytes of a page: what is programmed begins and ends on a page.
+    /// Bytes of a page, the unit of programming.
     pub page: u32,
-    /// Bytes of a logical erase block, whole pages.
+    /// Bytes of a logical erase block, a multiple of the page.
     pub leb_len: u32,
-    /// Logical erase blocks.
+    /// Number of logical erase blocks.
     pub lebs: u32,
 }
 
 /// A superseded copy that could not be erased: its block went bad with its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unerased {
-    /// What it was a copy of, if that is known.
+    /// The logical erase block of the copy, if known.
     pub leb: Option<Leb>,
-    /// What can still be read there.
+    /// The content that can still be read.
     pub content: Vec<u8>,
 }
 
 impl Unerased {
-    /// The same; a number that none of so many blocks has says nothing of what it is a copy of.
+    /// The same, without a LEB number that is outside of `lebs` blocks.
     pub(crate) fn among(self, lebs: u32) -> Unerased {
         Unerased { leb: self.leb.filter(|leb| leb.0 < lebs), ..self }
     }
 }
 
-/// Logical erase blocks. Called from many threads at once; two calls that change the same block
-/// come one after the other.
+/// Logical erase blocks. Called from many threads at once; calls that change the same block are
+/// serialized.
 ///
-/// What a call has done when it returns survives a power cut. A cut during [`Flash::program`] may
-/// leave any of the pages programmed, one of them with anything in it.
+/// The effect of a call that has returned survives a power cut. A cut during [`Flash::program`] may
+/// leave any of the pages programmed, one of them with arbitrary content.
 pub trait Flash: Send + Sync {
-    /// How it is divided.
+    /// The geometry.
     fn geometry(&self) -> FlashGeometry;
-    /// Reads bytes of a block. What was not programmed reads as `0xff`.
+    /// Reads bytes of a block. Bytes that were not programmed read as `0xff`.
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()>;
-    /// Programs whole pages from byte `offset` on: behind all that were programmed since the block
+    /// Programs whole pages starting at byte `offset`, behind all pages programmed since the block
     /// was erased or unmapped.
     fn program(&self, block: Leb, offset: u32, data: &[u8]) -> Result<()>;
     /// Replaces the content of a block by `data`, whole pages: after a power cut it has all of the
-    /// old content or all of the new. The old one is superseded.
+    /// old content or all of the new. The old content is superseded.
     fn change(&self, block: Leb, data: &[u8]) -> Result<()>;
-    /// Makes a block read as `0xff` throughout; its content is superseded. After a power cut the
-    /// block may have it again, unless it was drained or something else was programmed.
+    /// Makes a block read as `0xff` throughout; its content is superseded. A power cut may bring
+    /// the content back, until the block is drained or programmed again.
     fn unmap(&self, block: Leb) -> Result<()>;
-    /// Whether anything was programmed into a block since it was unmapped.
+    /// Whether the block was programmed since it was unmapped.
     fn is_mapped(&self, block: Leb) -> Result<bool>;
-    /// Returns when no superseded copy of anything can be read from the chip any more. What this
-    /// could not be done for is in the list, also if it was so when the flash was opened, as far as
-    /// `wanted` says so; the next call gives the rest. Everything else is erased.
+    /// Erases every superseded copy on the chip. Returns the copies that could not be erased, also
+    /// those from before the flash was opened, if `wanted` accepts them; the next call returns the
+    /// rest.
     fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>>;
-    /// [`Flash::drain_of`], with everything in the list.
+    /// [`Flash::drain_of`], with all copies in the list.
     fn drain(&self) -> Result<Vec<Unerased>> {
         self.drain_of(&|_| true)
     }
-    /// [`Flash::unmap`], and every superseded copy of everything is erased, as [`Flash::drain`]
-    /// does it.
+    /// [`Flash::unmap`] and [`Flash::drain`]: erases every superseded copy on the chip.
     fn erase(&self, block: Leb) -> Result<Vec<Unerased>> {
         self.unmap(block)?;
         self.drain()
     }
-    /// Returns when what was done survives the end of the machine that simulates a chip. On a chip
-    /// that is one, everything does as soon as it is done.
+    /// Returns when completed calls survive a crash of the host of a simulated chip. On a real chip
+    /// they do when they return.
     fn sync(&self) -> Result<()> {
         Ok(())
     }

@@ -1,16 +1,16 @@
-//! Logical erase blocks on a chip, as UBI makes them: the mapping from LEBs to PEBs, wear
-//! levelling, bad blocks.
+//! Logical erase blocks on a chip, as in UBI: the mapping from LEBs to PEBs, wear levelling, bad
+//! blocks.
 //!
 //! Invariants:
-//! 1. The mapping is in the headers of the blocks alone, and is found by reading them. Of two
-//!    blocks for one LEB the one with the higher sequence number counts; one that replaces another
-//!    is complete, or does not count.
-//! 2. A block whose content is superseded is in the erase queue until it is erased. It is taken for
-//!    something else only then.
-//! 3. A block that cannot be programmed is given up: what it holds is copied, then it is erased and
-//!    marked as bad. One that cannot be erased is marked as bad as it is, and the caller of
-//!    [`Flash::drain`] learns what it holds.
-//! 4. There is always one erased block for a change, as long as the chip has a good one to spare.
+//! 1. The mapping is stored only in the headers of the blocks, and is rebuilt by reading them. If
+//!    two blocks have the same LEB, the higher sequence number is valid. A block that replaces
+//!    another is invalid unless it is complete.
+//! 2. A superseded block stays in the erase queue until it is erased, and is reused only then.
+//! 3. A block that cannot be programmed is given up: its content is copied, then it is erased and
+//!    marked as bad. A block that cannot be erased is marked as bad with its content, and
+//!    [`Flash::drain`] returns the content.
+//! 4. One erased block is always available for a change, as long as the chip has a good block to
+//!    spare.
 
 use crate::chip::{Chip, ChipGeometry, Fault, Peb};
 use crate::erase_block::{EraseHeader, Found, HEADER_PAGES, MOST, VolumeHeader};
@@ -21,36 +21,36 @@ use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-/// Superseded blocks that may be in the queue before the next one that supersedes a block erases
-/// one of them.
+/// The most superseded blocks in the queue. Beyond that, an operation that supersedes a block
+/// erases one.
 const LONGEST_QUEUE: usize = 8;
-/// A block that was erased so many times less than the most worn erased one gives its content up
-/// for it.
+/// Wear levelling moves the content of the least worn block if the most worn erased block has this
+/// many more erasures.
 const WEAR_GAP: u64 = 16;
-/// Erasures between two looks for such a block.
+/// Erasures between two attempts at wear levelling.
 const LEVEL_EVERY: u64 = 8;
-/// Of a thousand blocks, how many are kept for those that go bad.
+/// Blocks per thousand that are reserved to replace bad blocks.
 const RESERVE: u64 = 20;
-/// Erased blocks beside those: one for a change, one for wear levelling, and some in the erase
-/// queue.
+/// Blocks besides the reserve, erased or in the erase queue: one for a change, and one for wear
+/// levelling.
 const WORKING: u64 = 2;
 
-/// How worn the chip is.
+/// The wear of a chip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wear {
-    /// How often each good block was erased.
+    /// Erasures of each good block.
     pub erasures: Vec<u64>,
-    /// Blocks that are bad.
+    /// Number of bad blocks.
     pub bad: u32,
-    /// Contents that were moved to level wear.
+    /// Moves of contents for wear levelling.
     pub moved: u64,
-    /// Good blocks that may go bad before nothing can be written any more.
+    /// Good blocks that may go bad before writing becomes impossible.
     pub spare: u32,
 }
 
 impl Wear {
-    /// The Hoover index of the erasures, from 0 to 1: the share of them that would have to be other
-    /// blocks' for all to be equal (DNEFS, section 4.3).
+    /// The Hoover index of the erasures, from 0 to 1: the share of all erasures that would have to
+    /// occur on other blocks for an equal distribution (DNEFS, section 4.3).
     pub fn inequality(&self) -> f64 {
         let (count, sum) = (self.erasures.len() as f64, self.erasures.iter().sum::<u64>() as f64);
         if sum == 0.0 {
@@ -70,21 +70,21 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// How a mapping divides a chip that has so many bad blocks when the mapping is made.
+    /// The geometry of a mapping on a chip that has `bad` bad blocks when the mapping is created.
     pub fn geometry_on(chip: ChipGeometry, bad: u32) -> FlashGeometry {
         let leb_len = chip.pages.saturating_sub(HEADER_PAGES) * chip.page;
         FlashGeometry { page: chip.page, leb_len, lebs: Self::lebs_for(chip, bad) }
     }
 
-    /// LEBs that a chip has room for, of which `bad` blocks are bad so far.
+    /// The number of LEBs on a chip with `bad` bad blocks.
     fn lebs_for(geometry: ChipGeometry, bad: u32) -> u32 {
         let blocks = u64::from(geometry.blocks);
         let reserve = (blocks * RESERVE).div_ceil(1000).saturating_sub(u64::from(bad));
         blocks.saturating_sub(u64::from(bad) + reserve + WORKING) as u32
     }
 
-    /// Makes a mapping on a chip; what is there is erased. `image` tells its blocks from those of
-    /// another: a random number.
+    /// Creates a mapping on a chip and erases the old content. `image`, a random number,
+    /// distinguishes its blocks from those of other mappings.
     ///
     /// Errors: [`Kind::NoSpace`] if too few blocks are good.
     pub fn create(chip: &dyn Chip, image: u64) -> Result<()> {
@@ -126,10 +126,10 @@ impl Mapping {
         Ok(())
     }
 
-    /// Takes up the mapping of a chip.
+    /// Opens the mapping on a chip.
     ///
-    /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if its blocks belong to
-    /// different ones.
+    /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if the blocks belong to
+    /// different mappings.
     pub fn open(chip: Arc<dyn Chip>) -> Result<Mapping> {
         let geometry = chip.geometry();
         let scan = Scan::of(&*chip)?;
@@ -148,7 +148,7 @@ impl Mapping {
         Ok(Mapping { chip, chip_geometry: geometry, lebs, image, state: RwLock::new(state) })
     }
 
-    /// How worn the chip is.
+    /// The wear of the chip.
     pub fn wear(&self) -> Wear {
         let state = self.state.read();
         let good = |peb: &usize| state.uses[*peb] != Use::Bad;
@@ -183,7 +183,7 @@ impl Mapping {
             .expected(format!("multiples of {}", self.page())))
     }
 
-    /// Takes an erased block and writes the header of what it will hold.
+    /// Takes an erased block and writes its volume header.
     fn take(&self, state: &mut State, leb: Leb, copied: Option<(u32, u32)>) -> Result<Peb> {
         loop {
             if state.sequence + 1 == MOST {
@@ -215,7 +215,7 @@ impl Mapping {
         }
     }
 
-    /// Erases the first block in the queue. False: there is none.
+    /// Erases the first block in the queue. False if the queue is empty.
     fn erase_next(&self, state: &mut State) -> Result<bool> {
         let Some(queued) = state.queue.front() else { return Ok(false) };
         let (peb, held, failing) = (queued.peb, queued.held, queued.failing);
@@ -246,7 +246,7 @@ impl Mapping {
         Ok(true)
     }
 
-    /// Whether pages could be programmed.
+    /// Programs pages. False if the chip reports a failure.
     fn programs(&self, peb: Peb, first: u32, data: &[u8]) -> Result<bool> {
         match self.chip.program(peb, first, data) {
             Ok(()) => Ok(true),
@@ -255,8 +255,8 @@ impl Mapping {
         }
     }
 
-    /// Puts `data` into an erased block that replaces what the LEB has. A block that the chip
-    /// refuses to program may hold a part of the data: it is erased like what is superseded.
+    /// Writes `data` to an erased block, and maps the LEB to it. A block that the chip fails to
+    /// program may hold a part of the data: it is erased like a superseded block.
     fn replace(&self, state: &mut State, leb: Leb, data: &[u8], failing: bool) -> Result<()> {
         let copied = Some((data.len() as u32, crc32fast::hash(data)));
         let peb = loop {
@@ -274,7 +274,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Keeps the queue short and the wear level.
+    /// Limits the erase queue, and levels wear.
     fn upkeep(&self, state: &mut State) -> Result<()> {
         while state.queue.len() > LONGEST_QUEUE {
             self.erase_next(state)?;
@@ -286,9 +286,10 @@ impl Mapping {
         Ok(())
     }
 
-    /// Moves what lies in the least worn block, which changes seldom, to the most worn erased one.
+    /// Moves the content of the least worn block, which changes rarely, to the most worn erased
+    /// block.
     fn level(&self, state: &mut State) -> Result<()> {
-        // One stays for the next change.
+        // One erased block stays for the next change.
         while state.free.len() < 2 && self.erase_next(state)? {}
         let (Some(&(least, peb)), Some(&(most, worn))) = (state.mapped.first(), state.free.last()) else {
             return Ok(());
@@ -327,7 +328,7 @@ impl Flash for Mapping {
 
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
         self.check(block, offset, buf.len())?;
-        // Under the lock: the block must not be erased meanwhile.
+        // Reads under the lock, so that the block is not erased meanwhile.
         let state = self.state.read();
         if let Some(peb) = state.map[block.0 as usize] {
             self.chip.read(peb, HEADER_PAGES * self.page() + offset, buf).map_err(fault)
@@ -348,7 +349,7 @@ impl Flash for Mapping {
             peb
         };
         if !self.programs(peb, HEADER_PAGES + offset / self.page(), data)? {
-            // What the block holds goes to another one, and this with it.
+            // Moves the content of the block to another block, with the new data.
             let mut whole = vec![0; offset as usize];
             self.chip.read(peb, HEADER_PAGES * self.page(), &mut whole).map_err(fault)?;
             whole.extend_from_slice(data);

@@ -1,4 +1,4 @@
-//! Finding the mapping again: what the headers of all blocks of a chip say.
+//! Rebuilds the mapping from the headers of all blocks of a chip.
 
 use crate::chip::{Chip, Fault, Peb};
 use crate::erase_block::{EraseHeader, Found, HEADER_PAGES, VolumeHeader};
@@ -7,12 +7,12 @@ use crate::state::{Queued, State, Use};
 use lacuna_contracts::{Error, Kind, Result};
 use std::collections::{BTreeSet, VecDeque};
 
-/// As many bytes hold any header.
+/// Bytes that suffice for any header.
 const START: u32 = 64;
-/// Blocks of which the headers are fetched while those before them are looked at.
+/// Number of blocks with their headers fetched ahead of the scan.
 const AHEAD: u32 = 256;
 
-/// What the headers of the blocks say.
+/// The result of reading the headers.
 #[derive(Default)]
 pub(crate) struct Scan {
     /// The header of the first block that has one.
@@ -25,7 +25,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Takes in what all blocks say.
+    /// Reads the headers of all blocks.
     pub(crate) fn of(chip: &dyn Chip) -> Result<Scan> {
         let (blocks, start) = (chip.geometry().blocks, chip.geometry().page + START);
         let mut scan = Scan::default();
@@ -39,7 +39,7 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Takes in what a block says.
+    /// Reads the headers of a block.
     fn look(&mut self, chip: &dyn Chip, peb: Peb) -> Result<()> {
         let bad = chip.is_bad(peb).map_err(fault)?;
         let (erase, volume) = read_headers(chip, peb)?;
@@ -57,7 +57,7 @@ impl Scan {
             self.uses.push(Use::Bad);
             let leb = match volume {
                 Found::Header(header) => Some(Leb(header.leb)),
-                // The header goes first when a block is erased, and what stands behind it may stay.
+                // An erasure destroys the header first, and the content behind it may stay.
                 _ => None,
             };
             let content = content_of(chip, peb)?;
@@ -80,7 +80,7 @@ impl Scan {
                 }
                 Some(_) => {}
             },
-            // Power was cut between an erasure and this header, or in the erasure.
+            // Power was cut during an erasure, or between it and this header.
             Found::Nothing | Found::Rubbish | Found::Later => {
                 self.uses.push(Use::Superseded);
                 self.queue.push_back(Queued { peb, held: None, failing: false });
@@ -101,10 +101,10 @@ impl Scan {
         Ok(())
     }
 
-    /// What is mapped where.
+    /// Builds the mapping from the headers.
     pub(crate) fn finish(mut self, chip: &dyn Chip, lebs: u32) -> Result<State> {
         let known: Vec<u64> = self.erasures.iter().flatten().copied().collect();
-        // A block whose count is lost counts as worn as the others are on average.
+        // A block with a lost count gets the average count of the other blocks.
         let mean = (known.iter().map(|erasures| u128::from(*erasures)).sum::<u128>()
             / known.len().max(1) as u128) as u64;
         let mut state = State {
@@ -124,7 +124,7 @@ impl Scan {
                 state.free.insert((state.erasures[number], Peb(number as u32)));
             }
         }
-        // Ascending, so that each one that counts replaces what counted before.
+        // In ascending order, so that each valid block replaces its predecessor.
         self.holders.sort_unstable_by_key(|(_, header)| header.sequence);
         for (peb, header) in self.holders {
             let leb = Leb(header.leb);
@@ -138,7 +138,7 @@ impl Scan {
     }
 }
 
-/// Whether a block that replaces another has all that it was to hold.
+/// Whether a block is complete: a replacement must match its length and checksum.
 fn is_complete(chip: &dyn Chip, peb: Peb, header: &VolumeHeader) -> Result<bool> {
     let Some((len, checksum)) = header.copied else { return Ok(true) };
     let geometry = chip.geometry();
@@ -151,19 +151,19 @@ fn is_complete(chip: &dyn Chip, peb: Peb, header: &VolumeHeader) -> Result<bool>
     Ok(crc32fast::hash(&data) == checksum)
 }
 
-/// Both headers of a block, with one read of a block that holds them: chips have many blocks.
+/// Both headers of a block, with one read if the block has headers: chips have many blocks.
 pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHeader>, Found<VolumeHeader>)> {
     let page = chip.geometry().page as usize;
     let mut bytes = vec![0; page + START as usize];
     chip.read(peb, 0, &mut bytes).map_err(fault)?;
     let erase = EraseHeader::parse(&bytes[..page]);
     let volume = match VolumeHeader::parse(&bytes[page..]) {
-        // Whether all of the page is erased decides.
+        // The page is erased only if all of it is.
         Found::Nothing | Found::Rubbish => {
             let mut whole = bytes[page..].to_vec();
             whole.resize(page, 0);
-            // What was read is not read again: a chip may answer differently, and a header would
-            // appear or vanish.
+            // Bytes are not read twice: a chip may answer differently, and a header would appear or
+            // vanish.
             chip.read(peb, page as u32 + START, &mut whole[START as usize..]).map_err(fault)?;
             VolumeHeader::parse(&whole)
         }
@@ -172,7 +172,7 @@ pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHead
     Ok((erase, volume))
 }
 
-/// What lies behind the headers of a block.
+/// The content behind the headers of a block.
 pub(crate) fn content_of(chip: &dyn Chip, peb: Peb) -> Result<Vec<u8>> {
     let geometry = chip.geometry();
     let mut content = vec![0; ((geometry.pages - HEADER_PAGES) * geometry.page) as usize];
@@ -180,7 +180,7 @@ pub(crate) fn content_of(chip: &dyn Chip, peb: Peb) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// What a fault is to the callers of a mapping.
+/// Converts a fault for the callers of a mapping.
 pub(crate) fn fault(fault: Fault) -> Error {
     match fault {
         Fault::Other(e) => e,

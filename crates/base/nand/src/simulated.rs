@@ -1,13 +1,13 @@
-//! A NAND chip in a medium: for trying, for tests, and for measurements.
+//! A NAND chip in a medium, for trials, tests and measurements.
 //!
 //! It enforces the rules of NAND, wears out as a real chip does, and loses power in the middle of
-//! an operation where a test asks for it. On the medium: a page that says how the chip is divided,
-//! 16 bytes of state for each erase block, then the blocks (docs/format/nand.md).
+//! an operation on request of a test. Layout of the medium: a head page with the geometry, 16 bytes
+//! of state per erase block, then the blocks (docs/format/nand.md).
 //!
-//! Invariant: after a power cut every block holds what was programmed before, but for the one
-//! operation that was cut. That one leaves a prefix of its pages and one page with anything in it,
-//! or a block that is erased from its first page to anywhere and takes no page before it is erased
-//! again.
+//! Invariant: after a power cut every block holds the content programmed before, except for the
+//! operation that was cut. A cut program leaves a prefix of its pages, then one page with arbitrary
+//! content. A cut erasure leaves a block that is erased from its first page to any page; it accepts
+//! no page before it is erased again.
 
 use crate::chip::{Chip, ChipGeometry, Fault, Peb};
 use lacuna_contracts::{Error, Kind, Record, RecordMut, Result};
@@ -17,42 +17,42 @@ use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"lacnand\0";
 const VERSION: u32 = 1;
-/// Bytes of the first page of the medium, which describes the chip.
+/// Bytes of the head, which describes the chip.
 const HEAD: u64 = 4096;
 /// Bytes of the state of a block.
 const STATE: u64 = 16;
 const BAD: u32 = 1;
-/// More erasures than any block sees: counting on from below never overflows.
+/// A limit above the erasures of any block: a counter below it never overflows.
 const MOST: u64 = 1 << 48;
 
-/// How a simulated chip wears out.
+/// The wear model of a simulated chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wearing {
-    /// Erasures that a block stands; 0 for any number. From then on each erasure fails with the
-    /// chance of 1 to 4.
+    /// Erasures that a block endures; 0 for any number. Each later erasure fails with probability
+    /// 1/4.
     pub endurance: u32,
-    /// Of a million page programs, how many fail.
+    /// Page programs that fail, per million.
     pub program_faults: u32,
-    /// Of a million erasures, how many fail.
+    /// Erasures that fail, per million.
     pub erase_faults: u32,
-    /// Of a thousand blocks, how many are bad from the factory.
+    /// Blocks that are bad from the factory, per thousand.
     pub factory_bad: u32,
 }
 
-/// When power goes, and with what outcome.
+/// The time and the outcome of a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerCut {
     /// Operations that change the chip and still succeed.
     pub after: u64,
-    /// What the operation that is cut leaves follows from this.
+    /// Determines the state that the cut operation leaves.
     pub seed: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct BlockState {
     erasures: u64,
-    /// The first page that may be programmed; all of them count as programmed in a block that is
-    /// partly erased.
+    /// The first page that may be programmed. In a partly erased block, all pages count as
+    /// programmed.
     next: u32,
     flags: u32,
 }
@@ -74,15 +74,15 @@ pub struct SimulatedChip {
 }
 
 impl SimulatedChip {
-    /// Bytes of the medium of such a chip.
+    /// Length of the medium of a chip with this geometry.
     pub fn medium_len(geometry: ChipGeometry) -> u64 {
         data_at(geometry) + geometry.len()
     }
 
-    /// Makes a chip, all of whose good blocks are erased. The medium must read as zeros.
+    /// Creates a chip. All of its good blocks are erased. The medium must read as zeros.
     ///
-    /// Errors: [`Kind::Usage`] for a geometry that no chip has, [`Kind::NoSpace`] if the medium is
-    /// too short.
+    /// Errors: [`Kind::Usage`] for an impossible geometry, [`Kind::NoSpace`] if the medium is too
+    /// short.
     pub fn create(medium: &dyn Medium, geometry: ChipGeometry, wearing: Wearing, seed: u64) -> Result<()> {
         check_geometry(geometry)?;
         if medium.len() < Self::medium_len(geometry) {
@@ -108,15 +108,15 @@ impl SimulatedChip {
         medium.sync()
     }
 
-    /// Blocks that are bad from the factory on a chip that is made with this seed.
+    /// The number of factory-bad blocks of a chip created with this seed.
     pub fn factory_bad(geometry: ChipGeometry, wearing: Wearing, seed: u64) -> u32 {
         factory_bad(geometry, wearing, seed).count() as u32
     }
 
-    /// How long the medium of a chip was that may have been cut short since; none if it does not
-    /// tell.
+    /// The original length of the medium of a chip, which may have been truncated since; `None` if
+    /// its head is invalid.
     ///
-    /// Errors: what the medium reports.
+    /// Errors: those of the medium.
     pub fn whole_len(medium: &dyn Medium) -> Result<Option<u64>> {
         let head = read_head(medium)?;
         let geometry = geometry_in(Record(&head));
@@ -124,9 +124,9 @@ impl SimulatedChip {
         Ok(told.then(|| Self::medium_len(geometry)))
     }
 
-    /// Takes up a chip. `seed` decides what fails.
+    /// Opens a chip. `seed` determines its failures.
     ///
-    /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if what describes it makes no
+    /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if its description makes no
     /// sense.
     pub fn open(medium: Arc<dyn Medium>, seed: u64) -> Result<SimulatedChip> {
         let head = read_head(&*medium)?;
@@ -178,8 +178,8 @@ impl SimulatedChip {
         Ok(SimulatedChip { medium, geometry, wearing, state: Mutex::new(state) })
     }
 
-    /// Cuts the power at a later operation. From then on everything fails; the chip is taken up
-    /// again from its medium.
+    /// Cuts the power at a later operation. All calls after that fail; reopen the chip from its
+    /// medium.
     pub fn cut_power(&self, cut: PowerCut) {
         self.state.lock().cut = Some(cut);
     }
@@ -189,18 +189,17 @@ impl SimulatedChip {
         self.state.lock().off
     }
 
-    /// Operations that changed the chip since it was taken up.
+    /// Operations that changed the chip since it was opened.
     pub fn operations(&self) -> u64 {
         self.state.lock().operations
     }
 
-    /// How often each block was erased.
+    /// Erasures of each block.
     pub fn erasures(&self) -> Vec<u64> {
         self.state.lock().blocks.iter().map(|block| block.erasures).collect()
     }
 
-    /// All pages of all blocks, also those that nothing is mapped to: what an adversary reads who
-    /// takes the chip apart.
+    /// All pages of all blocks, mapped or not: the view of an adversary with the chip taken apart.
     pub fn image(&self) -> Result<Vec<u8>> {
         let mut image = vec![0; self.geometry.len() as usize];
         let len = self.geometry.block_len() as usize;
@@ -216,7 +215,7 @@ impl SimulatedChip {
 
     fn read_pages(&self, block: Peb, offset: u32, buf: &mut [u8]) -> Result<()> {
         self.medium.read_at(self.at(block, offset), buf)?;
-        // The medium has zeros where the chip has ones, so that erased blocks take no space.
+        // Stored inverted, so that erased blocks are zeros and take no space on the medium.
         buf.iter_mut().for_each(|byte| *byte = !*byte);
         Ok(())
     }
@@ -237,14 +236,14 @@ impl SimulatedChip {
         Err(self.refuse("touch what is not there", format!("block {}", block.0)))
     }
 
-    /// Bytes of a block, from its first on, behind which all pages are erased.
+    /// The length of the programmed part of a block; all pages behind it are erased.
     fn programmed(&self, block: Peb) -> std::result::Result<u32, Fault> {
         self.check_block(block)?;
         let state = self.state.lock();
         if state.off {
             return Err(power_is_off().into());
         }
-        // No block is longer than 4096 pages of 64 KiB.
+        // Cannot overflow: no block is longer than 4096 pages of 64 KiB.
         Ok(state.blocks[block.0 as usize].next * self.geometry.page)
     }
 
@@ -265,7 +264,7 @@ impl Chip for SimulatedChip {
                 self.refuse("read past a block", format!("byte {}", u64::from(offset) + buf.len() as u64))
             );
         }
-        // Pages behind those that were programmed are erased: a scan of a large chip looks at many.
+        // Erased pages are not read from the medium: a scan of a large chip reads many of them.
         let there = (programmed.saturating_sub(offset) as usize).min(buf.len());
         let (there, erased) = buf.split_at_mut(there);
         erased.fill(0xff);
@@ -273,7 +272,7 @@ impl Chip for SimulatedChip {
     }
 
     fn will_read(&self, block: Peb, len: u32) {
-        // What cannot be read is told by the read.
+        // The read itself reports errors.
         let programmed = self.programmed(block).unwrap_or(0);
         if programmed > 0 {
             self.medium.will_read(self.at(block, 0), len.min(programmed).into());
@@ -304,7 +303,7 @@ impl Chip for SimulatedChip {
         now.next = first + pages;
         if cut.is_some() || fails {
             let mut seed = cut.unwrap_or(state.chance);
-            // Some pages as they should be, then one with anything in it.
+            // Some complete pages, then one with arbitrary content.
             let whole = (draw(&mut seed) % u64::from(pages)) as usize;
             bytes.truncate((whole + 1) * page);
             bytes[whole * page..].iter_mut().for_each(|byte| *byte = draw(&mut seed) as u8);
@@ -336,8 +335,8 @@ impl Chip for SimulatedChip {
             || draw(&mut state.chance) % 1_000_000 < u64::from(self.wearing.erase_faults);
         let len = self.geometry.block_len();
         if let Some(mut seed) = cut {
-            // Some pages from the first on are erased. What is left may look whole; nothing may be
-            // programmed before the block is erased again.
+            // The first pages are erased. The rest may look intact, but no page may be programmed
+            // before the block is erased again.
             let pages = draw(&mut seed) % (u64::from(self.geometry.pages) + 1);
             self.medium.discard(self.at(block, 0), pages * u64::from(self.geometry.page))?;
             now.next = self.geometry.pages;
@@ -393,7 +392,7 @@ impl BlockState {
     }
 }
 
-/// Counts an operation. Gives the randomness of its end if power goes in its middle.
+/// Counts an operation. Returns a seed for its outcome if it is cut.
 fn begin(state: &mut State) -> std::result::Result<Option<u64>, Fault> {
     if state.off {
         return Err(power_is_off().into());
@@ -412,13 +411,13 @@ fn begin(state: &mut State) -> std::result::Result<Option<u64>, Fault> {
     }
 }
 
-/// The blocks of a chip that are bad from the factory.
+/// The blocks that are bad from the factory.
 fn factory_bad(geometry: ChipGeometry, wearing: Wearing, seed: u64) -> impl Iterator<Item = Peb> {
     let mut chance = seed;
     (0..geometry.blocks).map(Peb).filter(move |_| draw(&mut chance) % 1000 < u64::from(wearing.factory_bad))
 }
 
-/// What describes a chip; zeros if the medium is shorter.
+/// The head of a chip; zeros if the medium is shorter.
 fn read_head(medium: &dyn Medium) -> Result<Vec<u8>> {
     let mut head = vec![0; HEAD as usize];
     if medium.len() >= HEAD {
@@ -427,7 +426,7 @@ fn read_head(medium: &dyn Medium) -> Result<Vec<u8>> {
     Ok(head)
 }
 
-/// How a chip is divided, as its description says.
+/// The geometry in the head of a chip.
 fn geometry_in(head: Record<'_>) -> ChipGeometry {
     ChipGeometry { page: head.u32(12), pages: head.u32(16), blocks: head.u32(20) }
 }
@@ -457,7 +456,7 @@ fn data_at(geometry: ChipGeometry) -> u64 {
     (HEAD + u64::from(geometry.blocks) * STATE).next_multiple_of(HEAD)
 }
 
-/// The next number of a sequence that is the same on every run (SplitMix64).
+/// The next number of a reproducible sequence (SplitMix64).
 fn draw(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

@@ -1,13 +1,13 @@
-//! What a mapping knows of the blocks of its chip, under its lock.
+//! The state of the blocks of a chip, protected by the lock of the mapping.
 
 use crate::chip::Peb;
 use crate::flash::{Leb, Unerased};
 use std::collections::{BTreeSet, VecDeque};
 
-/// What a block is used for.
+/// The use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Erased, with its first header.
+    /// Erased, with its erase header.
     Free,
     /// Holds a LEB.
     Mapped(Leb),
@@ -20,21 +20,21 @@ pub(crate) enum Use {
 /// A block in the erase queue.
 pub(crate) struct Queued {
     pub(crate) peb: Peb,
-    /// What it held, if that is known.
+    /// The LEB that it held, if known.
     pub(crate) held: Option<Leb>,
-    /// It could not be programmed: it becomes bad once it is erased.
+    /// Programming failed: the block becomes bad once it is erased.
     pub(crate) failing: bool,
 }
 
-/// The blocks.
+/// The state of all blocks.
 pub(crate) struct State {
-    /// Of each LEB, where it lies.
+    /// The block of each LEB.
     pub(crate) map: Vec<Option<Peb>>,
     pub(crate) uses: Vec<Use>,
     pub(crate) erasures: Vec<u64>,
-    /// By erasures, least first.
+    /// Erased blocks, ordered by erasures.
     pub(crate) free: BTreeSet<(u64, Peb)>,
-    /// The same of blocks that hold something.
+    /// Mapped blocks, ordered by erasures.
     pub(crate) mapped: BTreeSet<(u64, Peb)>,
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) unerased: Vec<Unerased>,
@@ -44,7 +44,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Changes where a LEB lies and gives where it lay.
+    /// Maps a LEB to another block, or unmaps it, and returns its old block.
     pub(crate) fn map_to(&mut self, leb: Leb, to: Option<Peb>) -> Option<Peb> {
         let old = std::mem::replace(&mut self.map[leb.0 as usize], to);
         if let Some(old) = old {

@@ -1,4 +1,4 @@
-//! What the system tells of its devices in files of one line.
+//! Reads one-line files of sysfs.
 
 use lacuna_contracts::{Error, Kind, Result};
 use std::path::Path;

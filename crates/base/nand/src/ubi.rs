@@ -2,18 +2,17 @@
 //!
 //! An atomic change only queues the old physical block for erasure, and `fsync` does not drain that
 //! queue. The erasure of a logical block from user space does: it returns when the queue of the
-//! whole device is empty. [`Flash::drain`] therefore erases a block that it keeps for this, the
-//! last of the volume. It says success too of a block that could not be erased and was marked as
-//! bad instead; `bad_blocks` finds these.
+//! whole device is empty. [`Flash::drain`] therefore erases a block that is reserved for this, the
+//! last of the volume. The erasure reports success even if a block could not be erased and was
+//! marked as bad instead; `bad_blocks` finds these.
 //!
-//! A change needs the volume for this process alone, readers included: while another program has it
-//! open for a moment, to look what it is, changes wait. A change that fails leaves the system in
-//! the belief that it goes on, and whatever is written next would be taken for its rest: nothing is
-//! written any more then.
+//! A change needs exclusive use of the volume, even against readers: it waits while another program
+//! has the volume open for a short inspection. After a failed change the kernel still expects the
+//! rest of its data, and would take the next write for it. So the first failed change ends all
+//! writing.
 //!
-//! What UBI itself keeps because it cannot tell what it is (physical blocks with a damaged header
-//! and content behind it, which damage other than a power cut leaves) it does not erase, and does
-//! not tell of.
+//! UBI neither erases nor reports physical blocks that it cannot identify: those with a damaged
+//! header and content behind it, which damage other than a power cut leaves.
 
 use crate::bad_blocks::BadBlocks;
 use crate::flash::{Flash, FlashGeometry, Leb, Unerased};
@@ -27,30 +26,30 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The shortest page that formats can use. NOR flash and memory can be programmed in smaller steps.
+/// The minimum page size for formats. NOR flash and memory have smaller pages.
 const SHORTEST_PAGE: u32 = 512;
-/// How long a call waits for another program that has the volume open.
+/// The time that a call waits while another program has the volume open.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it tries again meanwhile.
+/// The interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// `EBADMSG`: what was read has more errors than can be corrected.
+/// `EBADMSG`: a page with more errors than can be corrected.
 const UNCORRECTABLE: i32 = rustix::io::Errno::BADMSG.raw_os_error();
 
-/// A volume that this process has open, alone.
+/// An open volume. No other process can write to it.
 pub struct UbiVolume {
     file: File,
     path: PathBuf,
     geometry: FlashGeometry,
-    /// Bytes from one block to the next in the device: its blocks need not be whole pages.
+    /// Bytes from one block to the next in the device: a block need not be whole pages.
     stride: u64,
-    /// Held by a change: until it is complete, the system takes whatever is written for its
-    /// content. Whether one failed.
+    /// Whether a change failed. Locked during a change: until it is complete, the kernel takes
+    /// every write for its content.
     change_failed: Mutex<bool>,
     bad_blocks: Mutex<BadBlocks>,
 }
 
 impl UbiVolume {
-    /// Opens a volume. The system lets one process write to it at a time.
+    /// Opens a volume. The system allows one writing process at a time.
     ///
     /// Errors: [`Kind::NotFound`] if it is no UBI volume, [`Kind::Busy`] if another process writes
     /// to it, [`Kind::Permission`].
@@ -83,14 +82,14 @@ impl UbiVolume {
         }
         let mut options = OpenOptions::new();
         let file = if read_only {
-            // Changes shut readers out, each for a moment.
+            // A change excludes readers for a short time.
             while_busy(|| options.read(true).open(path)).map_err(|e| failed(&e))?
         } else {
             let file = options.read(true).write(true).open(path).map_err(|e| failed(&e))?;
             ubi_calls::allow_direct_writes(&file).map_err(|e| failed(&e))?;
             file
         };
-        // The last block is the one by which the queue is drained.
+        // The last block is reserved for draining the queue.
         let geometry = FlashGeometry { page, leb_len, lebs: lebs - 1 };
         Ok(UbiVolume {
             file,
@@ -102,10 +101,10 @@ impl UbiVolume {
         })
     }
 
-    /// The device itself, opened as a path alone: what neither reads, nor writes, nor keeps others
-    /// out.
+    /// A path-only handle (`O_PATH`) on the device. It neither reads nor writes, and excludes no
+    /// other process.
     ///
-    /// Errors: what the system reports.
+    /// Errors: those of the system.
     pub fn path_only(&self) -> Result<OwnedFd> {
         lacuna_medium::path_only(&self.file, &self.path)
     }
@@ -136,8 +135,7 @@ impl UbiVolume {
         u64::from(block.0) * self.stride + u64::from(offset)
     }
 
-    /// Reads what a power cut or decay left of some pages: one that cannot be decoded becomes
-    /// zeros.
+    /// Reads page by page. Pages that cannot be decoded, after a power cut or decay, become zeros.
     fn read_page_by_page(&self, block: Leb, offset: u32, buf: &mut [u8]) -> std::io::Result<()> {
         let mut at = offset;
         let mut rest = buf;
@@ -154,7 +152,7 @@ impl UbiVolume {
         Ok(())
     }
 
-    /// Whether writing is still possible.
+    /// Returns an error if a change has failed.
     fn check_changes(&self, failed: bool) -> Result<()> {
         if !failed {
             return Ok(());
@@ -171,8 +169,8 @@ impl Flash for UbiVolume {
         self.geometry
     }
 
-    /// A page that has more errors than can be corrected reads as zeros. A power cut leaves such
-    /// pages, as its contract says.
+    /// A page with more errors than can be corrected reads as zeros. A power cut may leave such
+    /// pages, as the trait permits.
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
         self.check(block, offset, buf.len())?;
         match self.file.read_exact_at(buf, self.at(block, offset)) {
@@ -198,7 +196,7 @@ impl Flash for UbiVolume {
         self.check_changes(*change_failed)?;
         while_busy(|| ubi_calls::change(&self.file, block.0, data.len() as u32))
             .map_err(self.failed("change", block))?;
-        // The change happens with the last byte; where it is written does not matter.
+        // The change takes effect with the last byte. The file offset does not matter.
         let written = self.file.write_all_at(data, 0);
         *change_failed = written.is_err();
         written.map_err(self.failed("change", block))
@@ -221,12 +219,12 @@ impl Flash for UbiVolume {
     }
 
     fn sync(&self) -> Result<()> {
-        // For flash whose driver has a cache.
+        // For flash with a cache in its driver.
         self.file.sync_all().map_err(|e| Error::io(format!("cannot flush {}", self.path.display()), &e))
     }
 }
 
-/// Tries again while another program has the volume open.
+/// Retries while another program has the volume open.
 fn while_busy<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
     let start = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! The requests that Linux offers for UBI volumes (`include/uapi/mtd/ubi-user.h`) and for the flash
-//! below them (`include/uapi/mtd/mtd-abi.h`), and the only `unsafe` of this crate.
+//! The Linux ioctls for UBI volumes (`include/uapi/mtd/ubi-user.h`) and for the flash below them
+//! (`include/uapi/mtd/mtd-abi.h`). The only `unsafe` code of this crate.
 #![allow(unsafe_code)]
 
 use rustix::io;
@@ -10,7 +10,7 @@ use std::io::Result;
 
 const GROUP: u8 = b'O';
 const ERASE: Opcode = opcode::write::<i32>(GROUP, 1);
-/// Its number says the length of a number, although it is given a [`ChangeRequest`].
+/// The opcode encodes the size of an `i32`, although the argument is a [`ChangeRequest`].
 const CHANGE: Opcode = opcode::write::<i32>(GROUP, 2);
 const UNMAP: Opcode = opcode::write::<i32>(GROUP, 4);
 const IS_MAPPED: Opcode = opcode::read::<i32>(GROUP, 5);
@@ -27,7 +27,7 @@ const DIRECT_WRITE: u8 = 1;
 struct ChangeRequest {
     block: i32,
     bytes: i32,
-    /// Not used any more; what the header calls unknown.
+    /// Obsolete: set to the value that the header calls unknown.
     data_type: i8,
     padding: [i8; 7],
 }
@@ -40,12 +40,12 @@ struct PropertyRequest {
     value: u64,
 }
 
-/// A request whose argument the system reads, and whose answer is the number that the call returns.
+/// A request with an argument that the kernel reads. The answer is the number that the call
+/// returns.
 struct Request<const OPCODE: Opcode, T>(T);
 
-// SAFETY: the opcodes above are those of the requests of UBI and MTD, and each is used with what
-// the headers say of its argument; the system reads the argument and changes nothing of this
-// process.
+// SAFETY: the opcodes above are those of UBI and MTD, and each is used with the argument type of
+// the kernel headers. The kernel reads the argument and changes no memory of this process.
 unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
     type Output = IoctlOutput;
     const IS_MUTATING: bool = false;
@@ -64,12 +64,12 @@ unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
 }
 
 fn ask<const OPCODE: Opcode, T>(file: &File, argument: T) -> Result<IoctlOutput> {
-    // SAFETY: see `Request`; on a file that is neither a volume of UBI nor an MTD device the
-    // request fails.
+    // SAFETY: see `Request`. On a file that is neither a UBI volume nor an MTD device, the request
+    // fails.
     Ok(unsafe { ioctl(file, Request::<OPCODE, T>(argument)) }?)
 }
 
-/// Erases a block and everything else that is queued for erasure on the device.
+/// Erases a block, and all blocks that are queued for erasure on the device.
 pub(crate) fn erase(file: &File, block: u32) -> Result<()> {
     ask::<ERASE, i32>(file, block as i32).map(drop)
 }
@@ -84,19 +84,19 @@ pub(crate) fn is_mapped(file: &File, block: u32) -> Result<bool> {
     ask::<IS_MAPPED, i32>(file, block as i32).map(|answer| answer != 0)
 }
 
-/// Announces that the next `bytes` bytes that are written replace the content of a block.
+/// Announces that the next `bytes` bytes written replace the content of a block.
 pub(crate) fn change(file: &File, block: u32, bytes: u32) -> Result<()> {
     let request = ChangeRequest { block: block as i32, bytes: bytes as i32, data_type: 3, padding: [0; 7] };
     ask::<CHANGE, ChangeRequest>(file, request).map(drop)
 }
 
-/// Lets plain writes program the volume.
+/// Allows plain writes to program the volume.
 pub(crate) fn allow_direct_writes(file: &File) -> Result<()> {
     let request = PropertyRequest { property: DIRECT_WRITE, padding: [0; 7], value: 1 };
     ask::<SET_PROPERTY, PropertyRequest>(file, request).map(drop)
 }
 
-/// Whether the physical block that begins at this byte of an MTD device is marked as bad.
+/// Whether the physical block at this byte offset of an MTD device is marked as bad.
 pub(crate) fn is_bad(file: &File, offset: u64) -> Result<bool> {
     ask::<IS_BAD, i64>(file, offset as i64).map(|answer| answer != 0)
 }

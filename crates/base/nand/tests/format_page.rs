@@ -1,5 +1,5 @@
-//! `docs/format/nand.md` and the code agree: a chip is written by one and read by the other, and
-//! every number of the page is one of the code's. And a chip that was kept opens for ever.
+//! Shows that `docs/format/nand.md` and the code agree: the independent reader finds the data that
+//! the code wrote, and the numbers are the same. Also shows that a chip kept from earlier opens.
 
 mod by_page;
 
@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 512, pages: 8, blocks: 48 };
 
-/// Pages of a LEB, the number of which follows from its number.
+/// The content of a LEB. LEB and version determine the number of pages.
 fn content(leb: u32, version: u32) -> Vec<u8> {
     let pages = (leb + version) % 7;
     let word = ((u64::from(version) << 32) + u64::from(leb) + 1).to_le_bytes();
     word.into_iter().cycle().take((pages * GEOMETRY.page) as usize).collect()
 }
 
-/// A chip that was written to until many blocks had gone bad, and what each LEB holds.
+/// A chip after enough writes for many blocks to go bad, and the content of each LEB.
 fn written(wearing: Wearing) -> (Arc<MemoryMedium>, Vec<Vec<u8>>) {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
     SimulatedChip::create(&*medium, GEOMETRY, wearing, 3).unwrap();
@@ -33,7 +33,7 @@ fn written(wearing: Wearing) -> (Arc<MemoryMedium>, Vec<Vec<u8>>) {
         for leb in (0..lebs).filter(|leb| (leb * 7 + round) % 5 < 2) {
             let data = content(leb, round);
             match (leb + round) % 4 {
-                // Programmed in two parts, changed, unmapped.
+                // Programmed in two parts, unmapped, or changed.
                 0 if data.len() > 512 => {
                     flash.unmap(Leb(leb)).unwrap();
                     flash.program(Leb(leb), 0, &data[..512]).unwrap();
@@ -51,7 +51,7 @@ fn written(wearing: Wearing) -> (Arc<MemoryMedium>, Vec<Vec<u8>>) {
             }
         }
     }
-    // What was unmapped comes back otherwise.
+    // Otherwise unmapped content would come back.
     flash.drain().unwrap();
     (medium, held)
 }
@@ -129,7 +129,7 @@ fn numbers_of_the_page_are_those_of_the_code() {
     }
 }
 
-/// What a version that is not there yet may have written stays as it is.
+/// Shows that headers of a later version are refused and left unchanged.
 #[test]
 fn what_a_later_version_wrote_is_not_touched() {
     let doc = FormatPage::read("nand");
@@ -141,7 +141,7 @@ fn what_a_later_version_wrote_is_not_touched() {
     for (heading, page) in [("Erase header", 0), ("Volume header", 1)] {
         let fields = doc.fields(heading);
         let start = at + page * 512;
-        // The version in the magic, and the bytes that are zero.
+        // The version in the magic, and the bytes that must be zero.
         for altered in [fields["magic"].end - 1, fields["zero"].start] {
             let mut bytes = clean.clone();
             bytes[start + altered] ^= 3;

@@ -1,4 +1,4 @@
-//! A chip of 64 GiB in a file, divided as `create` does unasked: what an opening reads of it.
+//! The reads of an opening, for a chip of 64 GiB in a file with the default geometry of `create`.
 
 use lacuna_contracts::Result;
 use lacuna_medium::{FileMedium, Medium, MemoryMedium, ReadExtent};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const CHIP: ChipGeometry = ChipGeometry { page: 4096, pages: 64, blocks: 1 << 18 };
-/// One of so many blocks has a header; the others are as a chip has them that was never divided. So
-/// the file is small.
+/// One of this many blocks has a header. The rest are as on a chip without a mapping, which keeps
+/// the file small.
 const EVERY: usize = 64;
 
-/// A file of which reads are counted.
+/// A file with counters of its reads.
 struct Counting {
     file: FileMedium,
     reads: AtomicU64,
@@ -32,7 +32,7 @@ impl Around for Counting {
     }
 }
 
-/// The page with which a block of a divided chip begins.
+/// The first page of a block of a chip with a mapping.
 fn header() -> Vec<u8> {
     let small = ChipGeometry { blocks: 64, ..CHIP };
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(small)));
@@ -44,8 +44,8 @@ fn header() -> Vec<u8> {
     page
 }
 
-/// To open a chip in a file takes as long as it takes to read one page of each block that holds
-/// something: what is erased, which is a hole in the file, is not read at all.
+/// Shows that opening a chip in a file reads one page of each block with content, and no erased
+/// blocks, which are holes in the file.
 #[test]
 fn an_opening_reads_a_page_of_each_block_that_holds_something() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn an_opening_reads_a_page_of_each_block_that_holds_something() {
     [&medium.0.reads, &medium.0.bytes].into_iter().for_each(|counted| counted.store(0, Ordering::Relaxed));
     let chip = Arc::new(SimulatedChip::open(medium.clone(), 2).unwrap());
     let (reads, bytes) = (count(&medium.0.reads), count(&medium.0.bytes));
-    // What describes the chip, and 16 bytes for each block, in pieces of a MiB.
+    // The head of the chip, and 16 bytes per block, in pieces of one MiB.
     assert_eq!((reads, bytes), (5, 4096 + 16 * u64::from(CHIP.blocks)));
     Mapping::open(chip).unwrap();
     let (reads, bytes) = (count(&medium.0.reads), count(&medium.0.bytes));

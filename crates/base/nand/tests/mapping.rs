@@ -1,5 +1,5 @@
-//! Logical erase blocks beside a plain model: power cuts at every operation, bad blocks, wear, and
-//! what an adversary finds on the chip before and after a drain.
+//! Logical erase blocks against a model: power cuts at every operation, bad blocks, wear, and the
+//! adversary's view of the chip before and after a drain.
 
 use lacuna_contracts::{Kind, Result};
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent};
@@ -33,15 +33,15 @@ impl Random {
     }
 }
 
-/// What a LEB may hold.
+/// The possible contents of a LEB.
 #[derive(Clone, Default)]
 struct Model {
     /// Acknowledged content.
     content: Vec<u8>,
-    /// What a cut may leave instead: the content before an unmapping, or before a change that was
-    /// cut.
+    /// Contents that a cut may leave instead: those before an unmapping, or before an interrupted
+    /// change.
     others: Vec<Vec<u8>>,
-    /// Pages that were being programmed when power went.
+    /// The offset of the pages that were being programmed at the cut.
     torn: Option<usize>,
 }
 
@@ -70,7 +70,8 @@ fn padded(content: &[u8], len: usize) -> Vec<u8> {
     padded
 }
 
-/// One operation on both; the model learns first what a cut may leave.
+/// Performs one operation on flash and model. The model is updated first, with the possible
+/// outcomes of a cut.
 fn step(flash: &Mapping, models: &mut [Model], random: &mut Random) -> Result<()> {
     let leb = random.below(models.len() as u64) as u32;
     let model = &mut models[leb as usize];
@@ -135,8 +136,8 @@ fn every_power_cut_leaves_old_or_new() {
         for round in 0..60 {
             let (chip, flash) = open(&medium, seed);
             check(&flash, &mut models);
-            // What a cut left half done may hold anything behind what is known: it is put right as
-            // a format would.
+            // An interrupted operation may leave arbitrary bytes behind the known content. The test
+            // repairs that as a format would.
             for (leb, model) in (0..).zip(&models) {
                 flash.change(Leb(leb), &model.content).unwrap();
             }
@@ -261,8 +262,8 @@ impl Around for Counting {
     }
 }
 
-/// A large chip is opened with one read of each block, and one more of each whose content has to be
-/// whole. What is erased behind the headers is not read.
+/// Shows that opening a large chip takes one read per block, and one more for each block with a
+/// checksum of its content. Erased pages behind the headers are not read.
 #[test]
 fn an_opening_reads_each_block_once() {
     let geometry = ChipGeometry { blocks: 2000, ..GEOMETRY };
@@ -283,18 +284,18 @@ fn an_opening_reads_each_block_once() {
     let chip = Arc::new(SimulatedChip::open(counting.clone(), 2).unwrap());
     let flash = Mapping::open(chip).unwrap();
     let reads = counting.0.reads.load(Ordering::Relaxed);
-    // The head of the chip and the states of its blocks come first.
+    // The head of the chip and the states of its blocks are read first.
     assert!(reads <= 2 + 2000 + 40, "{reads}");
     assert!(held.iter().zip(0..).all(|(held, leb)| *held == content(&flash, Leb(leb))));
-    // Unmapped LEBs are no reads of the medium, and erased pages neither.
+    // Reads of unmapped LEBs and of erased pages do not read the medium.
     let before = counting.0.reads.load(Ordering::Relaxed);
     content(&flash, Leb(1000));
     flash.read(Leb(0), 3 * GEOMETRY.page, &mut vec![0; GEOMETRY.page as usize]).unwrap();
     assert_eq!(counting.0.reads.load(Ordering::Relaxed), before);
 }
 
-/// The header goes first when a block is erased: one that goes bad after that, in an erasure that
-/// power cut, still holds something.
+/// Shows that the content of a bad block without a header is reported. An erasure destroys the
+/// header first, so a block that goes bad in an interrupted erasure may still have content.
 #[test]
 fn what_a_bad_block_without_a_header_holds_is_told() {
     use lacuna_nand::{Chip, Peb};

@@ -1,5 +1,5 @@
-//! A UBI volume of a real kernel keeps the contract of `Flash`, on a chip that it simulates: in a
-//! guest, where this program runs itself. Skipped, saying so, where no guest can be run.
+//! Shows that a UBI volume of a real kernel keeps the contract of `Flash`, on a chip that the
+//! kernel simulates. Runs itself in a guest; skipped with a message if no guest can run.
 
 use lacuna_contracts::Kind;
 use lacuna_nand::{Flash, Leb, UbiVolume, Unerased};
@@ -10,20 +10,19 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Says that this program is in a guest, and which part of the test it is to do there.
+/// Set in a guest: the part of the test to run there.
 const PART: &str = "LACUNA_GUEST_PART";
 const VOLUME: &str = "/dev/ubi0_0";
-/// The whole chip below, as an adversary reads it who seizes it.
+/// The whole chip below the volume, as read by an adversary with the seized chip.
 const CHIP: &str = "/dev/mtd0";
 const ERASE_BLOCK: u64 = 128 << 10;
 const BAD: &str = "/sys/class/ubi/ubi0/bad_peb_count";
-/// Ends the erasures that UBI does of its own, so that nothing is erased unless a caller makes it
-/// be.
+/// Ends UBI's background erasures, so that blocks are erased only on a call.
 const NO_BACKGROUND: &str = "/sys/kernel/debug/ubi/ubi0/tst_disable_bgt";
 
-/// A chip of 64 blocks that does as its data sheet says; one of which ten pages cannot be decoded
-/// from the second time on that they are read; one of which every fourth block cannot be erased a
-/// third time; one with two blocks that were bad from the start.
+/// Four chips of 64 blocks: one without faults; one with ten pages that cannot be decoded after the
+/// first read; one where every fourth block fails its third erasure; one with two blocks that were
+/// bad from the start.
 const COMMANDS: &str = r#"
 part() {
     ubiattach -m 0 >/dev/null && ubimkvol /dev/ubi0 -N test -S 40 >/dev/null
@@ -86,12 +85,12 @@ fn noise(seed: u64, pages: u32, volume: &UbiVolume) -> Vec<u8> {
     (0..pages * volume.geometry().page / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect()
 }
 
-/// Which of these are anywhere on the chip, bad blocks included.
+/// Tells for each content whether it is anywhere on the chip, bad blocks included.
 fn on_chip(all: &[Vec<u8>]) -> Vec<bool> {
     let mut chip = vec![];
     std::fs::File::open(CHIP).unwrap().read_to_end(&mut chip).unwrap();
     assert!(chip.len() >= 1 << 20, "the whole chip");
-    // What is looked for begins on a page, as everything that is written.
+    // Every content begins on a page.
     all.iter().map(|bytes| chip.chunks(512).any(|part| part.starts_with(&bytes[..64]))).collect()
 }
 
@@ -120,7 +119,7 @@ fn programs_and_changes(volume: &UbiVolume) {
     expected.resize(leb_len, 0xff);
     assert_eq!(content(volume, block), expected);
     assert!(volume.is_mapped(block).unwrap());
-    // A change replaces all of it, and programming goes on behind what was changed.
+    // A change replaces the whole content, and programming continues behind the new content.
     let mut changed = noise(3, 2, volume);
     volume.change(block, &changed).unwrap();
     let behind = noise(4, 1, volume);
@@ -128,7 +127,7 @@ fn programs_and_changes(volume: &UbiVolume) {
     changed.extend(&behind);
     changed.resize(leb_len, 0xff);
     assert_eq!(content(volume, block), changed);
-    // A whole block, the last.
+    // A whole block, the last one.
     let whole = noise(5, volume.geometry().leb_len / page, volume);
     volume.change(Leb(38), &whole).unwrap();
     assert_eq!(content(volume, Leb(38)), whole);
@@ -155,7 +154,7 @@ fn keeps_old_copies_until_drained(volume: &UbiVolume) {
     println!("old copies: on the chip after a change and a sync, gone after the drain");
 }
 
-/// Another program may look at the volume while it is written.
+/// Shows that another program may read the volume while it is written.
 fn shares(volume: &UbiVolume) {
     assert_eq!(UbiVolume::open(Path::new(VOLUME), false).err().unwrap().kind(), Kind::Busy);
     let reader = UbiVolume::open(Path::new(VOLUME), true).unwrap();
@@ -198,7 +197,7 @@ fn many_at_once(volume: &UbiVolume) {
 fn refuses(volume: &UbiVolume) {
     let geometry = volume.geometry();
     let page = noise(30, 1, volume);
-    // The last block of the volume is the one to drain by.
+    // The last block of the volume is reserved for draining.
     assert!(volume.program(Leb(geometry.lebs), 0, &page).is_err());
     assert!(volume.program(Leb(0), geometry.leb_len, &page).is_err());
     assert!(volume.read(Leb(0), geometry.leb_len - 1, &mut [0; 2]).is_err());
@@ -210,8 +209,8 @@ fn refuses(volume: &UbiVolume) {
     println!("what is no volume: refused");
 }
 
-/// Pages that cannot be decoded, as a power cut leaves them, read as zeros, and those beside them
-/// as they are.
+/// Shows that pages that cannot be decoded, as after a power cut, read as zeros, and their
+/// neighbours read unchanged.
 fn decay() {
     let volume = open();
     let pages = volume.geometry().leb_len / volume.geometry().page;
@@ -231,8 +230,8 @@ fn decay() {
     println!("decayed pages: {decayed} times one read as zeros");
 }
 
-/// Blocks of the simulated chip that cannot be erased any more lose their content nevertheless, and
-/// UBI marks them as bad.
+/// Shows that worn blocks, which UBI marks as bad, hold no old content: the simulated chip loses
+/// the content even if the erasure fails.
 fn wear() {
     let bad = || std::fs::read_to_string(BAD).unwrap().trim().parse::<u32>().unwrap();
     std::fs::write(NO_BACKGROUND, "1").unwrap();
@@ -253,13 +252,14 @@ fn wear() {
     panic!("only {} blocks went bad", bad());
 }
 
-/// A block that went bad with its content keeps it, and the drain says so, although UBI does not.
+/// Shows that the drain returns the content of a block that went bad with it, although UBI does not
+/// report it.
 fn leftover() {
     let volume = open();
     let leaves = |block: Leb, seed: u64, bad: u64| {
         let old = noise(seed, 3, &volume);
         volume.change(block, &old).unwrap();
-        // What is left of a block whose erasure fails: all of it.
+        // Simulates a failed erasure: the whole block stays.
         let chip = std::fs::OpenOptions::new().read(true).write(true).open(CHIP).unwrap();
         let mut found = vec![0; ERASE_BLOCK as usize];
         let at = (0..64).map(|number| number * ERASE_BLOCK).find(|at| {
@@ -281,7 +281,7 @@ fn leftover() {
     drop(volume);
     assert_eq!(open().drain().unwrap(), copies, "and to each that opens the volume");
     println!("what is left in bad blocks: told, block for block");
-    // Without the chip itself nobody can tell.
+    // Without access to the chip, the drain cannot tell.
     std::fs::rename(CHIP, "/dev/hidden").unwrap();
     let refused = open().drain().unwrap_err();
     assert_eq!(refused.kind(), Kind::PurgeIncomplete);

@@ -1,26 +1,25 @@
-//! The epoch of writes: a number in every object, which no write of an earlier holder of the lock
-//! passes.
+//! The epoch of writes: a number in every object that rejects writes of earlier lock holders.
 //!
-//! Who takes the lock begins an epoch, later than any before. Each of its writes asserts, in the
-//! same operation, that the object has no later epoch than its own, and leaves its own there. So
-//! what a former holder still had under way is refused on every object that a later one has
-//! written, whenever it arrives and whatever the cluster has forgotten by then. Objects that no
-//! later holder has written are kept by the blocklist alone.
+//! A client that takes the lock begins an epoch, later than any before. Each of its writes asserts,
+//! in the same operation, that the object has no later epoch, and stamps the object with its own.
+//! So an object written by a later holder refuses delayed writes of a former holder, even if the
+//! cluster has forgotten the exclusion of that client. Objects not yet written by a later holder
+//! are protected only by the blocklist.
 
 use super::ffi::WriteOp;
 use std::ffi::CStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// An epoch. In objects it stands as 16 hexadecimal digits, which sort like numbers.
+/// An epoch. Objects store it as 16 hexadecimal digits, which sort like numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Epoch(u64);
 
 impl Epoch {
-    /// The attribute of an object that holds it.
+    /// The object attribute that holds the epoch.
     pub(super) const NAME: &CStr = c"lacuna.epoch";
 
-    /// One after that which stands in the locked object. It is not below the seconds since 1970
-    /// either, so that epochs go on where they were should that object have been removed.
+    /// The epoch after the stored epoch of the locked object, and at least the seconds since 1970,
+    /// so that epochs keep growing if the object was removed.
     pub(super) fn after(stands: &[u8]) -> Epoch {
         let before = std::str::from_utf8(stands).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -31,13 +30,12 @@ impl Epoch {
         format!("{:016x}", self.0)
     }
 
-    /// Adds to an operation on an object that is there that nothing of it happens if the object has
-    /// a later epoch.
+    /// Makes the operation, on an existing object, fail if the object has a later epoch.
     pub(super) fn assert(self, op: &mut WriteOp) {
         op.assert_attribute_at_most(Epoch::NAME, &self.digits());
     }
 
-    /// Adds to an operation that the object gets this epoch.
+    /// Makes the operation stamp the object with this epoch.
     pub(super) fn stamp(self, op: &mut WriteOp) {
         op.set_attribute(Epoch::NAME, &self.digits());
     }

@@ -1,9 +1,9 @@
-//! Ceph's error codes as our errors, in words.
+//! Ceph's error codes, converted to errors with explanations.
 
 use lacuna_contracts::{Advice, Error, Kind, Setting};
 
-/// What Linux calls -MAX_ERRNO; a comparison that fails is answered with -MAX_ERRNO minus the place
-/// of the first byte that differs.
+/// Linux's MAX_ERRNO. A failed comparison returns -MAX_ERRNO minus the offset of the first
+/// differing byte.
 const MISMATCH: i32 = 4095;
 
 /// A negative result of librados.
@@ -34,17 +34,17 @@ impl Code {
     pub(super) const TOO_LARGE: Code = code(rustix::io::Errno::FBIG);
     pub(super) const NO_MEMORY: Code = code(rustix::io::Errno::NOMEM);
 
-    /// Whether the client may not do what it asked for.
+    /// Whether the client lacks the right to the operation.
     pub(super) fn is_refusal(self) -> bool {
         self == Code::ACCESS || self == Code::PERMISSION
     }
 
-    /// Whether a guard of the operation did not hold.
+    /// Whether a guard of the operation failed.
     pub(super) fn is_guard(self) -> bool {
         self.0 <= -MISMATCH || self == Code::RANGE || self == Code::OVERFLOW
     }
 
-    /// Ceph's number and what it stands for.
+    /// Ceph's number and its meaning.
     fn words(self) -> String {
         if self.0 <= -MISMATCH {
             return format!("other bytes, from byte {} of those compared", -(self.0 + MISMATCH));
@@ -67,12 +67,12 @@ impl Code {
     }
 }
 
-/// A pool, or a namespace in it, in the words in which rights are given.
+/// A pool, with a namespace in it if given, in the syntax of Ceph capabilities.
 pub(super) fn place(pool: &str, namespace: Option<&str>) -> String {
     namespace.map_or_else(|| pool.to_owned(), |namespace| format!("{pool} namespace={namespace}"))
 }
 
-/// An operation on a pool, or on an object in it, that failed; `what` names them. `place` is from
+/// A failed operation on a pool, or on an object in it; `what` names them. `place` is from
 /// [`place`].
 pub(super) fn failed(code: Code, what: String, place: &str) -> Error {
     if code == Code::FENCED {
@@ -112,7 +112,7 @@ pub(super) fn failed(code: Code, what: String, place: &str) -> Error {
     }
 }
 
-/// A guard of a transaction that did not hold.
+/// A failed guard of a transaction.
 pub(super) fn changed(code: Code, what: String) -> Error {
     Error::new(Kind::Changed, what)
         .found(code.words())
@@ -120,10 +120,10 @@ pub(super) fn changed(code: Code, what: String) -> Error {
         .remedy("see who else writes to it, and try again")
 }
 
-/// What has happened to a client that was fenced.
+/// The reason why this client was fenced.
 const TAKEN: &str = "another client has taken the disk over";
 
-/// This client's right to write was taken away.
+/// This client has lost the right to write.
 pub(super) fn fenced(what: String) -> Error {
     Error::new(Kind::Fenced, what).found(TAKEN).remedy(
         Advice::from("stop here; open it again, with ")
@@ -132,7 +132,7 @@ pub(super) fn fenced(what: String) -> Error {
     )
 }
 
-/// The pool is not there.
+/// The pool does not exist.
 pub(super) fn no_pool(what: String, pool: &str) -> Error {
     Error::new(Kind::NotFound, what).found(format!("no pool `{pool}`")).remedy(format!(
         "see which pools there are with `ceph osd pool ls`, or make it: `ceph osd pool create {pool}`"

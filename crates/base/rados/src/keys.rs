@@ -1,16 +1,16 @@
-//! How keys are written in the store.
+//! The encoding of keys in the store.
 //!
-//! librados can list keys only from behind a C string on, and ours hold any bytes. So in the store
-//! a byte 0, 1 or 2 is written as a 2 followed by 1, 2 or 3, and a key ends in a 1. That keeps the
-//! order, holds no NUL, and lets the written key without its end stand exactly before the key
-//! itself: no other key falls between the two.
+//! librados lists keys only after a given C string, but keys may hold any bytes. So in the store a
+//! byte 0, 1 or 2 is encoded as a 2 followed by 1, 2 or 3, and a key ends in a 1. The encoding
+//! keeps the order and has no NUL. An encoded key without its end sorts directly before the key: no
+//! other key lies between.
 
-/// Ends every key; less than whatever may follow a key's beginning in a longer one.
+/// The end of every key; less than any byte that continues a longer key.
 const END: u8 = 1;
-/// Stands before a byte that is written otherwise.
+/// Precedes an encoded byte.
 const ESCAPE: u8 = 2;
 
-/// A key as it stands in the store, without its end.
+/// An encoded key, without its end.
 fn open(key: &[u8]) -> Vec<u8> {
     let mut written = Vec::with_capacity(key.len() + 4);
     for &byte in key {
@@ -22,19 +22,19 @@ fn open(key: &[u8]) -> Vec<u8> {
     written
 }
 
-/// A key as it stands in the store.
+/// An encoded key.
 pub(super) fn written(key: &[u8]) -> Vec<u8> {
     let mut written = open(key);
     written.push(END);
     written
 }
 
-/// What stands right before a key in the store.
+/// The string directly before an encoded key.
 pub(super) fn before(key: &[u8]) -> Vec<u8> {
     open(key)
 }
 
-/// What every key from `first` on and before `end` begins with in the store.
+/// The common prefix of all encoded keys from `first` (included) to `end` (excluded).
 pub(super) fn shared(first: &[u8], end: &[u8]) -> Vec<u8> {
     let (mut first, end) = (written(first), written(end));
     let same = first.iter().zip(&end).take_while(|(a, b)| a == b).count();
@@ -42,7 +42,7 @@ pub(super) fn shared(first: &[u8], end: &[u8]) -> Vec<u8> {
     first
 }
 
-/// The key that stands so in the store; `None` if none of ours does.
+/// Decodes a key; `None` if it is not one of ours.
 pub(super) fn read(written: &[u8]) -> Option<Vec<u8>> {
     let (&END, body) = written.split_last()? else { return None };
     let mut key = Vec::with_capacity(body.len());
@@ -64,7 +64,7 @@ pub(super) fn read(written: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Every key of up to three bytes out of those that matter.
+    /// All keys of up to three of the relevant bytes.
     fn keys() -> Vec<Vec<u8>> {
         let mut keys = vec![vec![]];
         for at in 0.. {

@@ -1,19 +1,18 @@
-//! Objects in a pool of Ceph RADOS, through librados, which is loaded when it is first needed.
+//! Objects in a pool of Ceph RADOS, through librados, which is loaded on first use.
 //!
-//! [`RadosPool`] connects, and gives the objects of a pool as a [`lacuna_medium::ObjectStore`].
+//! [`RadosPool`] connects, and provides the objects of a pool as a [`lacuna_medium::ObjectStore`].
 //!
 //! Invariants kept here:
 //! - One transaction is one write operation of RADOS: atomic, and acknowledged once every replica
 //!   has it on stable storage.
-//! - A batch is started whole before any of it is waited for.
-//! - The absence of an object is told from the absence of its pool: a pool that was deleted never
-//!   reads as zeros.
-//! - A client that lost the lock which it holds through this crate performs nothing any more
+//! - All operations of a batch are started before the first is awaited.
+//! - An absent object is distinguished from an absent pool: a deleted pool never reads as zeros.
+//! - A client that lost a lock held through this crate performs no more operations
 //!   ([`Kind::Fenced`]).
-//! - A full pool answers; it lets nobody wait.
+//! - Operations on a full pool fail; they do not wait.
 //!
-//! librados starts threads when it connects, so connect after forking. They end when everything
-//! taken from a pool is dropped, and a process that cannot wait for that ends by [`exit_at_once`].
+//! librados starts threads when it connects, so connect after forking. They end when all values
+//! taken from a pool are dropped; a process that cannot wait for that ends by [`exit_at_once`].
 //!
 //! [`Kind::Fenced`]: lacuna_contracts::Kind::Fenced
 

@@ -1,10 +1,10 @@
-//! One writer at a time: an exclusive lock on an object, and a watch by which its holder shows that
-//! it lives.
+//! One writer at a time: an exclusive lock on an object, and a watch that proves that its holder is
+//! alive.
 //!
-//! A client that finds the lock held asks the holder by a notification. One that lives answers, and
-//! is left alone unless the lock is to be stolen; one that does not answer is dead. Either way,
-//! before the lock changes hands against the holder's will, the cluster is told to answer its
-//! connection no more: what it may still have under way can never arrive later.
+//! A client that finds the lock held sends a notification to the holder. A live holder answers, and
+//! keeps the lock unless the client steals it; a holder that does not answer is dead. In both
+//! cases, before the lock is taken from its holder, the holder's connection is put on the cluster's
+//! blocklist, so its operations in flight cannot arrive later.
 
 use super::epoch::Epoch;
 use super::error::Code;
@@ -21,28 +21,28 @@ use std::time::Duration;
 
 /// The name of the lock on its object.
 const LOCK: &CStr = c"lacuna.writer";
-/// How long the holder may take to answer before it counts as dead.
+/// The milliseconds within which the holder must answer before it counts as dead.
 const ANSWER_MS: u64 = 5000;
-/// Seconds for which the cluster keeps a watch whose client cannot be reached.
+/// Seconds for which the cluster keeps the watch of an unreachable client.
 const WATCH_SECONDS: u32 = 30;
 const DAY: u32 = 24 * 3600;
-/// Seconds for which a client that lived when it was shut out stays so: twenty years.
+/// Seconds of the blocklist entry of a live client: twenty years.
 const STOLEN_SECONDS: u32 = 20 * 365 * DAY;
-/// The same of one that did not answer. Nearly all of these are gone for good, and the cluster
-/// keeps a list of them. One whose machine goes on after a longer pause than this finds that the
-/// lock is another's; see `epoch.rs` for what becomes of what it still has under way.
+/// Seconds of the blocklist entry of a client that did not answer. Nearly all of these never
+/// return, and the cluster keeps a list of them. A client that resumes after a longer pause finds
+/// that it has lost the lock; `epoch.rs` explains how its operations in flight are refused.
 const DEAD_SECONDS: u32 = 30 * DAY;
-/// How often the lock is tried again while it changes hands under us.
+/// Attempts to take a lock that keeps changing hands.
 const TRIES: u32 = 8;
-/// How long a lost watch waits between tries to renew it.
+/// The pause between attempts to renew a lost watch.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
-/// How long giving the lock back may take before it is left to the cluster.
+/// The time to wait for the release of the lock. After that, the lock may stay until a takeover.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// Tells the locks of one connection apart.
+/// Distinguishes the locks of one connection.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// What is locked, and as whom.
+/// The locked object, and the identity of the holder.
 struct Claim {
     pool: Arc<RadosPool>,
     context: Arc<IoContext>,
@@ -50,19 +50,19 @@ struct Claim {
     cookie: CString,
 }
 
-/// What the thread that keeps a watch is told.
+/// An event for the thread that keeps the watch.
 enum Event {
     Lost,
     Stop,
     /// Stop, and keep the lock.
     Abandon,
-    /// Leave nothing of the lock, and say how that went.
+    /// Remove lock and object, and send the result.
     Remove(Sender<Result<()>>),
 }
 
-/// The right to write, which ends when this is dropped. It never expires by itself; but another
-/// client may take it over, and then everything through this connection fails with
-/// [`Kind::Fenced`]. So it does if the locked object is removed, and the lock with it.
+/// The right to write, until this is dropped. It never expires, but another client may take it
+/// over; then all operations of this connection fail with [`Kind::Fenced`]. They also do if the
+/// locked object is removed, and its lock with it.
 pub struct WriterLock {
     taken_from: Option<String>,
     events: Sender<Event>,
@@ -71,12 +71,12 @@ pub struct WriterLock {
 }
 
 impl RadosPool {
-    /// Takes the lock on `object`, which is made if it is not there. From a holder that does not
-    /// answer any more it is taken over, and the holder's connection shut out of the cluster; with
-    /// `steal`, from any other connection.
+    /// Takes the lock on `object`, which is created if absent. Takes the lock over from a holder
+    /// that does not answer, and excludes its connection from the cluster. With `steal`, a live
+    /// holder on another connection loses the lock too.
     ///
-    /// Errors: [`Kind::Busy`] if another holds it; [`Kind::Permission`] if the key allows no lock,
-    /// or no shutting out.
+    /// Errors: [`Kind::Busy`] if another client holds it; [`Kind::Permission`] if the key permits
+    /// no locking or no blocklisting.
     pub fn lock_writer(self: &Arc<Self>, object: &str, steal: bool) -> Result<WriterLock> {
         let claim = Claim {
             pool: self.clone(),
@@ -85,7 +85,7 @@ impl RadosPool {
             cookie: c_string(&format!("{}", TAKEN.fetch_add(1, Ordering::Relaxed)), "the cookie")?,
         };
         let (events, inbox) = channel();
-        // Watching comes first: a holder must be able to answer from the first moment on.
+        // The watch comes first: a holder must be able to answer at any time.
         let watch = claim.first_watch(&events)?;
         let taken_from = claim.take(steal)?;
         match claim.next_epoch() {
@@ -120,7 +120,7 @@ impl Claim {
         loop {
             self.make_object()?;
             match self.watch(events) {
-                // It was removed again meanwhile.
+                // Another client removed it meanwhile.
                 Err(Code::NO_ENTRY) if tries.next().is_some() => {}
                 watch => return watch.map_err(|code| self.failed(code)),
             }
@@ -129,12 +129,12 @@ impl Claim {
 
     fn watch(&self, events: &Sender<Event>) -> std::result::Result<Watch, Code> {
         let events = events.clone();
-        // The keeper is gone only when there is nothing to keep any more.
+        // The keeper thread ends only when there is nothing left to keep.
         let lost = Box::new(move |_| drop(events.send(Event::Lost)));
         Watch::new(&self.context, &self.object, WATCH_SECONDS, lost)
     }
 
-    /// Takes the lock. Says which client was shut out for it, if one was.
+    /// Takes the lock. Returns the client that was excluded for it, if any.
     fn take(&self, steal: bool) -> Result<Option<String>> {
         let mut taken_from = None;
         let about = format!("lacuna, process {}", std::process::id());
@@ -146,7 +146,7 @@ impl Claim {
                 Err(code) => return Err(self.failed(code)),
             }
             let lockers = self.lockers()?;
-            // None: it was given back just now.
+            // `None`: the holder gave the lock back just now.
             let Some(holder) = lockers.first() else { continue };
             if holder.instance() == Some(self.pool.cluster().instance()) {
                 return Err(Error::new(Kind::Busy, self.what())
@@ -158,8 +158,7 @@ impl Claim {
                     return Err(self.busy(holder));
                 }
                 if self.lockers()?.first() != Some(holder) {
-                    // It did not die: it gave the lock back, and only then stopped answering for
-                    // it.
+                    // The holder is alive: it gave the lock back, and then stopped answering.
                     continue;
                 }
             }
@@ -169,8 +168,7 @@ impl Claim {
         Err(Error::new(Kind::Busy, self.what()).found("it keeps changing hands").remedy("try again"))
     }
 
-    /// Begins an epoch that is later than those of all who held the lock before. Only its holder
-    /// may.
+    /// Begins an epoch later than those of all former holders. Requires the lock.
     fn next_epoch(&self) -> Result<Epoch> {
         let stands = self.context.attribute(&self.object, Epoch::NAME).map_err(|code| self.failed(code))?;
         let epoch = Epoch::after(&stands);
@@ -197,8 +195,7 @@ impl Claim {
             .remedy(advice.text(", which shuts the other client out"))
     }
 
-    /// Shuts the holder out of the cluster for so many seconds, and only then takes the lock from
-    /// it.
+    /// Excludes the holder from the cluster for `seconds`, and then takes the lock from it.
     fn take_from(&self, holder: &Locker, seconds: u32) -> Result<()> {
         self.pool.cluster().blocklist(&holder.address, seconds).map_err(|code| {
             let address = holder.address.to_string_lossy();
@@ -211,7 +208,7 @@ impl Claim {
             error
         })?;
         match self.context.break_lock(&self.object, LOCK, holder) {
-            // It was given back, or taken by somebody else, meanwhile.
+            // The holder gave it back, or another client took it, meanwhile.
             Ok(()) | Err(Code::NO_ENTRY) => Ok(()),
             Err(code) => Err(self.failed(code)),
         }
@@ -225,16 +222,15 @@ impl Claim {
 
     fn give_back(&self) {
         if self.pool.is_in_doubt() {
-            // What was given up may arrive late. A client that takes over from the dead has us shut
-            // out first.
+            // Operations that timed out may still arrive. So keep the lock: the next client
+            // excludes this connection before it takes over.
             return;
         }
-        // A lock that cannot be given back is taken over from us later, as from the dead.
+        // If the release fails, the next client takes the lock over as from a dead holder.
         let _left_to_the_cluster = self.context.unlock(&self.object, LOCK, &self.cookie);
     }
 
-    /// Removes the object, and the lock with it. Only its holder may: nobody else's lock is on the
-    /// object then.
+    /// Removes the object, and the lock with it. Does nothing if this client has lost the lock.
     fn remove(&self) -> Result<()> {
         if !self.is_ours().map_err(|code| self.failed(code))? {
             return Ok(());
@@ -247,7 +243,7 @@ impl Claim {
         }
     }
 
-    /// Starts the thread that keeps the watch and in the end gives the lock back.
+    /// Starts the thread that keeps the watch and finally releases the lock.
     fn keep(
         self,
         watch: Watch,
@@ -260,8 +256,8 @@ impl Claim {
         let what = self.what();
         let keeper = std::thread::Builder::new().name("lacuna-lock".to_owned()).spawn(move || {
             keep_watching(&self, watch, &renewing, &inbox);
-            // Taken back before the answer, so that the connection is not used once the lock is
-            // said to be gone.
+            // Dropped before `ending`, so that the connection is unused when the caller learns that
+            // the lock is gone.
             drop(self);
             drop(ending);
         });
@@ -270,8 +266,8 @@ impl Claim {
     }
 }
 
-/// Renews the watch whenever it is lost, until told to stop, or until the lock turns out to be no
-/// longer ours.
+/// Renews the watch whenever it is lost, until told to stop, or until this client has lost the
+/// lock.
 fn keep_watching(claim: &Claim, watch: Watch, events: &Sender<Event>, inbox: &Receiver<Event>) {
     let mut watch = Some(watch);
     let mut event = inbox.recv();
@@ -291,29 +287,29 @@ fn keep_watching(claim: &Claim, watch: Watch, events: &Sender<Event>, inbox: &Re
             let _nobody_waits_any_more = answer.send(claim.remove());
         }
         Ok(Event::Stop) | Err(_) => {}
-        // It is to be taken over from the dead, or is another's already.
+        // The lock stays for a takeover, or another client already holds it.
         Ok(Event::Abandon | Event::Lost) => return,
     }
-    // The watch goes last: as long as we hold the lock we answer for it.
+    // The watch ends last: the holder of the lock must answer.
     claim.give_back();
 }
 
-/// What became of a watch that was lost.
+/// The outcome of renewing a lost watch.
 enum Renewed {
     Again(Watch),
-    /// It is not wanted any more: what was asked for meanwhile.
+    /// This event makes it unnecessary.
     Unwanted(Event),
-    /// The lock is another's.
+    /// Another client holds the lock.
     Gone,
 }
 
-/// Tries to watch again until that succeeds, or makes no sense.
+/// Tries to renew the watch until that succeeds or becomes pointless.
 fn renewed(claim: &Claim, events: &Sender<Event>, inbox: &Receiver<Event>) -> Renewed {
     loop {
-        // In this order: nobody takes the lock from one who watches and answers.
+        // The watch comes before the check: no client takes the lock from a holder that answers.
         match claim.watch(events).and_then(|watch| Ok((watch, claim.is_ours()?))) {
             Ok((watch, true)) => return Renewed::Again(watch),
-            // Removed together with its object, it is not ours either.
+            // If the object was removed, the lock is lost too.
             Ok((_, false)) | Err(Code::FENCED | Code::NO_ENTRY) => {
                 claim.pool.fence();
                 return Renewed::Gone;
@@ -328,38 +324,39 @@ fn renewed(claim: &Claim, events: &Sender<Event>, inbox: &Receiver<Event>) -> Re
     }
 }
 
-/// Which client holds a lock.
+/// The client that holds a lock, for messages.
 fn words(holder: &Locker) -> String {
     format!("{} at {}", holder.client.to_string_lossy(), holder.address.to_string_lossy())
 }
 
 impl WriterLock {
-    /// The client that was shut out for this lock, if one was: its name and address.
+    /// The client that was excluded for this lock, if any: its name and address.
     pub fn taken_from(&self) -> Option<&str> {
         self.taken_from.as_deref()
     }
 
-    /// Gives the lock back and removes the object that was locked, while nobody else can hold it.
+    /// Removes the locked object, and the lock with it, while this client still holds the lock.
     pub fn remove(self) -> Result<()> {
         let (answer, answered) = channel();
         if self.events.send(Event::Remove(answer)).is_err() {
-            // Who lost the lock has nothing to remove.
+            // The lock was lost, so there is nothing to remove.
             return Ok(());
         }
         answered.recv().unwrap_or(Ok(()))
     }
 
-    /// Keeps the lock, and stops answering for it: the next client takes it over as from the dead,
-    /// and the cluster refuses from then on what of ours may still be on its way.
+    /// Keeps the lock and stops answering: the next client takes it over as from a dead holder, and
+    /// the cluster then refuses all operations of this client that are still in flight.
     pub fn abandon(mut self) {
         self.end(Event::Abandon);
     }
 
-    /// Tells the thread to end, and waits for it: the process may not end while it is in librados.
+    /// Ends the thread and waits for it: the process must not exit while the thread is in librados.
     fn end(&mut self, event: Event) {
         let Some(keeper) = self.keeper.take() else { return };
         let _ended_already = self.events.send(event);
-        // A cluster that does not answer keeps the thread waiting, but not us: see `exit_at_once`.
+        // If the cluster does not answer, the thread keeps waiting, but the caller returns: see
+        // `exit_at_once`.
         if self.ended.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Disconnected) {
             let _panicked = keeper.join();
         }

@@ -1,4 +1,4 @@
-//! Numbered objects of one prefix in a pool.
+//! The numbered objects with one prefix in a pool.
 
 use super::error::{self, Code};
 use super::ffi::{IoContext, ReadAnswer, ReadOp, WriteOp};
@@ -11,22 +11,21 @@ use std::ffi::CString;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How often a query that needs several round trips begins again because the object changed
-/// meanwhile.
+/// Attempts of a query that needs several round trips and found the object changed between them.
 const TRIES: u32 = 16;
-/// Objects asked about at once when a listing is checked.
+/// Objects queried at once when a listing is checked.
 const ASKED_AT_ONCE: usize = 256;
 
-/// What librados answers: its own code, or what was asked for.
+/// The answer of librados: its error code, or the result.
 type Answer<T> = std::result::Result<T, Code>;
 
-/// The objects of a pool whose names begin with one prefix, at present or as they were at a
+/// The objects of a pool with names that begin with one prefix, in their present state or as of a
 /// snapshot.
 pub struct RadosObjects {
     pool: Arc<RadosPool>,
     prefix: String,
-    /// Replaced whole when the snapshots to preserve change: the settings of a context in use may
-    /// not.
+    /// Replaced as a whole when the snapshots to preserve change, because the settings of a context
+    /// in use must not change.
     context: RwLock<Arc<IoContext>>,
     snapshot: Option<SnapshotId>,
 }
@@ -61,12 +60,12 @@ impl RadosObjects {
         CString::new(self.object_name(object)).expect("the prefix was found to have no NUL")
     }
 
-    /// What was being done to an object, for an error.
+    /// The description of an operation on an object, for an error.
     fn doing(&self, what: &str, object: u64) -> String {
         format!("cannot {what} object `{}` of pool `{}`", self.object_name(object), self.pool.name())
     }
 
-    /// What was being done to the objects, for an error.
+    /// The description of an operation on all objects, for an error.
     fn doing_to_all(&self, what: &str) -> String {
         format!("cannot {what} objects `{}.*` of pool `{}`", self.prefix, self.pool.name())
     }
@@ -97,7 +96,7 @@ impl RadosObjects {
         for step in steps {
             match step {
                 Step::Create => op.create(true),
-                // No object has version 0, and librados does not take it.
+                // No object has version 0, and librados does not accept it.
                 Step::Expect(0) => op.assert_version(u64::MAX),
                 Step::Expect(version) => op.assert_version(*version),
                 Step::Compare { offset, data } => op.compare(*offset, data),
@@ -120,9 +119,9 @@ impl RadosObjects {
         Ok((self.c_name(transaction.object), op))
     }
 
-    /// Performs transactions, each on an object that is there or is to be made, in the epoch of
-    /// this client. Only objects that are there can be asked for their epoch: who finds none begins
-    /// again.
+    /// Performs transactions in the epoch of this client. Only existing objects can assert an
+    /// epoch, so a transaction is first tried on an existing object; if that is absent, it is tried
+    /// again as one that creates the object, and so on.
     fn write_all(&self, batch: &[Transaction<'_>]) -> Vec<Result<Answer<u64>>> {
         let context = self.context();
         let mut answers = context.write_all(batch.iter().map(|t| self.write_op(t, Target::There)));
@@ -145,7 +144,7 @@ impl RadosObjects {
         answers
     }
 
-    /// A read operation for a query.
+    /// The read operation of a query.
     fn read_op<'a>(&self, query: &'a mut Query<'_>) -> Result<(CString, ReadOp<'a>)> {
         let name = self.c_name(query.object);
         if !matches!(query.keys, Keys::None) {
@@ -168,8 +167,7 @@ impl RadosObjects {
         self.context().read_all(batch.iter_mut().map(|query| self.read_op(query)))
     }
 
-    /// What an answer means for its query; `None` if the object changed before all of it was
-    /// fetched.
+    /// Converts an answer for its query; `None` if the object changed before all of it was fetched.
     fn found(&self, query: &Query<'_>, answer: Answer<ReadAnswer>) -> Result<Option<Found>> {
         let mut answer = match answer {
             Ok(answer) => answer,
@@ -193,8 +191,8 @@ impl RadosObjects {
         Ok(Some(Found { version: Some(answer.version), pairs }))
     }
 
-    /// Adds to an answer the keys of its range that the store held back because they were too many
-    /// for one answer; `false` if the object changed meanwhile.
+    /// Adds the keys of a range that the store held back because they exceed one answer. False if
+    /// the object changed meanwhile.
     fn fetch_held_back(
         &self,
         object: u64,
@@ -222,7 +220,7 @@ impl RadosObjects {
         Ok(true)
     }
 
-    /// The complaint about a key that nobody writes through this module.
+    /// The error for a key that this module cannot have written.
     fn strange_key(&self, object: u64, key: &[u8]) -> Error {
         Error::new(Kind::Corrupt, self.doing("read keys of", object))
             .found(format!("a key {key:02x?}"))
@@ -230,7 +228,7 @@ impl RadosObjects {
             .remedy("see who else writes to this pool; roll back to a snapshot, or restore from a backup")
     }
 
-    /// Asks again, alone, what an object that kept changing could not be asked at once.
+    /// Repeats a query for an object that changed during the first attempt.
     fn query_again(&self, query: &mut Query<'_>) -> Result<Found> {
         for _ in 0..TRIES {
             let answer = self.query_at_once(std::slice::from_mut(query)).remove(0)?;
@@ -243,7 +241,7 @@ impl RadosObjects {
             .remedy("see who else writes to it, and try again"))
     }
 
-    /// The number in the name of an object of this prefix.
+    /// The number in an object name with this prefix.
     fn number(&self, name: &[u8]) -> Option<u64> {
         let digits = name.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b".")?;
         let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 16)?;
@@ -252,21 +250,21 @@ impl RadosObjects {
     }
 }
 
-/// What a transaction is tried on.
+/// The assumed state of the object of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
-    /// An object that is there.
+    /// The object exists.
     There,
-    /// One that is not.
+    /// The object is absent.
     NotThere,
 }
 
-/// Whether a transaction makes its object itself, and fails if it is there.
+/// Whether a transaction creates its object itself, and fails if it exists.
 fn makes(steps: &[Step<'_>]) -> bool {
     matches!(steps.first(), Some(Step::Create))
 }
 
-/// Whether there is an object after a transaction on one that is not there.
+/// Whether an object exists after a transaction on an absent object.
 fn leaves_something(steps: &[Step<'_>]) -> bool {
     steps.iter().fold(false, |there, step| match step {
         Step::Create | Step::Write { .. } => true,
@@ -276,7 +274,7 @@ fn leaves_something(steps: &[Step<'_>]) -> bool {
     })
 }
 
-/// A step about keys, of which an empty one does nothing.
+/// Adds a step about keys; an empty one does nothing.
 fn add_keys_step(op: &mut WriteOp, step: &Step<'_>) {
     match step {
         Step::SetKeys(pairs) => {
@@ -308,7 +306,7 @@ impl ObjectStore for RadosObjects {
             answer?.map_err(|code| {
                 let what = self.doing("write", transaction.object);
                 match code {
-                    // The epoch of a later holder of the lock stands in the object.
+                    // The object has the epoch of a later lock holder.
                     Code::CANCELED => {
                         self.pool.fence();
                         error::fenced(what)
@@ -351,7 +349,7 @@ impl ObjectStore for RadosObjects {
         if !self.pool.is_there() {
             return Err(self.pool.failed(Code::NO_ENTRY, self.doing_to_all("list")));
         }
-        // A listing also names objects that are gone and kept for a snapshot alone.
+        // A listing also names removed objects that are kept for a snapshot.
         let mut there = Vec::with_capacity(listed.len());
         for part in listed.chunks(ASKED_AT_ONCE) {
             let ask = |&object| Query { object, extents: Vec::new(), keys: Keys::None };

@@ -1,4 +1,4 @@
-//! One connection to one pool.
+//! A connection to a pool.
 
 use super::epoch::Epoch;
 use super::error::{self, Code};
@@ -11,12 +11,12 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A pool of a RADOS cluster, over one connection, which is closed when the pool and everything
-/// taken from it is dropped.
+/// A pool of a RADOS cluster, over its own connection. The connection is closed when the pool and
+/// all values taken from it are dropped.
 pub struct RadosPool {
     cluster: Arc<Cluster>,
     name: String,
-    /// With the namespace, for advice.
+    /// The pool with its namespace, for advice in errors.
     place: String,
     pool: CString,
     number: i64,
@@ -29,11 +29,11 @@ pub struct RadosPool {
 }
 
 impl RadosPool {
-    /// Connects to the cluster, and finds the pool in it.
+    /// Connects to the cluster and opens the pool.
     ///
     /// Errors: [`Kind::NotFound`] if there is no librados, no configuration or no such pool;
     /// [`Kind::Permission`]; [`Kind::TimedOut`] if no monitor answers; [`Kind::Usage`] for a pool
-    /// that cannot be written in place.
+    /// that does not support overwrites.
     pub fn connect(pool: &str, options: &ClusterOptions) -> Result<Arc<RadosPool>> {
         let c_pool = c_string(pool, "the pool")?;
         let namespace = options.namespace.as_deref().map(|n| c_string(n, "the namespace")).transpose()?;
@@ -68,7 +68,7 @@ impl RadosPool {
         Ok(Arc::new(found))
     }
 
-    /// Whether objects of the pool have key-value maps; those of erasure-coded pools have none.
+    /// Whether objects of the pool have key-value maps; those of erasure-coded pools do not.
     pub fn has_keys(&self) -> bool {
         self.has_keys
     }
@@ -78,15 +78,15 @@ impl RadosPool {
         &self.name
     }
 
-    /// The objects named `{prefix}.{number as 16 hexadecimal digits}`. No snapshots are preserved
-    /// for until [`lacuna_medium::ObjectStore::set_snapshots`] says so.
+    /// The objects named `{prefix}.{number as 16 hexadecimal digits}`. Preserves no snapshots
+    /// before [`lacuna_medium::ObjectStore::set_snapshots`] is called.
     pub fn objects(self: &Arc<Self>, prefix: &str) -> Result<Arc<RadosObjects>> {
         c_string(prefix, "the prefix of objects")?;
         Ok(Arc::new(RadosObjects::new(self.clone(), prefix, None)?))
     }
 
-    /// The names of all objects of the pool, in its namespace, that begin with `prefix`, in any
-    /// order. Names that are no text are left out.
+    /// The names of all objects in the pool's namespace that begin with `prefix`, in any order.
+    /// Names that are not UTF-8 are omitted.
     pub fn object_names(&self, prefix: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         let each = &mut |name: &[u8]| {
@@ -99,9 +99,10 @@ impl RadosPool {
         Ok(names)
     }
 
-    /// Asks the pool: an operation that sets a key and then fails for certain, whatever the pool.
-    /// One without keys refuses the first step, the others the second, and none keeps anything. A
-    /// client that may not write is not told; to read keys that cannot be there does no harm.
+    /// Tests whether the pool has keys, by an operation that sets a key and then always fails, so
+    /// that it leaves no trace. A pool without keys refuses the first step, other pools refuse the
+    /// second. A client without write permission gets no answer and assumes keys: reading absent
+    /// keys does no harm.
     fn find_out_about_keys(&self) -> Result<bool> {
         let mut op = WriteOp::new()?;
         op.set_keys(&[(b"k".to_vec(), b"v")]);
@@ -137,7 +138,7 @@ impl RadosPool {
         self.object_limit
     }
 
-    /// Something that failed in this pool.
+    /// An error of an operation in this pool.
     pub(super) fn failed(&self, code: Code, what: String) -> Error {
         if code == Code::NO_ENTRY && !self.is_there() {
             return error::no_pool(what, &self.name);
@@ -148,37 +149,37 @@ impl RadosPool {
         error::failed(code, what, &self.place)
     }
 
-    /// Whether something was given up that the cluster may still perform.
+    /// Whether an operation timed out that the cluster may still perform.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.in_doubt.load(Ordering::Acquire)
     }
 
-    /// Whether the pool is still there.
+    /// Whether the pool still exists.
     pub(super) fn is_there(&self) -> bool {
         self.cluster.has_pool(self.number)
     }
 
-    /// From now on every write is one of this epoch. A connection holds one lock at a time.
+    /// Sets the epoch of all later writes. A connection holds one lock at a time.
     pub(super) fn enter(&self, epoch: Epoch) {
         *self.epoch.write() = Some(epoch);
     }
 
-    /// The epoch of writes, if this client holds a lock, or has held one.
+    /// The epoch of writes, if this client holds or held a lock.
     pub(super) fn epoch(&self) -> Option<Epoch> {
         *self.epoch.read()
     }
 
-    /// From now on nothing is performed any more.
+    /// Makes all later operations fail.
     pub(super) fn fence(&self) {
         self.fenced.store(true, Ordering::Release);
     }
 
-    /// An error of [`Kind::Fenced`] if another client has taken the lock over that this one held.
+    /// Returns an error of [`Kind::Fenced`] if another client took over the lock of this client.
     pub fn check_taken_over(&self) -> Result<()> {
         self.check_fenced(|| format!("cannot use pool `{}` any more", self.name))
     }
 
-    /// An error if this client was fenced.
+    /// Returns an error if this client was fenced.
     pub(super) fn check_fenced(&self, what: impl FnOnce() -> String) -> Result<()> {
         if self.fenced.load(Ordering::Acquire) { Err(error::fenced(what())) } else { Ok(()) }
     }

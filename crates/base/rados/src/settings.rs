@@ -1,4 +1,4 @@
-//! What a connection is made with.
+//! The options of a connection.
 
 use super::error::{self, Code};
 use super::ffi::{Cluster, Draft};
@@ -7,29 +7,28 @@ use std::ffi::CString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How to reach a cluster, and how to act there.
+/// How to reach a cluster, and as which user.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterOptions {
-    /// The configuration file; otherwise `$CEPH_CONF`, `/etc/ceph/ceph.conf`, `~/.ceph/config` or
+    /// The configuration file. Default: `$CEPH_CONF`, `/etc/ceph/ceph.conf`, `~/.ceph/config` or
     /// `./ceph.conf`.
     pub conf: Option<PathBuf>,
-    /// The user, without or with `client.` before it; otherwise `admin`.
+    /// The user, with or without the prefix `client.`. Default: `admin`.
     pub id: Option<String>,
-    /// The namespace in the pool; otherwise the default one.
+    /// The namespace in the pool. Default: the default namespace.
     pub namespace: Option<String>,
-    /// How long an operation may go without an answer, in whole seconds, rounded up; otherwise as
-    /// long as it takes.
+    /// The timeout of an operation, rounded up to whole seconds. Default: none.
     pub timeout: Option<Duration>,
 }
 
-/// Seconds that connecting may take, where neither the configuration nor the caller says.
+/// The timeout of connecting in seconds, unless the configuration or the caller sets one.
 const CONNECT_SECONDS: u64 = 30;
-/// Ceph's own value for that, which is too patient for somebody who waits for a prompt.
+/// Ceph's default for that timeout, which is too long for an interactive command.
 const CEPH_CONNECT_SECONDS: &str = "300";
-/// The most bytes that Ceph lets an object hold, if its configuration says nothing.
+/// The maximum object size in bytes, unless the configuration sets one.
 const OBJECT_LIMIT: u64 = 128 << 20;
 
-/// A text that goes to librados.
+/// A string for librados.
 pub(super) fn c_string(text: &str, what: &str) -> Result<CString> {
     CString::new(text).map_err(|_| {
         Error::new(Kind::Usage, format!("cannot use {what} {text:?}"))
@@ -45,7 +44,7 @@ impl ClusterOptions {
         if id.starts_with("client.") { id.to_owned() } else { format!("client.{id}") }
     }
 
-    /// Connects. Also gives the most bytes that an object may hold.
+    /// Connects. Also returns the most bytes that an object may hold.
     pub(super) fn connect(&self) -> Result<(Cluster, u64)> {
         let client = self.client();
         let named = c_string(&client, "the user")?;
@@ -100,7 +99,7 @@ impl ClusterOptions {
     }
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 fn unreachable(code: Code, client: &str, monitors: &str) -> Error {
     let error = error::failed(code, format!("cannot connect to the Ceph cluster as `{client}`"), "POOL");
     let keyring =

@@ -1,4 +1,4 @@
-//! What every object store must do, tried on the one in memory and on those of a Ceph cluster: they
+//! The requirements on every object store, tested on the store in memory and on Ceph pools: they
 //! behave alike.
 
 mod ceph;
@@ -6,7 +6,7 @@ mod ceph;
 use lacuna_contracts::{Kind, Result};
 use lacuna_medium::{Found, Keys, MemoryObjects, ObjectStore, Query, ReadExtent, Step, Transaction};
 
-/// A demand on a store, and its name.
+/// A requirement on a store, and its name.
 type Demand = (&'static str, fn(&dyn ObjectStore));
 
 const DEMANDS: [Demand; 8] = [
@@ -36,7 +36,7 @@ fn write(store: &dyn ObjectStore, object: u64, offset: u64, data: &[u8]) -> u64 
     do_steps(store, object, vec![Step::Write { offset, data }]).unwrap()
 }
 
-/// The bytes of an object, and whether it is there. The buffer is dirty before.
+/// The bytes of an object, and its version if it exists. The buffer is filled with junk before.
 fn read(store: &dyn ObjectStore, object: u64, offset: u64, len: usize) -> (Vec<u8>, Option<u64>) {
     let mut buf = vec![0xee; len];
     let extents = vec![ReadExtent { offset, buf: &mut buf }];
@@ -69,7 +69,7 @@ fn bytes(store: &dyn ObjectStore) {
     assert_eq!(version, Some(first));
     assert_eq!(data, [vec![0; 4096], vec![7; 8192], vec![0; 4096]].concat());
 
-    // Several steps, in order, and several extents, in any.
+    // Several steps, in order, and several extents, in any order.
     let steps = vec![
         Step::Write { offset: 0, data: &[1; 100] },
         Step::Write { offset: 50, data: &[2; 10] },
@@ -90,7 +90,7 @@ fn bytes(store: &dyn ObjectStore) {
     assert_eq!(b, [vec![1; 50], vec![2; 10], vec![1; 40]].concat());
     assert_eq!(read(store, 0, 4096, 4096).0, [0; 4096]);
 
-    // What was cut off reads as zeros, also once the object is long again.
+    // Truncated bytes read as zeros, even after the object is extended again.
     do_steps(store, 0, vec![Step::Truncate(60)]).unwrap();
     assert_eq!(read(store, 0, 55, 10).0, [2, 2, 2, 2, 2, 0, 0, 0, 0, 0]);
     do_steps(store, 0, vec![Step::Truncate(12288)]).unwrap();
@@ -98,7 +98,7 @@ fn bytes(store: &dyn ObjectStore) {
     do_steps(store, 0, vec![Step::Zero { offset: 8192, len: 1 << 20 }]).unwrap();
     assert_eq!(read(store, 0, 8192, 8192).0, [0; 8192]);
 
-    // An object as large as those of a disk.
+    // An object of the size that disks use.
     let large: Vec<u8> = (0..(4 << 20) + 32768_u32).map(|at| (at / 4096 + at) as u8).collect();
     write(store, 1, 0, &large);
     assert_eq!(read(store, 1, 0, large.len()).0, large);
@@ -117,7 +117,7 @@ fn guards(store: &dyn ObjectStore) {
         let steps = vec![Step::Expect(stale), Step::Write { offset: 0, data: b"lost" }];
         assert_eq!(do_steps(store, 5, steps).unwrap_err().kind(), Kind::Changed);
     }
-    // An object that is not there has no version.
+    // An absent object has no version.
     let steps = vec![Step::Expect(second), Step::Write { offset: 0, data: b"lost" }];
     assert_eq!(do_steps(store, 6, steps).unwrap_err().kind(), Kind::Changed);
     assert_eq!(read(store, 6, 0, 4), (vec![0; 4], None));
@@ -141,7 +141,7 @@ fn guards(store: &dyn ObjectStore) {
 fn absence(store: &dyn ObjectStore) {
     assert_eq!(read(store, 3, 7, 100), (vec![0; 100], None));
     assert_eq!(found(store, 3, Keys::None), Found::default());
-    // Nothing of this makes an object.
+    // None of these steps creates an object.
     for step in [Step::Remove, Step::Zero { offset: 0, len: 4096 }, Step::Truncate(4096)] {
         do_steps(store, 3, vec![step]).unwrap();
         assert_eq!(found(store, 3, Keys::None).version, None);
@@ -150,14 +150,14 @@ fn absence(store: &dyn ObjectStore) {
     assert_eq!(read(store, 3, 0, 10), (vec![0; 10], Some(made)));
     assert_eq!(found(store, 3, Keys::None).version, Some(made));
 
-    // Removed and made anew it has a version it never had.
+    // An object that was removed and created again has a new version.
     write(store, 3, 0, &[1; 5000]);
     do_steps(store, 3, vec![Step::Remove]).unwrap();
     assert_eq!(read(store, 3, 0, 10), (vec![0; 10], None));
     assert!(write(store, 3, 100, b"x") > made);
     assert_eq!(read(store, 3, 99, 3).0, b"\0x\0");
 
-    // In one transaction, too.
+    // Also within one transaction.
     let steps = vec![Step::Remove, Step::Write { offset: 2, data: b"y" }];
     do_steps(store, 3, steps).unwrap();
     assert_eq!(read(store, 3, 0, 102).0, [&b"\0\0y"[..], &[0; 99]].concat());
@@ -188,7 +188,7 @@ fn batches(store: &dyn ObjectStore) {
     assert_eq!(answers[200].version, None);
     assert_eq!(buffers[200], [0; 9000]);
 
-    // One that fails takes no other with it.
+    // A failed transaction does not affect the rest of its batch.
     let batch: Vec<_> = (0..200)
         .map(|n| {
             let guard = if n % 10 == 3 { Step::Create } else { Step::Expect(versions[n as usize]) };
@@ -237,7 +237,7 @@ fn snapshots(store: &dyn ObjectStore) {
     for object in 1..=4 {
         store.roll_back(object, id).unwrap();
     }
-    // An object that never was stays away.
+    // An object that never existed stays absent.
     store.roll_back(9, id).unwrap();
     assert_eq!(read(store, 1, 0, 14).0, b"one at first\0\0");
     assert_eq!(read(store, 2, 0, 3).0, b"two");
@@ -283,7 +283,7 @@ fn several_snapshots(store: &dyn ObjectStore) {
     assert_eq!(seen(2), (vec![2; 16], one(&[0, 1])));
     assert_eq!(seen(3), (vec![3; 16], one(&[0, 1, 3])));
 
-    // The others stay what they are without one of them.
+    // The remaining snapshots are unchanged after one is removed.
     let removed = ids[1];
     store.set_snapshots(&[ids[0], ids[2], ids[3]]).unwrap();
     store.remove_snapshot(removed).unwrap();
@@ -334,11 +334,11 @@ fn keys(store: &dyn ObjectStore) {
     let remove = [&b"a"[..], b"nothing", b"\xff\x01"].map(<[u8]>::to_vec).to_vec();
     do_steps(store, 0, vec![Step::RemoveKeys(remove.clone())]).unwrap();
     assert_eq!(found(store, 0, all_keys()).pairs, pairs(&[(b"", b"none"), (b"b", b"two"), (b"c\0c", b"")]));
-    // Where there is no object there is none afterwards.
+    // An absent object stays absent.
     do_steps(store, 1, vec![Step::RemoveKeys(remove)]).unwrap();
     do_steps(store, 1, vec![Step::RemoveKeyRange(b"a".to_vec(), b"z".to_vec())]).unwrap();
     assert_eq!(found(store, 1, Keys::None).version, None);
-    // Keys go with their object.
+    // Keys are removed with their object.
     do_steps(store, 0, vec![Step::Remove]).unwrap();
     write(store, 0, 0, b"new");
     assert_eq!(found(store, 0, all_keys()).pairs, []);
@@ -371,7 +371,7 @@ fn keys_and_bytes_together(store: &dyn ObjectStore) {
     assert_eq!(both(3, Some(first)).unwrap_err().kind(), Kind::Changed);
     assert_eq!(both_found(), (2, Some(second)));
 
-    // A reader finds bytes and keys of one write while others write.
+    // Under concurrent writes, a reader finds bytes and keys of a single write.
     std::thread::scope(|scope| {
         for byte in 10..14_u8 {
             scope.spawn(move || assert!((0..25).all(|round| both(byte + round * 4, None).is_ok())));
@@ -450,7 +450,7 @@ fn keys_in_snapshots(store: &dyn ObjectStore) {
     store.remove_snapshot(id).unwrap();
 }
 
-/// Without keys every transaction and query about them fails, and does nothing else either.
+/// Shows that without keys every transaction and query about keys fails, without other effects.
 fn no_keys(store: &dyn ObjectStore) {
     assert!(!store.has_keys());
     write(store, 0, 0, b"old");

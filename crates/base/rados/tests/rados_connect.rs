@@ -1,4 +1,4 @@
-//! Connecting to a cluster, and what is said when that fails.
+//! Connecting to a cluster, and the errors if that fails.
 
 mod ceph;
 
@@ -12,7 +12,7 @@ fn refused(pool: &str, options: &ClusterOptions) -> Error {
     RadosPool::connect(pool, options).err().expect("no connection")
 }
 
-/// A configuration that differs from that of the test cluster.
+/// The test cluster's configuration, with a change.
 fn changed_conf(dir: &Path, options: &ClusterOptions, change: impl Fn(&str) -> String) -> ClusterOptions {
     let conf = dir.join("ceph.conf");
     let original = std::fs::read_to_string(options.conf.as_ref().unwrap()).unwrap();
@@ -20,7 +20,7 @@ fn changed_conf(dir: &Path, options: &ClusterOptions, change: impl Fn(&str) -> S
     ClusterOptions { conf: Some(conf), timeout: Some(Duration::from_secs(5)), ..options.clone() }
 }
 
-/// Whether there is a librados at all; says so if not.
+/// Whether librados can be loaded; prints a message if not.
 fn has_librados() -> bool {
     let error =
         refused("p", &ClusterOptions { conf: Some("/nowhere/ceph.conf".into()), ..Default::default() });

@@ -1,5 +1,4 @@
-//! One writer: the lock on an object, its holder alive and dead, and what becomes of one who lost
-//! it.
+//! The writer lock on an object: live and dead holders, and clients that lost the lock.
 
 mod ceph;
 
@@ -11,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the cluster may take to tell.
+/// The time limit for the cluster to report an event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Names the object that a process started by a test is to lock until it is killed.
+/// The object that a child process of a test locks until it is killed.
 const HOLD: &str = "LACUNA_TEST_HOLD";
 
 fn write(store: &dyn ObjectStore, data: &[u8]) -> lacuna_contracts::Result<u64> {
@@ -32,7 +31,7 @@ fn locked(pool: &Arc<RadosPool>, object: &str, steal: bool) -> Option<Kind> {
     pool.lock_writer(object, steal).err().map(|e| e.kind())
 }
 
-/// Not a test by itself: what [`another_process`] runs.
+/// Not a test by itself: the program of [`another_process`].
 #[test]
 fn hold_until_killed() {
     let Some(prefix) = std::env::var_os(HOLD) else { return };
@@ -49,7 +48,7 @@ fn hold_until_killed() {
     println!("\nlost {:?}", wrote.kind());
 }
 
-/// Another process that holds the lock on object 0 of this prefix, and keeps writing to it.
+/// Starts another process that holds the lock on object 0 of this prefix and keeps writing to it.
 fn another_process(prefix: &str) -> (Child, impl Iterator<Item = String>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "hold_until_killed", "--nocapture"])
@@ -72,7 +71,7 @@ fn one_holder_at_a_time() {
     let error = two.lock_writer(&object, false).err().unwrap();
     assert_eq!(error.kind(), Kind::Busy);
     assert!(error.to_string().contains("`steal`") && error.to_string().contains(&object), "{error}");
-    // A connection does not shut itself out.
+    // A connection does not exclude itself.
     assert_eq!(locked(&one, &object, true), Some(Kind::Busy));
     assert_eq!(locked(&two, &format!("{prefix}.{:016x}", 1), false), None);
     write(&*store.0, b"still writing").unwrap();
@@ -115,7 +114,7 @@ fn one_who_was_stolen_from_is_fenced() {
     assert_eq!(of_one.create_snapshot().err().unwrap().kind(), Kind::Fenced);
     assert_eq!(locked(&one, &object, true), Some(Kind::Fenced));
     assert_eq!(read(&*of_two, 3).unwrap(), b"two");
-    // The loser's farewell does not take the lock from its new holder.
+    // The former holder's release does not take the lock from its new holder.
     drop(lock);
     let Some(three) = ceph::pool() else { return };
     assert_eq!(locked(&three, &object, false), Some(Kind::Busy));
@@ -123,8 +122,8 @@ fn one_who_was_stolen_from_is_fenced() {
     assert_eq!(locked(&three, &object, false), None);
 }
 
-/// The cluster as it is when it has forgotten whom it shut out: the lock is another's, and nobody
-/// is on the blocklist.
+/// Shows that a former holder is refused by the epoch alone, after its blocklist entry has expired:
+/// another client has the lock, and the blocklist is empty.
 #[test]
 fn one_who_was_stolen_from_long_ago_writes_to_nothing_that_was_written_since() {
     for connect in [ceph::pool, ceph::erasure_coded_pool] {
@@ -152,7 +151,7 @@ fn one_who_was_stolen_from_long_ago_writes_to_nothing_that_was_written_since() {
         let (holder, cookie) = (field("name"), field("cookie"));
         rados(&["lock", "break", &object, "lacuna.writer", &holder, "--lock-cookie", &cookie]);
         let held = two.lock_writer(&object, false).unwrap();
-        // What nobody has written since is not kept from it; only the blocklist does that.
+        // An object not written by the new holder is unprotected; only the blocklist protects it.
         write(&*of_one, b"one again").unwrap();
         write(&*of_two, b"two").unwrap();
         let error = write(&*of_one, b"one, late").unwrap_err();
@@ -163,8 +162,8 @@ fn one_who_was_stolen_from_long_ago_writes_to_nothing_that_was_written_since() {
     }
 }
 
-/// Everything that may happen to objects that are there, and to such as are not, happens to the
-/// holder of a lock too.
+/// Shows that a lock holder can perform every kind of transaction, on existing and on absent
+/// objects.
 #[test]
 fn a_holder_writes_to_objects_that_are_there_or_not() {
     for connect in [ceph::pool, ceph::erasure_coded_pool] {

@@ -1,4 +1,4 @@
-//! Pools that are full, gone, or not fit, and keys that allow less than everything. Each test makes
+//! Pools that are full, removed or unsuitable, and keys with restricted rights. Each test creates
 //! its own, with the cluster's `ceph` command.
 
 mod ceph;
@@ -9,10 +9,10 @@ use lacuna_rados::{ClusterOptions, RadosPool};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long the cluster may take to notice something.
+/// The time limit for the cluster to notice a change.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The cluster and its `ceph` command; `None`, having said so, if one is missing.
+/// The cluster and its `ceph` command; `None`, with a message, if one is missing.
 struct Admin(ClusterOptions);
 
 impl Admin {
@@ -37,14 +37,14 @@ impl Admin {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A pool of its own for a test.
+    /// A separate pool for a test.
     fn pool(&self, test: &str, kind: &str) -> OwnPool<'_> {
         let name = ceph::unique(test);
         self.run(format!("osd pool create {name} 1 1 {kind}").trim_end());
         OwnPool { admin: self, name }
     }
 
-    /// A user who may do just this.
+    /// A user with exactly these rights.
     fn user(&self, dir: &std::path::Path, rights: &[&str]) -> (OwnUser<'_>, ClusterOptions) {
         let id = ceph::unique("user");
         let key = {
@@ -117,7 +117,7 @@ fn a_full_pool_answers() {
     let store = pool.objects("full").unwrap();
     write(&*store, 0, b"here").unwrap();
     admin.run(&format!("osd pool set-quota {} max_objects 1", own.name));
-    // The cluster counts now and then.
+    // The cluster counts objects only from time to time.
     let since = Instant::now();
     let error = (1..)
         .find_map(|object| {
@@ -128,7 +128,7 @@ fn a_full_pool_answers() {
         .unwrap();
     assert_eq!(error.kind(), Kind::NoSpace, "{error}");
     assert!(error.to_string().contains("quota") && error.to_string().contains(&own.name), "{error}");
-    // It is read as ever, opened, and room can be made.
+    // Reading and opening still work, and space can be freed.
     assert_eq!(read(&*store, 0).unwrap(), (*b"here", true));
     let again = RadosPool::connect(&own.name, &admin.0).unwrap();
     assert!(again.has_keys());

@@ -16,7 +16,7 @@ fn everything(medium: &dyn Medium) -> Vec<u8> {
     all
 }
 
-/// Bytes that differ everywhere.
+/// Pseudorandom bytes.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|at| ((at + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8).collect()
 }
@@ -31,7 +31,7 @@ fn behaves(store: &Arc<dyn ObjectStore>) {
 
     let pieces = [(0, 5000, 1), (4 * MIB - 100, 200, 2), (3 * MIB, 9 * MIB, 3), (len - 512, 512, 4)];
     let data: Vec<_> = pieces.iter().map(|&(_, len, seed)| pattern(len as usize, seed)).collect();
-    // One of them overlaps another, whose order inside a batch would be free.
+    // Two batches, because one piece overlaps another, and the order within a batch is free.
     for range in [0..2, 2..4] {
         let batch: Vec<_> =
             range.clone().map(|n: usize| WriteExtent { offset: pieces[n].0, data: &data[n] }).collect();
@@ -91,7 +91,7 @@ fn changes_its_length(store: &Arc<dyn ObjectStore>) {
     assert_eq!(medium.write_at(5 * MIB, &[1]).unwrap_err().kind(), Kind::Io);
     assert_eq!(medium.discard(5 * MIB, 1).unwrap_err().kind(), Kind::Io);
     assert_eq!(medium.read_at(u64::MAX, &mut [0; 2]).unwrap_err().kind(), Kind::Io);
-    // What was cut off does not come back.
+    // Truncated bytes do not come back.
     medium.set_len(12 * MIB).unwrap();
     drop(medium);
     let medium = StripedMedium::open(store.clone()).unwrap();
@@ -99,7 +99,7 @@ fn changes_its_length(store: &Arc<dyn ObjectStore>) {
     assert_eq!(all.len() as u64, 12 * MIB);
     assert!(all[..5 * MIB as usize] == data[..5 * MIB as usize]);
     assert!(all[5 * MIB as usize..].iter().all(|&byte| byte == 0));
-    // Not even of the object that holds the length, which stays.
+    // Also in the object that holds the length, which stays.
     medium.set_len(100).unwrap();
     medium.set_len(4 * MIB).unwrap();
     let all = everything(&StripedMedium::open(store.clone()).unwrap());

@@ -1,9 +1,9 @@
-//! A FIDO2 security key as a token, through its extension hmac-secret.
+//! A FIDO2 security key as a token, through the extension hmac-secret.
 //!
-//! The token keeps one credential, for the relying party `lacuna`, and finds it by that name: no
-//! credential ID is stored anywhere. The one credential serves all disks and levels, so it does not
-//! tell how many there are; each has a salt of its own. A token answers differently with and
-//! without its PIN, so the PIN is always used where there is one.
+//! The token stores one credential, for the relying party `lacuna`, and finds it by that name: no
+//! credential ID is stored elsewhere. The one credential serves all disks and levels, so it does
+//! not reveal their number; each disk and name has its own salt. A token answers differently with
+//! and without its PIN, so the PIN is always used if one is set.
 
 use crate::ffi::fido::{Code, Device, NO_SECRET, plugged};
 use crate::pin::Pin;
@@ -14,9 +14,9 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::ErrorKind;
 
-/// The relying party, which is also the name that the token shows for its user.
+/// The relying party. The token shows the same name for its user.
 const RP: &CStr = c"lacuna";
-/// The user of the one credential: the same on every token.
+/// The user ID of the credential: the same on every token.
 const USER: &[u8; 16] = b"lacuna token v1\0";
 
 // Codes of CTAP 2.
@@ -28,18 +28,18 @@ const NOT_ALLOWED: i32 = 0x30;
 const PIN_INVALID: i32 = 0x31;
 const PIN_BLOCKED: i32 = 0x32;
 const PIN_AUTH_BLOCKED: i32 = 0x34;
-/// None is set, and the token wants one.
+/// The token requires a PIN, and none is set.
 const PIN_REQUIRED: i32 = 0x36;
-/// It must be changed before it is used.
+/// The PIN must be changed before use.
 const PIN_POLICY: i32 = 0x37;
 const UNSUPPORTED: [i32; 2] = [0x16, 0x2b];
-/// Of libfido2: it cannot write to or read from the device.
+/// Codes of libfido2: it cannot write to or read from the device.
 const TRANSPORT: [i32; 2] = [-1, -2];
 
 /// A security key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fido2 {
-    /// Which, if not the only one that is plugged in.
+    /// The path of the device; `None` for the only one that is plugged in.
     pub(crate) device: Option<String>,
 }
 
@@ -48,8 +48,8 @@ impl Token for Fido2 {
         let (path, product) = self.path()?;
         let device = open(&path)?;
         let failed = |what: &str, code| refusal(&device, &path, what, code);
-        // Before anything is made in it: a credential without the extension would stay, and be of
-        // no use.
+        // Checked before a credential is made: one without the extension would stay in the token
+        // and be useless.
         if !device.has_hmac_secret().map_err(|code| failed("ask the token what it can do", code))? {
             return Err(failed("get a secret from the token", Code(NO_SECRET)));
         }
@@ -59,7 +59,7 @@ impl Token for Fido2 {
             None
         };
         let pin = pin.as_ref();
-        // A credential that is there must not be overwritten: other disks open with it.
+        // An existing credential must not be overwritten: other disks open with it.
         match device.count(RP, pin) {
             Ok(1) => {}
             Err(Code(NO_CREDENTIALS)) | Ok(0) if create => {
@@ -93,7 +93,7 @@ impl Token for Fido2 {
         }
         request.person.act(&format!("touch the token {product}"));
         device.secret(RP, &request.salt(), pin).map_err(|code| match code {
-            // It has just counted one.
+            // The token has just counted one, so it requires a PIN.
             Code(NO_CREDENTIALS) if pin.is_none() => {
                 failed("use the credential in the token", Code(PIN_REQUIRED))
             }
@@ -103,7 +103,7 @@ impl Token for Fido2 {
 }
 
 impl Fido2 {
-    /// The path of the token, and what it is called.
+    /// The path and the product name of the token.
     fn path(&self) -> Result<(String, String)> {
         if let Some(path) = &self.device {
             return Ok((path.clone(), path.clone()));
@@ -130,7 +130,7 @@ impl Fido2 {
 fn open(path: &str) -> Result<Device> {
     Device::open(path)?.map_err(|Code(code)| {
         let error = |kind| Error::new(kind, format!("cannot open the token {path}"));
-        // libfido2 does not tell why; what the system says of the file does.
+        // libfido2 does not report the reason, but opening the file does.
         let file = path.strip_prefix("socket:").unwrap_or(path);
         match File::options().read(true).write(true).open(file).map_err(|e| e.kind()) {
             Err(ErrorKind::NotFound) => error(Kind::NotFound)
@@ -153,8 +153,7 @@ fn open(path: &str) -> Result<Device> {
     })
 }
 
-/// A code as its documentation has it: that of a token in hexadecimal digits, that of libfido2
-/// below zero.
+/// A code in the notation of its documentation: hexadecimal for a token, negative for libfido2.
 fn words(code: i32) -> String {
     if code < 0 { format!("code {code} of libfido2") } else { format!("code {code:#x} of the token") }
 }

@@ -1,4 +1,4 @@
-//! The kernel's keyrings as a token: a key of the type `user`, named `lacuna:NAME`, is a
+//! The kernel's keyrings as a token: a key of type `user` with the name `lacuna:NAME` is a
 //! passphrase.
 
 use crate::ffi::keyctl;
@@ -8,10 +8,10 @@ use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use std::ffi::CString;
 use std::io;
 
-/// Longest passphrase, as that of a key file. (The kernel keeps at most 32 KiB.)
+/// The maximum length of a passphrase, as for a key file. (The kernel limits a key to 32 KiB.)
 const LIMIT: usize = 1 << 20;
 
-/// The keyrings of this process: those of its thread, process and session, and of its user.
+/// The keyrings of this process: those of its thread, process, session and user.
 pub(crate) struct Keyring;
 
 impl Token for Keyring {
@@ -28,7 +28,7 @@ impl Token for Keyring {
                 .found("a key that was changed meanwhile")
                 .remedy("try again"));
         }
-        // As a key file is read, so that the same bytes are the same passphrase.
+        // Trimmed as a key file is, so that the same bytes are the same passphrase.
         let text = secret.expose();
         Ok(SecretVec::new(text.strip_suffix(b"\n").unwrap_or(text).to_vec()))
     }

@@ -1,18 +1,18 @@
-//! Tokens: secrets from a FIDO2 security key, a TPM 2.0 or a keyring of the kernel, to be used as
+//! Tokens: secrets from a FIDO2 security key, a TPM 2.0 or a kernel keyring, for use as
 //! passphrases.
 //!
-//! A token gives the same bytes each time for the same disk and name; a keyring does so for every
-//! disk. A key slot that opens with them is like any other.
+//! A token returns the same bytes each time for the same disk and name; a keyring returns the same
+//! bytes for every disk. A key slot that opens with them is an ordinary one.
 //!
 //! Invariants kept here:
 //! - Deniability contract: nothing is written to a medium or to the file systems of the machine,
-//!   whatever token is enrolled for whatever level. All that is needed to ask a token again is the
-//!   UUID of the disk and what the user types. A TPM keeps nothing. A FIDO2 token keeps one
-//!   credential, the same for all disks and levels.
-//! - The secrets of two disks or two names tell nothing of each other, but for a keyring, whose
-//!   secret is what somebody put there.
+//!   for any token and any level. To query a token again, only the UUID of the disk and the user's
+//!   input are needed. A TPM stores nothing. A FIDO2 token stores one credential, the same for all
+//!   disks and levels.
+//! - The secrets of two disks or two names reveal nothing about each other. The exception is a
+//!   keyring: its secret is the user's own.
 //! - A credential on a FIDO2 token is never overwritten.
-//! - libfido2 and libtss2 are loaded when they are first needed; `ffi` alone has unsafe code.
+//! - libfido2 and libtss2 are loaded on first use; only `ffi` has unsafe code.
 #![warn(missing_docs)]
 
 mod ffi;

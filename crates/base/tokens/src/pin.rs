@@ -1,4 +1,4 @@
-//! A PIN for a library that takes a string of C, which is zeroed when it is dropped.
+//! A PIN as a C string for a library, zeroed on drop.
 
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use std::ffi::CStr;
@@ -7,7 +7,7 @@ use std::ffi::CStr;
 pub(crate) struct Pin(SecretVec);
 
 impl Pin {
-    /// A PIN that was typed. Errors: [`Kind::Usage`] for a NUL in it.
+    /// Converts a PIN as typed. Errors: [`Kind::Usage`] if it has a NUL.
     pub(crate) fn new(typed: &SecretVec) -> Result<Pin> {
         let mut bytes = SecretVec::zeroed(typed.expose().len() + 1);
         bytes.expose_mut()[..typed.expose().len()].copy_from_slice(typed.expose());
@@ -17,7 +17,7 @@ impl Pin {
         Ok(Pin(bytes))
     }
 
-    /// As C has it.
+    /// The PIN as a C string.
     pub(crate) fn as_c(&self) -> &CStr {
         CStr::from_bytes_with_nul(self.0.expose()).unwrap_or_default()
     }

@@ -1,36 +1,36 @@
-//! What a token is asked: the secret for which disk and name, and who is there to type a PIN.
+//! A request to a token: the disk and the name of the secret, and the user.
 
 use lacuna_contracts::{Result, SecretVec};
 use sha2::{Digest, Sha256};
 
-/// The person who uses a token.
+/// The user of a token.
 pub trait Person {
     /// Asks for a PIN.
     fn pin(&self, prompt: &str) -> Result<SecretVec>;
 
-    /// Says what is to be done with the token now.
+    /// Tells the user the action that the token needs now.
     fn act(&self, what: &str);
 
-    /// Is told what the token keeps from now on, whatever becomes of the rest.
+    /// Tells the user that the token now stores something, even if enrolment fails later.
     fn keeps(&self, what: &str);
 }
 
-/// For which disk and name a secret is wanted.
+/// The disk and the name of a secret.
 pub(crate) struct Request<'a> {
     /// The UUID of the disk.
     pub(crate) uuid: &'a [u8; 16],
     /// The name that the user chose for the secret; empty if none.
     pub(crate) name: &'a str,
-    /// Who uses the token.
+    /// The user of the token.
     pub(crate) person: &'a dyn Person,
 }
 
 impl Request<'_> {
-    /// The label of this secret among all that the token can give: what a token computes its answer
-    /// from.
+    /// The label of this secret among all secrets of the token: the input of the token's
+    /// computation.
     pub(crate) fn salt(&self) -> [u8; 32] {
-        // The UUID has a fixed length and the name comes last, so no two requests are the same
-        // text.
+        // The UUID has a fixed length and the name comes last, so different requests have different
+        // inputs.
         Sha256::new()
             .chain_update(b"lacuna token v1")
             .chain_update(self.uuid)
@@ -44,7 +44,7 @@ impl Request<'_> {
 mod tests {
     use super::*;
 
-    /// Nobody.
+    /// A user that must not be asked.
     struct Nobody;
 
     impl Person for Nobody {
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn the_salt_is_the_one_of_the_format_and_differs_by_disk_and_name() {
         let salt = |uuid: u8, name| Request { uuid: &[uuid; 16], name, person: &Nobody }.salt();
-        // Of `printf 'lacuna token v1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1home' | sha256sum`. A change
+        // From `printf 'lacuna token v1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1\1home' | sha256sum`. A change
         // makes enrolled tokens useless.
         let (high, low) =
             (0x0f3e_2b9a_73bb_a7dc_2164_30bd_f3ca_3d0f_u128, 0xb4d9_6b77_64c9_03f0_be9d_c0d4_87e4_8851_u128);

@@ -1,4 +1,4 @@
-//! How a user names a token: `fido2[:NAME]`, `tpm2[:NAME]`, `keyring:NAME`, with options after
+//! The notation for tokens: `fido2[:NAME]`, `tpm2[:NAME]`, `keyring:NAME`, with options after
 //! commas.
 
 use crate::fido2::Fido2;
@@ -10,13 +10,13 @@ use lacuna_contracts::{Result, SecretVec};
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest name, in bytes.
+/// The maximum length of a name, in bytes.
 const LONGEST_NAME: usize = 64;
-/// The PCR of the Secure Boot policy: it stays as it is when kernels and firmware are updated.
+/// The PCR of the Secure Boot policy: it stays the same when kernels and firmware are updated.
 const USUAL_PCRS: [u8; 1] = [7];
 
-/// A token as a user names it. Two are equal if they ask the same of the same token, however they
-/// are written.
+/// A token as given by a user. Two are equal if they mean the same request to the same token, in
+/// any notation.
 #[derive(Clone, Debug)]
 pub struct TokenSpec {
     text: String,
@@ -40,10 +40,10 @@ impl PartialEq for TokenSpec {
 impl Eq for TokenSpec {}
 
 impl TokenSpec {
-    /// The secret for a disk. `create`: the token is being enrolled, and one that has nothing yet
-    /// to make a secret of is prepared first.
+    /// The secret for a disk. With `create`, the token is being enrolled, and is prepared first if
+    /// it is not ready for lacuna.
     ///
-    /// Errors: [`Kind::NotFound`](lacuna_contracts::Kind::NotFound) if the token is not there,
+    /// Errors: [`Kind::NotFound`](lacuna_contracts::Kind::NotFound) if the token is absent,
     /// [`Kind::Passphrase`](lacuna_contracts::Kind::Passphrase) for a wrong PIN and for a security
     /// key that was never enrolled, [`Kind::Permission`](lacuna_contracts::Kind::Permission) if the
     /// system or the token refuses, and [`Kind::Other`](lacuna_contracts::Kind::Other) if a library
@@ -58,7 +58,8 @@ impl TokenSpec {
         token.secret(&request, create).map_err(|e| e.context(format!("token {self}")))
     }
 
-    /// Why the secret may open nothing, to come after "the secret of the token opens nothing".
+    /// The possible reasons why the secret opens nothing, to follow "the secret of the token opens
+    /// nothing".
     pub fn why_not(&self) -> String {
         match &self.which {
             Which::Fido2(_) => "it was not enrolled for this disk under this name, is another token, or was reset, or its PIN was set \
@@ -99,7 +100,7 @@ impl FromStr for TokenSpec {
                 let (name, options) = name_and_options(rest);
                 (name, Which::Tpm2(Tpm2 { tcti: tcti.map(str::to_owned), ..tpm2(&options)? }))
             }
-            // It has no options, so whatever stands there is a name.
+            // A keyring has no options, so text with `=` is a name too.
             "keyring" => match rest.split_once(',') {
                 Some((_, option)) => return Err(format!("keyring:NAME has no options, but found: {option}")),
                 None if rest.is_empty() => return Err("the name of the key, as keyring:NAME".to_owned()),
@@ -114,7 +115,7 @@ impl FromStr for TokenSpec {
     }
 }
 
-/// Splits what follows the colon into the name, which is first if it is there, and the options.
+/// Splits the text after the colon into the name, which comes first if present, and the options.
 fn name_and_options(rest: &str) -> (&str, Vec<&str>) {
     let mut items: Vec<&str> = if rest.is_empty() { vec![] } else { rest.split(',').collect() };
     let is_name = |item: &&str| !item.contains('=') && *item != "pin";
@@ -122,7 +123,7 @@ fn name_and_options(rest: &str) -> (&str, Vec<&str>) {
     (name, items)
 }
 
-/// Takes the option `tcti=` off the end: it has commas of its own.
+/// Splits off the option `tcti=` at the end: its value may have commas.
 fn split_tcti(rest: &str) -> (&str, Option<&str>) {
     match (rest.strip_prefix("tcti="), rest.split_once(",tcti=")) {
         (Some(tcti), _) => ("", Some(tcti)),
@@ -155,8 +156,8 @@ fn tpm2(options: &[&str]) -> std::result::Result<Tpm2, String> {
     Ok(Tpm2 { pcrs, pin: pin.is_some(), tcti: None })
 }
 
-/// Keeps the value of an option. One that is given twice means nothing: of two lists of PCRs only
-/// one would bind.
+/// Stores the value of an option, and refuses a repeated option: of two lists of PCRs, only one
+/// would bind.
 fn once<T>(place: &mut Option<T>, value: T, option: &str) -> std::result::Result<(), String> {
     match place.replace(value) {
         None => Ok(()),
@@ -164,8 +165,8 @@ fn once<T>(place: &mut Option<T>, value: T, option: &str) -> std::result::Result
     }
 }
 
-/// Numbers of PCRs such as `7+11`, in order and each once: an order that is typed must not make
-/// another key.
+/// PCR numbers such as `7+11`, sorted and without duplicates: the order as typed must not change
+/// the key.
 fn pcrs(list: &str) -> std::result::Result<Vec<u8>, String> {
     let number = |text: &str| text.parse().ok().filter(|pcr| *pcr < PCR_COUNT);
     let numbers: Option<Vec<u8>> = list.split('+').map(number).collect();

@@ -2,12 +2,12 @@
 //!
 //! The TPM derives an HMAC key from the seed of its owner hierarchy, the disk, the name and the
 //! values of PCRs, and uses the key only while the PCRs have these values. The secret is the HMAC
-//! of the salt and the PIN. Nothing is stored, so a changed PCR, another PIN and another TPM look
-//! alike: each gives another secret.
+//! of the salt and the PIN. Nothing is stored, so a changed PCR, another PIN and another TPM are
+//! indistinguishable: each gives another secret.
 //!
-//! The PIN is a part of the message and not the password of the key: a password does not enter the
-//! derivation of a primary key, so that everybody could make the key anew with a password of his
-//! own. For the same reason the TPM cannot count wrong PINs.
+//! The PIN is part of the message, not the password of the key: a password does not enter the
+//! derivation of a primary key, so an attacker could derive the same key with another password. For
+//! the same reason the TPM cannot count wrong PINs.
 
 use crate::ffi::esys::{Failed, SECRET_LEN, Tpm};
 use crate::request::Request;
@@ -19,9 +19,9 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use zeroize::Zeroize;
 
-/// PCRs that a TPM for a PC has at least.
+/// The minimum number of PCRs of a TPM for a PC.
 pub(crate) const PCR_COUNT: u8 = 24;
-/// PCRs that every program may set to zeros and extend to any value: for debugging, and for
+/// PCRs that every program may reset to zeros and extend to any value: for debugging, and for
 /// applications.
 const RESETTABLE: [u8; 2] = [16, 23];
 /// The TPM of this machine, behind the kernel's resource manager.
@@ -36,19 +36,19 @@ const PCR_CHANGED: u32 = 0x128;
 /// The TPM is in its lockout: `TPM_RC_LOCKOUT`.
 const LOCKOUT: u32 = 0x921;
 
-/// A TPM, and what its secret depends on.
+/// A TPM, and the inputs of its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tpm2 {
     /// Numbers of PCRs, ascending, at least one.
     pub(crate) pcrs: Vec<u8>,
-    /// Whether a PIN is asked for.
+    /// Whether a PIN is required.
     pub(crate) pin: bool,
-    /// How libtss2 reaches the TPM, if it is not that of this machine.
+    /// The libtss2 configuration of the TPM; `None` for the TPM of this machine.
     pub(crate) tcti: Option<String>,
 }
 
 impl Tpm2 {
-    /// The PCRs, for a sentence.
+    /// The PCRs, for use in a sentence.
     pub(crate) fn pcr_words(&self) -> String {
         match &self.pcrs[..] {
             [one] => format!("PCR {one}"),
@@ -59,8 +59,8 @@ impl Tpm2 {
         }
     }
 
-    /// Refuses PCRs that the TPM does not have, and tells who enrols it when they bind the secret
-    /// to nothing.
+    /// Refuses PCRs that the TPM does not have. During enrolment, warns the user if the PCRs bind
+    /// the secret to nothing.
     fn check_pcrs(&self, tpm: &Tpm, request: &Request<'_>, create: bool) -> Result<()> {
         let mut measured = false;
         for pcr in &self.pcrs {
@@ -117,7 +117,7 @@ impl Token for Tpm2 {
                 .chain_update(b"lacuna tpm2 pin v1")
                 .chain_update(salt)
                 .chain_update(pin.expose());
-            // Where it is zeroed below: who has it needs no PIN.
+            // Written directly into `message`, which is zeroed below: the digest replaces the PIN.
             let place: &mut [u8; 32] = message.last_chunk_mut().expect("a message holds a digest");
             digest.finalize_into(place.into());
         }
@@ -135,7 +135,8 @@ impl Token for Tpm2 {
     }
 }
 
-/// Asks for the PIN; twice where a mistake would make a secret that nobody finds again.
+/// Asks for the PIN; twice on enrolment, where a typing error would make a secret that cannot be
+/// reproduced.
 fn pin(request: &Request<'_>, create: bool) -> Result<SecretVec> {
     let pin = request.person.pin("PIN that goes with the TPM: ")?;
     if create && request.person.pin("The same PIN again: ")?.expose() != pin.expose() {
@@ -146,7 +147,8 @@ fn pin(request: &Request<'_>, create: bool) -> Result<SecretVec> {
     Ok(pin)
 }
 
-/// Says why the device cannot be used before libtss2 does, in words of its own on standard error.
+/// Reports why the device cannot be used. Otherwise libtss2 would, with its own messages on
+/// standard error.
 fn check_device() -> Result<()> {
     let Err(e) = OpenOptions::new().read(true).write(true).open(DEVICE) else { return Ok(()) };
     let error = Error::io(format!("cannot use the TPM {DEVICE}"), &e);
@@ -166,7 +168,7 @@ fn check_device() -> Result<()> {
 
 fn refusal(failed: &Failed) -> Error {
     let error = |kind| Error::new(kind, format!("cannot {}", failed.step));
-    // The layer stands in the upper half; the TPM itself is layer 0.
+    // The upper half of a code is the layer; the TPM itself is layer 0.
     match failed.code {
         code if OWNER_PASSWORD.contains(&code) => error(Kind::Permission)
             .found("a TPM whose owner hierarchy has a password")

@@ -1,5 +1,5 @@
-//! What the secret of a TPM leaves in the memory of a process that goes on: nothing, once it is
-//! dropped. libtss2 keeps answers in buffers of its own, which it frees as they are.
+//! Shows that the secret of a TPM leaves no copy in the memory of a running process once it is
+//! dropped, although libtss2 frees its answer buffers without zeroing them.
 
 use lacuna_contracts::{Kind, Result, SecretVec};
 use lacuna_tokens::{Person, TokenSpec};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A TPM in software.
+/// A software TPM.
 struct SoftTpm(Child);
 
 impl SoftTpm {
@@ -37,7 +37,7 @@ impl Drop for SoftTpm {
     }
 }
 
-/// Nobody who could type a PIN.
+/// A user that cannot type a PIN.
 struct Nobody;
 
 impl Person for Nobody {
@@ -51,12 +51,12 @@ impl Person for Nobody {
 }
 
 fn skipped(why: &str) {
-    // Past the capture of the test runner.
+    // Written directly, so that the test runner does not capture it.
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
-/// A search of the memory of this process. All its room is taken beforehand: what it took later
-/// might be what libtss2 has just freed, and overwrite what is looked for.
+/// A search of the memory of this process. It allocates all of its memory in advance: a later
+/// allocation could reuse and overwrite memory that libtss2 has just freed.
 struct Search {
     memory: File,
     /// The text of `/proc/self/maps`.
@@ -78,8 +78,8 @@ impl Search {
         }
     }
 
-    /// Where bytes stand in writable memory of which `inverted` is the inverse: so the search finds
-    /// nothing of itself.
+    /// The addresses in writable memory of the inverse of `inverted`. Because the pattern is
+    /// inverted, the search does not find itself.
     fn places(&mut self, inverted: &[u8]) -> &[u64] {
         self.found.clear();
         let (mut file, mut len) = (File::open("/proc/self/maps").unwrap(), 0);
@@ -95,7 +95,7 @@ impl Search {
             let [from, to] = [from, to].map(|at| u64::from_str_radix(at, 16).unwrap());
             for at in (from..to).step_by(Self::CHUNK) {
                 let want = (Self::CHUNK + inverted.len()).min((to - at) as usize);
-                // A guard page, or one that went meanwhile.
+                // A guard page, or a mapping that was removed meanwhile.
                 let Ok(len) = self.memory.read_at(&mut self.chunk[..want], at) else { continue };
                 let same =
                     |window: &[u8]| window.iter().zip(inverted).all(|(byte, inverse)| *byte == !*inverse);
@@ -104,7 +104,7 @@ impl Search {
                     .extend(hits.filter(|(_, window)| same(window)).map(|(offset, _)| at + offset as u64));
             }
         }
-        // It holds copies of what was found.
+        // The chunk holds copies of the found bytes.
         self.chunk.fill(0);
         &self.found
     }
@@ -123,11 +123,11 @@ fn a_secret_of_a_tpm_is_gone_when_it_is_dropped() {
         }
         secret => secret.unwrap(),
     };
-    // Half of it at a time, since the beginning of freed memory is overwritten soon.
+    // One half at a time, because the start of freed memory is soon overwritten.
     let mut inverted = [0; 32];
     secret.expose().iter().zip(&mut inverted).for_each(|(byte, inverse)| *inverse = !*byte);
     for half in inverted.chunks(16) {
-        // The one place is that of the secret itself.
+        // The only copy is the secret itself.
         assert_eq!(search.places(half).len(), 1, "{:x?}", search.found);
     }
     drop(secret);

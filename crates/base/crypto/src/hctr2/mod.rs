@@ -1,13 +1,12 @@
 //! HCTR2-256 (Crowley, Huckleberry and Biggers, 2021): a wide-block cipher over AES-256 and
 //! POLYVAL.
 //!
-//! Every bit of the output depends on every bit of the input, of the tweak and of the key, so two
-//! versions of a block show nothing but whether they are equal, and parts of them cannot be
-//! spliced.
+//! Every bit of the output depends on every bit of input, tweak and key. Two versions of a block
+//! therefore show only whether they are equal, and an adversary cannot splice parts of them.
 //!
-//! One message runs as: hash the tail into the first block, encrypt that block, stretch what came
-//! in and out of it into a key stream (XCTR) over the tail, and hash the new tail into the
-//! encrypted block. Decryption differs in the direction of the one block alone.
+//! Encryption of a message: hash the tail into the first block; encrypt that block; expand its
+//! input and output into a key stream (XCTR) over the tail; hash the new tail into the encrypted
+//! block. Decryption differs only in the direction of the one block.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -20,7 +19,7 @@ use portable::{PortableHash, PortableKey};
 
 /// An HCTR2-256 key, used by any number of threads at once.
 ///
-/// Messages have at least 16 bytes; a shorter one is a mistake of the caller and panics. Tweaks may
+/// A message has at least 16 bytes; a shorter one is an error of the caller and panics. Tweaks may
 /// have any length.
 pub struct Hctr2Key(Engine);
 
@@ -31,7 +30,7 @@ enum Engine {
 }
 
 impl Hctr2Key {
-    /// Sets up `key`, for the machine's vector instructions if it has them.
+    /// Sets up `key`, on the machine's vector instructions if it has them.
     pub fn new(key: &Secret<32>) -> Result<Hctr2Key> {
         #[cfg(target_arch = "x86_64")]
         if let Some(vector) = x86::VectorKey::new(key.expose()) {
@@ -47,7 +46,7 @@ impl Hctr2Key {
         self.run(Direction::Encrypt, tweak, src, dst);
     }
 
-    /// Tells a test that looks for repeated tweaks.
+    /// Records the use, for tests that look for repeated tweaks.
     #[cfg(feature = "witness")]
     fn witness(&self, tweak: &[u8], src: &[u8]) {
         let key = || {
@@ -63,7 +62,7 @@ impl Hctr2Key {
         self.run(Direction::Decrypt, tweak, src, dst);
     }
 
-    /// Decrypts `buf` where it lies.
+    /// Decrypts `buf` in place.
     pub fn decrypt_in_place(&self, tweak: &[u8], buf: &mut [u8]) {
         self.run_in_place(Direction::Decrypt, tweak, buf);
     }
@@ -91,10 +90,10 @@ impl Hctr2Key {
     }
 }
 
-/// The hash of HCTR2 under a key of its own: POLYVAL over a block of lengths, a tweak and a
-/// message, each padded to whole blocks. For two different inputs of at most *n* blocks a random
-/// key gives hashes of any chosen difference with probability at most *n* / 2^128 (Crowley,
-/// Huckleberry and Biggers, section 3).
+/// The hash of HCTR2 under its own key: POLYVAL over a block of lengths, a tweak and a message,
+/// each padded to whole blocks. Under a random key, the hashes of two different inputs of at most
+/// *n* blocks have any given difference with probability at most *n* / 2^128 (Crowley, Huckleberry
+/// and Biggers, section 3).
 pub(crate) struct HashKey(HashEngine);
 
 enum HashEngine {
@@ -104,7 +103,7 @@ enum HashEngine {
 }
 
 impl HashKey {
-    /// Sets up `key`, for the machine's vector instructions if it has them.
+    /// Sets up `key`, on the machine's vector instructions if it has them.
     pub(crate) fn new(key: &[u8; 16]) -> HashKey {
         #[cfg(target_arch = "x86_64")]
         if let Some(vector) = x86::VectorHash::new(key) {
@@ -113,7 +112,7 @@ impl HashKey {
         HashKey(HashEngine::Portable(PortableHash::new(key)))
     }
 
-    /// On the engine for any machine.
+    /// Sets up `key` on the portable engine.
     #[cfg(test)]
     pub(crate) fn portable(key: &[u8; 16]) -> HashKey {
         HashKey(HashEngine::Portable(PortableHash::new(key)))

@@ -7,8 +7,8 @@ use polyval::Polyval;
 use polyval::universal_hash::UniversalHash;
 use zeroize::Zeroize;
 
-/// The block that opens every hash: the length of the tweak in bits, and whether the message needs
-/// padding.
+/// The first block of every hash: twice the length of the tweak in bits, plus 2, or 3 if the
+/// message needs padding.
 pub(super) fn length_block(tweak_len: usize, message_len: usize) -> [u8; 16] {
     let bits = tweak_len as u128 * 8;
     (bits * 2 + 2 + u128::from(!message_len.is_multiple_of(16))).to_le_bytes()
@@ -60,7 +60,7 @@ impl PortableKey {
         before.as_mut_slice().zeroize();
     }
 
-    /// XORs the XCTR key stream into `text`: block `i`, from 1, is AES of `seed` XOR `i`.
+    /// XORs the XCTR key stream into `text`: block `i`, counted from 1, is AES of `seed` XOR `i`.
     fn xctr(&self, seed: &Block, text: &mut [u8]) {
         let mut stream = [Block::default(); BATCH];
         let mut counter = 0u64;
@@ -103,7 +103,7 @@ impl PortableHash {
     }
 }
 
-/// The hash after `text`, whose last block, if it is not whole, ends in a byte 1 and zeros.
+/// Adds `text` to the hash and finishes it. A partial last block is padded with a byte 1 and zeros.
 fn hash_tail(mut hash: Polyval, text: &[u8]) -> Block {
     let (whole, rest) = Block::slice_as_chunks(text);
     hash.update(whole);

@@ -1,4 +1,4 @@
-//! HCTR2 against published vectors, an independent crate, and itself on the other engine.
+//! HCTR2 against published vectors, an independent crate, and the other engine.
 
 use super::*;
 use crate::random::{RandomSource, SeededRandom};
@@ -22,15 +22,15 @@ fn engines(key: &[u8; 32]) -> Vec<(&'static str, Hctr2Key)> {
     if let Some(vector) = x86::VectorKey::new(key) {
         engines.push(("vector", Hctr2Key(Engine::Vector(vector))));
     } else {
-        // Not eprintln, which the test runner would keep to itself.
+        // Not eprintln: the test runner would capture it.
         let why = b"skipped: this machine has no VAES and VPCLMULQDQ on 512 bits\n";
         let _ = std::io::Write::write_all(&mut std::io::stderr(), why);
     }
     engines
 }
 
-/// Key, tweak, plaintext, ciphertext: the first three as in github.com/google/hctr2 (HCTR2_AES256),
-/// the last three as in the Linux kernel (crypto/testmgr.h).
+/// Key, tweak, plaintext, ciphertext. The first three are those of github.com/google/hctr2
+/// (HCTR2_AES256), the last three those of the Linux kernel (crypto/testmgr.h).
 const VECTORS: &[[&str; 4]] = &[
     [
         "7fc7152ae1f5fda4176769aec92bba82a314e7cfadfd8540da7b7d24bdf17d07",
@@ -84,8 +84,8 @@ fn published_vectors() {
     }
 }
 
-/// Computed with a plain transcription of the paper into big integers, which passes the vectors
-/// above.
+/// Digests computed with a direct transcription of the paper into big integers, which passes the
+/// vectors above.
 #[test]
 fn whole_blocks_and_more() {
     let vectors = [

@@ -1,8 +1,8 @@
 //! HCTR2 on 512-bit AES and carry-less multiplication (VAES, VPCLMULQDQ).
 //!
-//! The first block of a message stands in a vector with the three that follow it, so that vectors
-//! of a 4096-byte block are as aligned as the block. In the hash its place is taken by the last
-//! block of tweak and length (the "prefix"), with which the message is a whole number of vectors.
+//! The first block of a message shares a vector with the next three, so vectors of a 4096-byte
+//! block are as aligned as the block. In the hash, the last block of tweak and length (the
+//! "prefix") takes its place, which makes the message a whole number of vectors.
 
 #![allow(clippy::wildcard_imports, reason = "four dozen instructions")]
 
@@ -11,14 +11,15 @@ use crate::ffi::Direction;
 use std::arch::x86_64::*;
 use zeroize::Zeroize;
 
-/// Powers of the hash key: blocks hashed before the sum is reduced. 256 blocks are 4096 bytes.
+/// Powers of the hash key: the number of blocks hashed before a reduction. 256 blocks are 4096
+/// bytes.
 const POWERS: usize = 256;
 /// Vectors enciphered side by side, to hide the latency of a round.
 const BATCH: usize = 8;
 const ROUNDS: usize = 14;
 const VECTOR: usize = 64;
 
-/// A hash key and its powers, which stand in descending order, from `POWERS` to 1, and zeros after.
+/// A hash key and its powers, in descending order from `POWERS` to 1, followed by zeros.
 #[repr(C, align(64))]
 struct HashPowers {
     powers: [[u8; 16]; POWERS + 4],
@@ -53,7 +54,7 @@ impl Drop for Schedule {
     }
 }
 
-/// Whether this machine has every instruction that is used here.
+/// Whether this machine has every instruction that this module uses.
 fn able() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -64,7 +65,7 @@ fn able() -> bool {
         && is_x86_feature_detected!("pclmulqdq")
 }
 
-/// The hash alone. That one exists proves that the machine has the instructions.
+/// The hash alone. A value proves that the machine has the instructions.
 pub(super) struct VectorHash(Box<HashPowers>);
 
 impl VectorHash {
@@ -86,8 +87,7 @@ impl VectorHash {
     }
 }
 
-/// The key schedule of the vector engine. That one exists proves that the machine has the
-/// instructions.
+/// The key schedule of the vector engine. A value proves that the machine has the instructions.
 pub(super) struct VectorKey(Box<Schedule>);
 
 impl VectorKey {
@@ -139,7 +139,7 @@ unsafe fn cipher(
     let prefix = hash_prefix(&schedule.hash, tweak, len);
     // SAFETY: `src` is valid for at least 16 bytes.
     let head = unsafe { _mm_loadu_si128(src.cast()) };
-    // SAFETY: `src` is valid for `len` bytes; without a stream nothing is written.
+    // SAFETY: `src` is valid for `len` bytes; without `STREAM` nothing is written.
     let before = _mm_xor_si128(head, unsafe { pass::<false>(powers, keys, prefix, head, src, dst, len) });
     let after = match direction {
         Direction::Encrypt => encrypt_block(&schedule.encrypt, before),
@@ -167,19 +167,19 @@ fn hash(hash: &HashPowers, tweak: &[u8], message: &[u8]) -> [u8; 16] {
         padded[message.len()] = 1;
         return bytes(times_key(_mm_xor_si128(before, block(&padded))));
     };
-    // A pass puts what it begins with in the place of the first block, which therefore comes in
-    // here.
+    // `pass` does not hash the first block and starts with `carry` in its place, so `carry`
+    // includes the first block.
     let carry = _mm_xor_si128(before, block(head));
     let (src, nowhere) = (message.as_ptr(), std::ptr::null_mut());
-    // SAFETY: `src` is valid for the length, which is at least 16; without a stream nothing is
+    // SAFETY: `src` is valid for the length, which is at least 16; without `STREAM` nothing is
     // written.
     bytes(unsafe {
         pass::<false>(&hash.powers, &[[0; 16]; ROUNDS + 1], carry, carry, src, nowhere, message.len())
     })
 }
 
-/// Hashes the prefix and the message after its first block. With `STREAM`, the key stream of `seed`
-/// is first XORed in, from `src` to `dst`, and what is hashed is the outcome; the first block of
+/// Hashes the prefix and the message after its first block. With `STREAM`, XORs the key stream of
+/// `seed` into the message first, from `src` to `dst`, and hashes the result; the first block of
 /// `dst` is then meaningless.
 ///
 /// # Safety
@@ -202,10 +202,10 @@ unsafe fn pass<const STREAM: bool>(
         let group = (len - at).min(POWERS * 16);
         let end = at + group;
         let mut sum = Sum::new(powers, group.div_ceil(16));
-        // The carry has the power of the group's first block. It comes late, so it must not hold up
-        // the rest.
+        // The carry is multiplied by the power of the group's first block. It is available late, so
+        // it is added last.
         let carry_power = sum.power();
-        // A first block of a message is not hashed.
+        // The first block of a message is not hashed.
         let mut hashed_lanes = if at == 0 { 0xfc } else { 0xff };
         while end - at >= BATCH * VECTOR {
             let mut text = [_mm512_setzero_si512(); BATCH];
@@ -230,7 +230,7 @@ unsafe fn pass<const STREAM: bool>(
         while at < end {
             let bytes = (end - at).min(VECTOR);
             let mask = u64::MAX >> (VECTOR - bytes);
-            // SAFETY: the mask selects bytes before `end` alone, and no other is touched.
+            // SAFETY: the mask selects only bytes before `end`; no other is accessed.
             let mut text = [unsafe { _mm512_maskz_loadu_epi8(mask, src.add(at).cast()) }];
             if STREAM {
                 stream.xor(&mut text);
@@ -314,7 +314,7 @@ impl<'a> Sum<'a> {
         unsafe { _mm512_loadu_si512(four.as_ptr().cast()) }
     }
 
-    /// Adds the next four blocks. Those after the last are zero.
+    /// Adds the next four blocks. Blocks after the last must be zero.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
     fn add(&mut self, blocks: __m512i) {
@@ -341,16 +341,15 @@ impl<'a> Sum<'a> {
         _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half))
     }
 
-    /// Each lane reduced by itself.
+    /// The lanes, each reduced by itself.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
     fn reduce_lanes(self) -> __m512i {
-        // x^128 + x^127 + x^126 + x^121 + 1, of which the top 64 coefficients below x^128 are
-        // needed.
+        // x^128 + x^127 + x^126 + x^121 + 1; only the top 64 coefficients below x^128 are needed.
         let poly = _mm512_set1_epi64(0xc200_0000_0000_0000_u64 as i64);
         let low = _mm512_xor_si512(self.low, _mm512_bslli_epi128::<8>(self.middle));
         let high = _mm512_xor_si512(self.high, _mm512_bsrli_epi128::<8>(self.middle));
-        // Twice: the low 64 bits are cancelled by a multiple of the polynomial, and move up by 64.
+        // Twice: cancel the low 64 bits by a multiple of the polynomial, and move up by 64 bits.
         let once =
             _mm512_xor_si512(_mm512_shuffle_epi32::<0x4e>(low), _mm512_clmulepi64_epi128::<0x00>(low, poly));
         let twice = _mm512_xor_si512(
@@ -371,8 +370,8 @@ fn multiply(a: __m512i, b: __m512i) -> __m512i {
     product.reduce_lanes()
 }
 
-/// The hash of length and tweak, short of the multiplication by the hash key that the message
-/// brings.
+/// The hash of length and tweak, before the multiplication by the hash key that comes with the
+/// message.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
 fn hash_prefix(hash: &HashPowers, tweak: &[u8], len: usize) -> __m128i {
@@ -444,7 +443,7 @@ fn raise(hash: &mut HashPowers) {
     }
 }
 
-/// The AES-256 key schedule (FIPS 197), by the instruction made for it.
+/// The AES-256 key schedule (FIPS 197), by AESKEYGENASSIST.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
 fn expand_encrypt(keys: &mut [[u8; 16]; ROUNDS + 1], key: &[u8; 32]) {
     keys[0].copy_from_slice(&key[..16]);

@@ -1,20 +1,20 @@
-//! A second reader of a chip: it finds what lies in each logical erase block in the file of a chip,
-//! by the words of `docs/format/nand.md` alone.
+//! An independent reader of the file of a chip. It finds the content of each logical erase block
+//! from `docs/format/nand.md` alone.
 
 use lacuna_testkit::format_page::{FormatPage, number};
 use std::collections::BTreeMap;
 
-/// What the logical erase blocks of a chip hold.
+/// The logical erase blocks of a chip.
 pub(crate) struct Lebs {
     /// Bytes of a page.
     pub(crate) page: usize,
     /// Bytes of a logical erase block.
     pub(crate) leb_len: usize,
-    /// How many there are.
+    /// Number of logical erase blocks.
     pub(crate) count: u32,
-    /// Those that are mapped: physical erase block and content.
+    /// The mapped ones: physical erase block and content.
     pub(crate) mapped: BTreeMap<u32, (u32, Vec<u8>)>,
-    /// Erasures of each physical erase block, by its state and by its header.
+    /// Erasures of each physical erase block, from its state and from its header.
     pub(crate) erasures: Vec<(u64, Option<u64>)>,
 }
 
@@ -62,14 +62,14 @@ impl Lebs {
         lebs
     }
 
-    /// What a logical erase block holds.
+    /// The content of a logical erase block.
     pub(crate) fn content(&self, leb: u32) -> Vec<u8> {
         assert!(leb < self.count);
         self.mapped.get(&leb).map_or_else(|| vec![0xff; self.leb_len], |(_, content)| content.clone())
     }
 }
 
-/// The numbers of a header, if there is one on its page.
+/// The fields of a header, if the page has one.
 fn header(
     doc: &FormatPage,
     heading: &str,

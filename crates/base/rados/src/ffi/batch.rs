@@ -1,4 +1,4 @@
-//! Many operations at once: all of them are started, then all are waited for.
+//! Batches of operations: all are started, then all are awaited.
 
 use super::super::error::Code;
 use super::context::IoContext;
@@ -9,10 +9,10 @@ use super::write::WriteOp;
 use std::ffi::{CString, c_int};
 use std::ptr;
 
-/// `LIBRADOS_OPERATION_FULL_TRY`: a full pool answers with an error instead of letting writes wait.
+/// `LIBRADOS_OPERATION_FULL_TRY`: writes to a full pool fail instead of waiting.
 const FULL_TRY: c_int = 64;
 
-/// How librados says that an operation is done.
+/// A handle on the completion of an operation.
 struct Completion {
     api: &'static Api,
     raw: Handle,
@@ -20,7 +20,7 @@ struct Completion {
 
 impl Drop for Completion {
     fn drop(&mut self) {
-        // SAFETY: the completion is ours; librados holds it itself as long as it needs it.
+        // SAFETY: the completion is ours; librados holds a reference while it needs one.
         unsafe { (self.api.rados_aio_release)(self.raw) }
     }
 }
@@ -33,10 +33,10 @@ impl Completion {
         Ok(Completion { api, raw })
     }
 
-    /// Waits until the operation that was started with it is done, and gives the object's version.
+    /// Waits until the operation is complete, and returns the object's version.
     fn wait(&self) -> Result<u64, Code> {
-        // SAFETY: the completion is live and its operation was started; the result is asked for
-        // once that is done.
+        // SAFETY: the completion is live and its operation was started; the result is read after
+        // the completion.
         unsafe {
             (self.api.rados_aio_wait_for_complete)(self.raw);
             check((self.api.rados_aio_get_return_value)(self.raw))?;
@@ -45,20 +45,20 @@ impl Completion {
     }
 }
 
-/// What a read operation found beside the bytes.
+/// The result of a read operation besides the bytes.
 pub(in super::super) struct ReadAnswer {
     /// The version of the object.
     pub(in super::super) version: u64,
-    /// Keys of the range that was asked for, with their values, sorted.
+    /// Keys of the requested range, with their values, sorted.
     pub(in super::super) pairs: Pairs,
-    /// The keys that were named, likewise.
+    /// The requested single keys, likewise.
     pub(in super::super) named: Pairs,
-    /// Whether the store held back keys that were asked for.
+    /// Whether the store held back requested keys.
     pub(in super::super) more: bool,
 }
 
-/// A read operation under way, or over. Dropped, it waits, so that nothing is filled that is not
-/// borrowed any more.
+/// A read operation, in flight or complete. Drop waits for it, so that librados never fills a
+/// buffer after its borrow.
 struct Reading<'a> {
     completion: Completion,
     op: ReadOp<'a>,
@@ -69,7 +69,7 @@ impl Reading<'_> {
     fn answer(&mut self) -> Result<ReadAnswer, Code> {
         let result = self.completion.wait();
         self.done = true;
-        // SAFETY: it has completed with this result.
+        // SAFETY: the operation has completed with this result.
         let found = unsafe { self.op.collect(result.map(drop)) }?;
         Ok(ReadAnswer { version: result?, pairs: found.pairs, named: found.named, more: found.more })
     }
@@ -84,8 +84,8 @@ impl Drop for Reading<'_> {
 }
 
 impl IoContext {
-    /// Performs operations side by side, each started as the iterator gives it; the versions
-    /// afterwards.
+    /// Performs operations concurrently, each started as the iterator yields it. Returns the
+    /// versions afterwards.
     pub(in super::super) fn write_all(
         &self,
         ops: impl Iterator<Item = lacuna_contracts::Result<(CString, WriteOp)>>,
@@ -96,12 +96,12 @@ impl IoContext {
 
     fn start_write(&self, object: &CString, mut op: WriteOp) -> Result<Completion, Code> {
         if op.is_empty {
-            // librados refuses an operation of no steps; this one does nothing.
+            // librados refuses an operation without steps; this step does nothing.
             op.remove_keys(&[]);
         }
         let completion = Completion::new(self.api())?;
         // SAFETY: operation, context and completion are live; the name ends in NUL; a null time
-        // means now. librados takes what it needs out of the operation before it returns.
+        // means now. librados copies the data that it needs before it returns.
         check(unsafe {
             (self.api().rados_aio_write_op_operate)(
                 op.raw,
@@ -115,9 +115,8 @@ impl IoContext {
         Ok(completion)
     }
 
-    /// Performs operations side by side, each started as the iterator gives it. Of an object that
-    /// is not there ([`Code::NO_ENTRY`]) the bytes are zeros; after another error they are of no
-    /// meaning.
+    /// Performs operations concurrently, each started as the iterator yields it. The bytes of an
+    /// absent object ([`Code::NO_ENTRY`]) are zeros; after another error they are undefined.
     pub(in super::super) fn read_all<'a>(
         &self,
         ops: impl Iterator<Item = lacuna_contracts::Result<(CString, ReadOp<'a>)>>,
@@ -131,15 +130,14 @@ impl IoContext {
             op.assert_exists();
         }
         let completion = Completion::new(self.api())?;
-        // SAFETY: as for a write; what the operation will fill stays borrowed until the `Reading`
-        // has waited.
+        // SAFETY: as for a write; the buffers stay borrowed until the `Reading` has waited.
         let started = check(unsafe {
             (self.api().rados_aio_read_op_operate)(op.raw, self.raw(), completion.raw, object.as_ptr(), 0)
         });
         match started {
             Ok(_) => Ok(Reading { completion, op, done: false }),
             Err(code) => {
-                // SAFETY: it was not started, and so has completed.
+                // SAFETY: the operation was not started, and so counts as complete.
                 let _same_code = unsafe { op.collect(Err(code)) };
                 Err(code)
             }

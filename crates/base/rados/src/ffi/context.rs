@@ -1,5 +1,5 @@
-//! An I/O context: a pool with a namespace, and the snapshots for which writes preserve, or at
-//! which reads look.
+//! An I/O context: a pool with a namespace, and the snapshots that writes preserve or that reads
+//! see.
 
 use super::super::error::Code;
 use super::cluster::Cluster;
@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::Arc;
 
-/// The longest attribute that is read.
+/// The longest attribute that can be read.
 const LONGEST_ATTRIBUTE: usize = 64;
 
 /// An I/O context.
@@ -18,16 +18,16 @@ pub(in super::super) struct IoContext {
     raw: Handle,
 }
 
-// SAFETY: librados allows one context to be used from many threads as long as nobody changes its
-// settings, which takes `&mut self` here.
+// SAFETY: librados allows many threads to use one context unless its settings are being changed,
+// which takes `&mut self` here.
 unsafe impl Send for IoContext {}
 // SAFETY: as above.
 unsafe impl Sync for IoContext {}
 
 impl Drop for IoContext {
     fn drop(&mut self) {
-        // SAFETY: the context is ours and used nowhere else any more; operations in flight hold it
-        // themselves.
+        // SAFETY: the context is ours and no longer used; operations in flight hold references of
+        // their own.
         unsafe { (self.api().rados_ioctx_destroy)(self.raw) }
     }
 }
@@ -45,13 +45,13 @@ impl IoContext {
         &self.cluster
     }
 
-    /// A context on a pool. Its operations fail, rather than wait, while the pool is full.
+    /// A context on a pool. While the pool is full, its operations fail instead of waiting.
     pub(in super::super) fn open(cluster: &Arc<Cluster>, pool: &CStr) -> Result<IoContext, Code> {
         let mut raw = ptr::null_mut();
         // SAFETY: the cluster is connected; `raw` outlives the call.
         check(unsafe { (cluster.api().rados_ioctx_create)(cluster.raw(), pool.as_ptr(), &raw mut raw) })?;
         let context = IoContext { cluster: cluster.clone(), raw };
-        // SAFETY: the context is live and nobody else has it yet.
+        // SAFETY: the context is live and not shared yet.
         unsafe { (context.api().rados_set_pool_full_try)(raw) };
         Ok(context)
     }
@@ -62,7 +62,7 @@ impl IoContext {
         unsafe { (self.api().rados_ioctx_get_id)(self.raw) }
     }
 
-    /// Whether objects of the pool can only be appended to (erasure-coded, without overwrites).
+    /// Whether objects of the pool allow only appending (erasure-coded, without overwrites).
     pub(in super::super) fn only_appends(&self) -> Result<bool, Code> {
         let mut answer = 0;
         // SAFETY: the context is live; `answer` outlives the call.
@@ -70,20 +70,20 @@ impl IoContext {
         Ok(answer != 0)
     }
 
-    /// Objects of this namespace only.
+    /// Restricts the context to objects of this namespace.
     pub(in super::super) fn set_namespace(&mut self, namespace: &CStr) {
-        // SAFETY: the context is live and, being borrowed for change, used by nobody else; the
-        // string is copied.
+        // SAFETY: the context is live, and the exclusive borrow excludes other use; the string is
+        // copied.
         unsafe { (self.api().rados_ioctx_set_namespace)(self.raw, namespace.as_ptr()) }
     }
 
-    /// Reads see the objects as they were at a snapshot.
+    /// Makes reads see the objects as of a snapshot.
     pub(in super::super) fn set_read_snapshot(&mut self, id: u64) {
         // SAFETY: as for the namespace.
         unsafe { (self.api().rados_ioctx_snap_set_read)(self.raw, id) }
     }
 
-    /// Writes preserve what they overwrite for these snapshots, newest first.
+    /// Makes writes preserve overwritten data for these snapshots, newest first.
     pub(in super::super) fn set_write_snapshots(&mut self, ids: &[u64]) -> Result<(), Code> {
         let mut ids = ids.to_vec();
         let count = c_int::try_from(ids.len()).map_err(|_| Code::INVALID)?;
@@ -94,7 +94,7 @@ impl IoContext {
             .map(drop)
     }
 
-    /// Takes the number of a new snapshot.
+    /// Allocates the number of a new snapshot.
     pub(in super::super) fn create_snapshot(&self) -> Result<u64, Code> {
         let mut id = 0;
         // SAFETY: the context is live; `id` outlives the call.
@@ -102,18 +102,18 @@ impl IoContext {
         Ok(id)
     }
 
-    /// Gives a snapshot up.
+    /// Removes a snapshot.
     pub(in super::super) fn remove_snapshot(&self, id: u64) -> Result<(), Code> {
         // SAFETY: the context is live.
         check(unsafe { (self.api().rados_ioctx_selfmanaged_snap_remove)(self.raw, id) }).map(drop)
     }
 
-    /// An attribute of an object, if it has that and it is short; empty if not.
+    /// An attribute of an object; empty if it is absent or too long.
     pub(in super::super) fn attribute(&self, object: &CStr, name: &CStr) -> Result<Vec<u8>, Code> {
         let mut value = [0_u8; LONGEST_ATTRIBUTE];
         let at: *mut c_char = value.as_mut_ptr().cast();
-        // SAFETY: the context is live; the strings end in NUL; librados writes at most as many
-        // bytes as the buffer holds.
+        // SAFETY: the context is live; the strings end in NUL; librados writes no more bytes than
+        // the buffer holds.
         let found =
             unsafe { (self.api().rados_getxattr)(self.raw, object.as_ptr(), name.as_ptr(), at, value.len()) };
         match check(found) {
@@ -123,20 +123,20 @@ impl IoContext {
         }
     }
 
-    /// Makes an object what it was at a snapshot.
+    /// Restores an object to its state at a snapshot.
     pub(in super::super) fn roll_back(&self, object: &CStr, id: u64) -> Result<(), Code> {
         // SAFETY: the context is live; the name ends in NUL.
         check(unsafe { (self.api().rados_ioctx_selfmanaged_snap_rollback)(self.raw, object.as_ptr(), id) })
             .map(drop)
     }
 
-    /// Hands every object's name to `each`.
+    /// Passes the name of every object to `each`.
     pub(in super::super) fn list(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), Code> {
-        /// Closes the listing however it ends.
+        /// Closes the listing on every path.
         struct Listing<'a>(&'a Api, Handle);
         impl Drop for Listing<'_> {
             fn drop(&mut self) {
-                // SAFETY: the listing is ours and used nowhere else any more.
+                // SAFETY: the listing is ours and no longer used.
                 unsafe { (self.0.rados_nobjects_list_close)(self.1) }
             }
         }
@@ -147,8 +147,7 @@ impl IoContext {
         loop {
             let mut name: *const c_char = ptr::null();
             let mut len = 0_usize;
-            // SAFETY: the listing is live; `name` and `len` outlive the call; null says that the
-            // rest is not wanted.
+            // SAFETY: the listing is live; `name` and `len` outlive the call; null skips an output.
             let next = unsafe {
                 (self.api().rados_nobjects_list_next2)(
                     listing.1,
@@ -165,7 +164,7 @@ impl IoContext {
                 Err(Code::NO_ENTRY) => return Ok(()),
                 Err(code) => return Err(code),
             }
-            // SAFETY: librados keeps the `len` bytes at `name` until the listing is moved on.
+            // SAFETY: librados keeps the `len` bytes at `name` until the next step of the listing.
             each(unsafe { std::slice::from_raw_parts(name.cast(), len) });
         }
     }

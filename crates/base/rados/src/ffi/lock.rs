@@ -1,4 +1,4 @@
-//! The lock class: advisory locks that the cluster keeps on objects.
+//! The lock class: advisory locks on objects, kept by the cluster.
 
 use super::super::error::Code;
 use super::context::IoContext;
@@ -6,19 +6,19 @@ use super::handle::check;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
-/// Bytes tried first, and at most, for each list of strings that describes the lockers of an
-/// object.
+/// The initial and the maximum size, in bytes, of each list of strings that describes the lockers
+/// of an object.
 const FIRST_LEN: usize = 1 << 10;
 const MOST_LEN: usize = 1 << 20;
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Locker {
     /// The client, as `client.NNN`.
     pub(in super::super) client: CString,
-    /// What tells one lock of a client from its others.
+    /// Distinguishes the locks of one client.
     pub(in super::super) cookie: CString,
-    /// The address of the client, fit for the blocklist.
+    /// The address of the client, in the form that the blocklist takes.
     pub(in super::super) address: CString,
 }
 
@@ -35,8 +35,8 @@ fn strings(bytes: &[u8]) -> impl Iterator<Item = CString> {
 }
 
 impl IoContext {
-    /// Takes a lock that never expires; fails with [`Code::BUSY`] if another has it. Makes the
-    /// object if need be.
+    /// Takes a lock that never expires; fails with [`Code::BUSY`] if another client has it. Creates
+    /// the object if needed.
     pub(in super::super) fn lock(
         &self,
         object: &CStr,
@@ -44,7 +44,7 @@ impl IoContext {
         cookie: &CStr,
         about: &CStr,
     ) -> Result<(), Code> {
-        // SAFETY: the context is live; the strings end in NUL; a null duration means for ever.
+        // SAFETY: the context is live; the strings end in NUL; a null duration means no expiry.
         check(unsafe {
             (self.api().rados_lock_exclusive)(
                 self.raw(),
@@ -59,7 +59,7 @@ impl IoContext {
         .map(drop)
     }
 
-    /// Gives a lock back.
+    /// Releases a lock.
     pub(in super::super) fn unlock(&self, object: &CStr, lock: &CStr, cookie: &CStr) -> Result<(), Code> {
         // SAFETY: the context is live; the strings end in NUL.
         check(unsafe {
@@ -68,7 +68,7 @@ impl IoContext {
         .map(drop)
     }
 
-    /// Takes a lock from its holder.
+    /// Takes a lock away from its holder.
     pub(in super::super) fn break_lock(&self, object: &CStr, lock: &CStr, of: &Locker) -> Result<(), Code> {
         // SAFETY: the context is live; the strings end in NUL.
         check(unsafe {
@@ -83,7 +83,7 @@ impl IoContext {
         .map(drop)
     }
 
-    /// Who holds a lock.
+    /// The holders of a lock.
     pub(in super::super) fn lockers(&self, object: &CStr, lock: &CStr) -> Result<Vec<Locker>, Code> {
         let mut len = FIRST_LEN;
         loop {
@@ -102,8 +102,8 @@ impl IoContext {
         let [at_tag, at_client, at_cookie, at_address] =
             texts.each_mut().map(|text| text.as_mut_ptr().cast::<c_char>());
         let [tag_len, client_len, cookie_len, address_len] = &mut lens;
-        // SAFETY: the context is live; librados writes to each buffer at most as many bytes as its
-        // length says, and to the length what it wrote or would need.
+        // SAFETY: the context is live; librados writes to each buffer no more bytes than its
+        // length, and sets the length to the bytes written or needed.
         let found = unsafe {
             (self.api().rados_list_lockers)(
                 self.raw(),

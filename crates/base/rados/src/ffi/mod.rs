@@ -1,16 +1,16 @@
-//! The seam to librados: the only unsafe code of this crate. Every function over it is safe to call
-//! in any order and from any thread.
+//! The interface to librados: the only unsafe code of this crate. Every function of this module is
+//! safe to call in any order and from any thread.
 //!
 //! ABI: `rados/librados.h` and `rados/rados_types.h` of Ceph 16.2 (Debian's `librados-dev`
-//! 16.2.15), whose C functions later releases keep under the same soname, `librados.so.2`.
+//! 16.2.15). Later releases keep its C functions under the same soname, `librados.so.2`.
 //!
 //! Invariants kept here:
-//! - Handles are made and freed by their Rust owner alone; an I/O context keeps its cluster handle
+//! - Only the Rust owner of a handle makes and frees it; an I/O context keeps its cluster handle
 //!   alive.
-//! - Settings of an I/O context take `&mut self`: librados forbids to change them while others use
-//!   it.
-//! - librados copies what a write operation is given before the call returns. What a read operation
-//!   fills is borrowed, and no function here returns, or unwinds, while librados may still fill it.
+//! - Settings of an I/O context take `&mut self`: librados forbids changing them during other use.
+//! - librados copies the arguments of a write operation before the call returns. The buffers of a
+//!   read operation are borrowed, and no function here returns or unwinds while librados may still
+//!   fill them.
 
 mod batch;
 mod cluster;

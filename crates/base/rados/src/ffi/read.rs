@@ -7,13 +7,13 @@ use std::ffi::{CStr, c_char, c_int, c_uchar};
 use std::marker::PhantomData;
 use std::ptr;
 
-/// Where librados says how a read of bytes went.
+/// The outputs of librados for a read of bytes.
 struct ReadCell {
     len: usize,
     result: c_int,
 }
 
-/// Where librados says how a read of keys went.
+/// The outputs of librados for a read of keys.
 struct KeysCell {
     iterator: Handle,
     more: c_uchar,
@@ -21,21 +21,21 @@ struct KeysCell {
 }
 
 impl KeysCell {
-    /// An empty cell, which the operation frees.
+    /// An empty cell; the operation frees it.
     fn new() -> *mut KeysCell {
         Box::into_raw(Box::new(KeysCell { iterator: ptr::null_mut(), more: 0, result: 0 }))
     }
 }
 
-/// A buffer to fill, and what was filled.
+/// A buffer to fill, and its outputs.
 struct Extent {
     buf: *mut u8,
     len: usize,
     cell: *mut ReadCell,
 }
 
-/// Keys with their values: those of the range, whether the store held more of them back, and those
-/// that were named.
+/// Keys with their values: those of the range, whether the store held back more of them, and the
+/// single keys.
 #[derive(Default)]
 pub(super) struct FoundKeys {
     pub(super) pairs: Pairs,
@@ -43,22 +43,22 @@ pub(super) struct FoundKeys {
     pub(super) named: Pairs,
 }
 
-/// A read operation being put together. It borrows the buffers that it will fill.
+/// A read operation under construction. It borrows the buffers that it will fill.
 pub(in super::super) struct ReadOp<'a> {
     api: &'static Api,
     pub(super) raw: Handle,
     extents: Vec<Extent>,
-    /// Null, or where the answer to the one step about a range of keys goes.
+    /// The outputs of the step for a range of keys; null if there is none.
     range: *mut KeysCell,
-    /// Null, or where the answer to the one step about named keys goes.
+    /// The outputs of the step for single keys; null if there is none.
     named: *mut KeysCell,
     buffers: PhantomData<&'a mut [u8]>,
 }
 
 impl Drop for ReadOp<'_> {
     fn drop(&mut self) {
-        // SAFETY: the operation, its cells and its iterator are ours alone: it was never started,
-        // or has completed (the batch that starts it waits for that).
+        // SAFETY: the operation, its cells and its iterator are exclusively ours: it was never
+        // started, or has completed (the batch that starts it waits for that).
         unsafe {
             (self.api.rados_release_read_op)(self.raw);
             for extent in &self.extents {
@@ -75,10 +75,10 @@ impl Drop for ReadOp<'_> {
 }
 
 impl<'a> ReadOp<'a> {
-    /// An operation of no steps.
+    /// An operation without steps.
     pub(in super::super) fn new() -> lacuna_contracts::Result<ReadOp<'a>> {
         let api = api()?;
-        // SAFETY: no arguments; librados aborts rather than give null.
+        // SAFETY: no arguments; librados aborts instead of returning null.
         let raw = unsafe { (api.rados_create_read_op)() };
         Ok(ReadOp {
             api,
@@ -90,27 +90,27 @@ impl<'a> ReadOp<'a> {
         })
     }
 
-    /// Fails unless the object is there; what reads bytes or keys does so anyway.
+    /// Fails if the object is absent. Reads of bytes or keys do so anyway.
     pub(super) fn assert_exists(&mut self) {
-        // SAFETY: the operation is live and only ours.
+        // SAFETY: the operation is live and exclusively ours.
         unsafe { (self.api.rados_read_op_assert_exists)(self.raw) }
     }
 
     /// Fails unless the object has this version, which is not 0.
     pub(in super::super) fn assert_version(&mut self, version: u64) {
-        // SAFETY: the operation is live and only ours.
+        // SAFETY: the operation is live and exclusively ours.
         unsafe { (self.api.rados_read_op_assert_version)(self.raw, version) }
     }
 
-    /// Fills a buffer; past the end of the object with zeros.
+    /// Fills a buffer, with zeros past the end of the object.
     pub(in super::super) fn read(&mut self, offset: u64, buf: &'a mut [u8]) {
         if buf.is_empty() {
-            // To librados a length of 0 means everything.
+            // librados takes a length of 0 as the whole object.
             return;
         }
         let cell = Box::into_raw(Box::new(ReadCell { len: 0, result: 0 }));
         let extent = Extent { buf: buf.as_mut_ptr(), len: buf.len(), cell };
-        // SAFETY: as above; buffer and cell live, and are touched by nobody else, until the
+        // SAFETY: as above; buffer and cell live, and are not accessed by other code, until the
         // operation has completed.
         unsafe {
             (self.api.rados_read_op_read)(
@@ -145,7 +145,7 @@ impl<'a> ReadOp<'a> {
         }
     }
 
-    /// Fetches, in order, keys that follow `after` and begin with `prefix`, at most `most`.
+    /// Fetches, in order, up to `most` keys that follow `after` and begin with `prefix`.
     pub(in super::super) fn keys_after(&mut self, after: &CStr, prefix: &CStr, most: u64) {
         assert!(self.range.is_null(), "one step about a range of keys in an operation");
         let cell = KeysCell::new();
@@ -164,18 +164,18 @@ impl<'a> ReadOp<'a> {
         }
     }
 
-    /// Whether it reads neither bytes nor keys.
+    /// Whether the operation reads neither bytes nor keys.
     pub(super) fn reads_nothing(&self) -> bool {
         self.extents.is_empty() && self.range.is_null() && self.named.is_null()
     }
 
-    /// Puts zeros where nothing was read, and hands out the keys.
+    /// Fills the unread parts of the buffers with zeros, and returns the keys.
     ///
     /// # Safety
     /// The operation must have completed with `result`.
     pub(super) unsafe fn collect(&mut self, result: Result<(), Code>) -> Result<FoundKeys, Code> {
         for extent in &self.extents {
-            // SAFETY: nobody else touches cell and buffer any more, and the buffer, borrowed for
+            // SAFETY: no other code accesses cell and buffer any more, and the buffer, borrowed for
             // 'a, has `len` bytes.
             unsafe {
                 let read = if result.is_ok() { (*extent.cell).len.min(extent.len) } else { 0 };
@@ -205,16 +205,16 @@ impl<'a> ReadOp<'a> {
     }
 }
 
-/// Everything that an iterator gives.
+/// All pairs of an iterator.
 ///
 /// # Safety
-/// The iterator must be live, and of an operation that succeeded.
+/// The iterator must be live, and belong to an operation that succeeded.
 unsafe fn pairs(api: &Api, iterator: Handle) -> Result<Pairs, Code> {
     let mut pairs = Vec::new();
     loop {
         let (mut key, mut value) = (ptr::null_mut::<c_char>(), ptr::null_mut::<c_char>());
         let (mut key_len, mut value_len) = (0, 0);
-        // SAFETY: the iterator is live; the four places outlive the call.
+        // SAFETY: the iterator is live; the four outputs outlive the call.
         check(unsafe {
             (api.rados_omap_get_next2)(
                 iterator,

@@ -1,5 +1,4 @@
-//! The functions of librados, found when they are first needed, so that lacuna starts where Ceph is
-//! not installed.
+//! The functions of librados, loaded on first use, so that lacuna runs on systems without Ceph.
 
 use super::handle::Handle;
 use lacuna_contracts::{Error, Kind, Result};
@@ -8,14 +7,14 @@ use parking_lot::Mutex;
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 use std::sync::OnceLock;
 
-/// The name under which every librados since Ceph 0.5 is installed.
+/// The soname of every librados since Ceph 0.5.
 const LIBRARY: &str = "librados.so.2";
 
-/// Called by librados when an operation is done.
-// SAFETY: only a type; each call says why it is sound.
+/// Called by librados when an operation completes.
+// SAFETY: only a type; each call has its own SAFETY comment.
 pub(super) type Callback = unsafe extern "C" fn(completion: Handle, argument: *mut c_void);
 /// Called by librados for a notification on a watched object.
-// SAFETY: only a type; each call says why it is sound.
+// SAFETY: only a type; each call has its own SAFETY comment.
 pub(super) type WatchCallback = unsafe extern "C" fn(
     argument: *mut c_void,
     notify_id: u64,
@@ -25,23 +24,22 @@ pub(super) type WatchCallback = unsafe extern "C" fn(
     len: usize,
 );
 /// Called by librados when a watch is lost.
-// SAFETY: only a type; each call says why it is sound.
+// SAFETY: only a type; each call has its own SAFETY comment.
 pub(super) type WatchErrorCallback = unsafe extern "C" fn(argument: *mut c_void, watch: u64, error: c_int);
 
-/// Declares the functions as they stand in `librados.h` and how to find them, under an older name
-/// if need be.
+/// Declares functions as in `librados.h`, and looks them up, under an older name if needed.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) $(-> $result:ty)? $(, formerly $older:literal)?;)*) => {
-        /// The functions of librados that are used here.
+        /// The functions of librados that this crate uses.
         pub(super) struct Api {
-            // SAFETY: only types; each call says why it is sound.
+            // SAFETY: only types; each call has its own SAFETY comment.
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
         impl Api {
             fn find(library: &Library) -> std::result::Result<Api, libloading::Error> {
                 Ok(Api {
-                    // SAFETY: the type is that of the function of this name in librados.h.
+                    // SAFETY: the type is that of the function in librados.h.
                     $($name: unsafe { symbol(library, &[stringify!($name) $(, $older)?])? },)*
                 })
             }
@@ -146,7 +144,7 @@ functions! {
 unsafe fn symbol<T: Copy>(library: &Library, names: &[&str]) -> std::result::Result<T, libloading::Error> {
     let mut last = None;
     for name in names {
-        // SAFETY: the caller answers for the type.
+        // SAFETY: the caller vouches for the type.
         match unsafe { library.get::<T>(name.as_bytes()) } {
             Ok(found) => return Ok(*found),
             Err(e) => last = Some(e),
@@ -155,8 +153,8 @@ unsafe fn symbol<T: Copy>(library: &Library, names: &[&str]) -> std::result::Res
     Err(last.expect("a function has a name"))
 }
 
-/// librados, loaded once and never unloaded: its threads outlive every handle of ours. A failure is
-/// not remembered.
+/// librados, loaded once and never unloaded, because its threads outlive all handles. A failure is
+/// not cached.
 pub(super) fn api() -> Result<&'static Api> {
     static API: OnceLock<Api> = OnceLock::new();
     static LOADING: Mutex<()> = Mutex::new(());
@@ -167,7 +165,7 @@ pub(super) fn api() -> Result<&'static Api> {
     if let Some(api) = API.get() {
         return Ok(api);
     }
-    // SAFETY: the initialisers of librados ask nothing of their caller.
+    // SAFETY: the initialisers of librados have no preconditions.
     let library = unsafe { Library::new(LIBRARY) }.map_err(|e| {
         Error::new(Kind::NotFound, format!("cannot load Ceph's client library {LIBRARY}"))
             .found(e.to_string())

@@ -1,4 +1,4 @@
-//! Watching an object, and notifying those who do.
+//! Watching an object, and notifying its watchers.
 
 use super::super::error::Code;
 use super::context::IoContext;
@@ -8,10 +8,10 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// The longest answer to a notification that is looked at.
+/// The most bytes of a notification's answer that are parsed.
 const LONGEST_REPLY: usize = 1 << 20;
 
-/// What the callbacks of a watch need. Reached by librados through a raw pointer until the watch is
+/// The data of the callbacks of a watch. librados holds a raw pointer to it until the watch is
 /// over.
 struct Watcher {
     context: Arc<IoContext>,
@@ -19,9 +19,8 @@ struct Watcher {
     lost: Box<dyn Fn(Code) + Send + Sync>,
 }
 
-/// Answers a notification: this client lives.
-// SAFETY: of the caller, which is librados alone: `argument` is the watcher that the watch was made
-// with.
+/// Answers a notification: this client is alive.
+// SAFETY: only librados calls this; `argument` is the watcher that was passed to `rados_watch3`.
 unsafe extern "C" fn notified(
     argument: *mut c_void,
     notify_id: u64,
@@ -30,7 +29,8 @@ unsafe extern "C" fn notified(
     _data: *mut c_void,
     _len: usize,
 ) {
-    // SAFETY: librados passes what the watch was made with, which lives until the watch is over.
+    // SAFETY: librados passes the pointer given to `rados_watch3`, which lives until the watch is
+    // over.
     let watcher = unsafe { &*argument.cast::<Watcher>() };
     let context = &watcher.context;
     // SAFETY: context and name are live; an empty answer may be null.
@@ -46,15 +46,15 @@ unsafe extern "C" fn notified(
     };
 }
 
-/// Passes on that the watch is lost.
-// SAFETY: of the caller, as above.
+/// Reports that the watch is lost.
+// SAFETY: as above.
 unsafe extern "C" fn lost(argument: *mut c_void, _watch: u64, error: c_int) {
     // SAFETY: as above.
     let watcher = unsafe { &*argument.cast::<Watcher>() };
     (watcher.lost)(Code(error));
 }
 
-/// A watch on an object: notifications are answered as long as it lives.
+/// A watch on an object. Notifications are answered while it lives.
 pub(in super::super) struct Watch {
     watcher: *mut Watcher,
     context: Arc<IoContext>,
@@ -65,8 +65,8 @@ pub(in super::super) struct Watch {
 unsafe impl Send for Watch {}
 
 impl Watch {
-    /// Watches an object that is there. If this client cannot be reached for `timeout` seconds, or
-    /// the object goes, the watch is lost: then `lost` is called, which must neither block nor
+    /// Watches an existing object. If this client is unreachable for `timeout` seconds, or the
+    /// object is removed, the watch is lost and `lost` is called, which must neither block nor
     /// panic.
     pub(in super::super) fn new(
         context: &Arc<IoContext>,
@@ -77,7 +77,7 @@ impl Watch {
         let watcher = Watcher { context: context.clone(), object: object.to_owned(), lost: lost_call };
         let watcher = Box::into_raw(Box::new(watcher));
         let mut cookie = 0;
-        // SAFETY: context and name are live; the watcher lives until no callback can come any more.
+        // SAFETY: context and name are live; the watcher lives until no callback can come.
         let made = check(unsafe {
             (context.api().rados_watch3)(
                 context.raw(),
@@ -92,8 +92,8 @@ impl Watch {
         match made {
             Ok(_) => Ok(Watch { watcher, context: context.clone(), cookie }),
             Err(code) => {
-                // SAFETY: librados has forgotten the watch, and must not be asked to do so again.
-                // Of its callbacks none comes any more once they are flushed.
+                // SAFETY: librados has dropped the watch, and must not be asked to drop it again.
+                // No callback comes after the flush.
                 unsafe { free(watcher, context) };
                 Err(code)
             }
@@ -101,14 +101,14 @@ impl Watch {
     }
 }
 
-/// Frees what the callbacks of a watch needed.
+/// Frees the data of the callbacks of a watch.
 ///
 /// # Safety
 /// The watcher must come from `Box::into_raw`, and its watch must be over, so that librados starts
-/// no callback any more.
+/// no more callbacks.
 unsafe fn free(watcher: *mut Watcher, context: &IoContext) {
-    // SAFETY: the cluster is connected; those callbacks that were started are over when this
-    // returns, and then the watcher is ours alone.
+    // SAFETY: the cluster is connected; the flush returns after all started callbacks, and then the
+    // watcher is exclusively ours.
     unsafe {
         let _nothing_to_flush = (context.api().rados_watch_flush)(context.cluster().raw());
         drop(Box::from_raw(watcher));
@@ -118,7 +118,7 @@ unsafe fn free(watcher: *mut Watcher, context: &IoContext) {
 impl Drop for Watch {
     fn drop(&mut self) {
         let api: &Api = self.context.api();
-        // SAFETY: context and watch are live, and the watch is taken back once.
+        // SAFETY: context and watch are live, and the watch is ended once.
         unsafe {
             let _lost_already = (api.rados_unwatch2)(self.context.raw(), self.cookie);
             free(self.watcher, &self.context);
@@ -127,8 +127,8 @@ impl Drop for Watch {
 }
 
 impl IoContext {
-    /// Asks those who watch an object to answer within `timeout_ms`: the connections of those who
-    /// did.
+    /// Asks the watchers of an object to answer within `timeout_ms`. Returns the connections that
+    /// answered.
     pub(in super::super) fn notify(&self, object: &CStr, timeout_ms: u64) -> Result<Vec<u64>, Code> {
         let mut reply: *mut c_char = ptr::null_mut();
         let mut len = 0_usize;
@@ -147,7 +147,7 @@ impl IoContext {
         });
         let mut answered = None;
         if !reply.is_null() {
-            // SAFETY: librados made `len` bytes at `reply`, which are ours until we free them.
+            // SAFETY: librados allocated `len` bytes at `reply`, which are ours until freed.
             unsafe {
                 answered =
                     Some(acknowledged(std::slice::from_raw_parts(reply.cast(), len.min(LONGEST_REPLY))));
@@ -155,18 +155,18 @@ impl IoContext {
             }
         }
         match (result, answered) {
-            // Some did not answer; those who did are listed all the same.
+            // Some watchers did not answer; the reply lists the rest.
             (Ok(_) | Err(Code::TIMED_OUT), Some(answered)) => Ok(answered),
             (Ok(_), None) => Ok(Vec::new()),
-            // The question itself did not get through: nothing is known of those who watch.
+            // The notification itself failed: nothing is known about the watchers.
             (Err(code), _) => Err(code),
         }
     }
 }
 
-/// The connections that acknowledged a notification, from the answer as `librados.h` lays it out: a
-/// count (32 bits, little-endian, as all here), then for each its connection (64), its watch (64),
-/// a length (32) and as many bytes.
+/// The connections that acknowledged a notification, parsed from the answer in the layout of
+/// `librados.h`: a count (32 bits; all numbers little-endian), then for each its connection (64
+/// bits), its watch (64), a length (32) and that number of bytes.
 fn acknowledged(mut reply: &[u8]) -> Vec<u64> {
     fn word<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (word, rest) = bytes.split_first_chunk()?;

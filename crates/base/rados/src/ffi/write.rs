@@ -1,4 +1,4 @@
-//! A write operation: steps on one object that happen together or not at all.
+//! A write operation: an atomic sequence of steps on one object.
 
 use super::handle::Handle;
 use super::symbols::{Api, api};
@@ -9,12 +9,12 @@ use std::ptr;
 const CREATE_EXCLUSIVE: c_int = 1;
 /// `LIBRADOS_CREATE_IDEMPOTENT`.
 const CREATE_IDEMPOTENT: c_int = 0;
-/// `LIBRADOS_OP_FLAG_FAILOK`: the operation succeeds even if this step of it fails.
+/// `LIBRADOS_OP_FLAG_FAILOK`: the operation succeeds even if this step fails.
 const MAY_FAIL: c_int = 0x2;
-/// `LIBRADOS_CMPXATTR_OP_GTE`: what is given is not less than what stands there.
+/// `LIBRADOS_CMPXATTR_OP_GTE`: the given value is not less than the stored one.
 const NOT_LESS: u8 = 4;
 
-/// A write operation being put together. librados copies everything it is given.
+/// A write operation under construction. librados copies all arguments.
 pub(in super::super) struct WriteOp {
     api: &'static Api,
     pub(super) raw: Handle,
@@ -23,41 +23,40 @@ pub(in super::super) struct WriteOp {
 
 impl Drop for WriteOp {
     fn drop(&mut self) {
-        // SAFETY: the operation is ours; one that was started took out of it all that it needs.
+        // SAFETY: the operation is ours; librados has copied the data of one that was started.
         unsafe { (self.api.rados_release_write_op)(self.raw) }
     }
 }
 
-/// Where each of these byte strings lies, and how long it is.
+/// The pointers and lengths of these byte strings.
 fn parts<'a>(strings: impl Iterator<Item = &'a [u8]>) -> (Vec<*const c_char>, Vec<usize>) {
     strings.map(|s| (s.as_ptr().cast(), s.len())).unzip()
 }
 
 impl WriteOp {
-    /// An operation of no steps.
+    /// An operation without steps.
     pub(in super::super) fn new() -> lacuna_contracts::Result<WriteOp> {
         let api = api()?;
-        // SAFETY: no arguments; librados aborts rather than give null.
+        // SAFETY: no arguments; librados aborts instead of returning null.
         Ok(WriteOp { api, raw: unsafe { (api.rados_create_write_op)() }, is_empty: true })
     }
 
-    /// Makes the object; fails if it is there, when `exclusive`.
+    /// Creates the object; if `exclusive`, fails if it exists.
     pub(in super::super) fn create(&mut self, exclusive: bool) {
         let how = if exclusive { CREATE_EXCLUSIVE } else { CREATE_IDEMPOTENT };
         self.is_empty = false;
-        // SAFETY: the operation is live and only ours; the category may be null.
+        // SAFETY: the operation is live and exclusively ours; the category may be null.
         unsafe { (self.api.rados_write_op_create)(self.raw, how, ptr::null()) }
     }
 
     /// Fails unless the object has this version, which is not 0.
     pub(in super::super) fn assert_version(&mut self, version: u64) {
         self.is_empty = false;
-        // SAFETY: the operation is live and only ours.
+        // SAFETY: the operation is live and exclusively ours.
         unsafe { (self.api.rados_write_op_assert_version)(self.raw, version) }
     }
 
-    /// Fails if the object, which must be there, has an attribute of this name that is greater than
-    /// `value`.
+    /// Fails if the object, which must exist, has an attribute of this name greater than `value`.
     pub(in super::super) fn assert_attribute_at_most(&mut self, name: &CStr, value: &str) {
         self.is_empty = false;
         // SAFETY: as above; name and value are copied.
@@ -81,14 +80,14 @@ impl WriteOp {
         }
     }
 
-    /// Fails unless these bytes, zeros past the end of the object, stand there.
+    /// Fails unless the object has these bytes; bytes past its end count as zeros.
     pub(in super::super) fn compare(&mut self, offset: u64, data: &[u8]) {
         if data.is_empty() {
             return;
         }
         let (at, len) = (data.as_ptr().cast(), data.len());
         self.is_empty = false;
-        // SAFETY: as above; the bytes are copied; the step's own result may go to null.
+        // SAFETY: as above; the bytes are copied; the output of the step's own result may be null.
         unsafe { (self.api.rados_write_op_cmpext)(self.raw, at, len, offset, ptr::null_mut()) }
     }
 
@@ -102,7 +101,7 @@ impl WriteOp {
     /// Makes a range read as zeros.
     pub(in super::super) fn zero(&mut self, offset: u64, len: u64) {
         if len == 0 {
-            // A storage daemon takes no length of 0.
+            // A storage daemon refuses a length of 0.
             return;
         }
         self.is_empty = false;
@@ -117,10 +116,10 @@ impl WriteOp {
         unsafe { (self.api.rados_write_op_truncate)(self.raw, len) }
     }
 
-    /// Removes the object, if it is there.
+    /// Removes the object, if it exists.
     pub(in super::super) fn remove(&mut self) {
         self.is_empty = false;
-        // SAFETY: as above; the flag is that of the step just added.
+        // SAFETY: as above; the flag applies to the step just added.
         unsafe {
             (self.api.rados_write_op_remove)(self.raw);
             (self.api.rados_write_op_set_flags)(self.raw, MAY_FAIL);
@@ -132,8 +131,7 @@ impl WriteOp {
         let (keys, key_lens) = parts(pairs.iter().map(|(key, _)| key.as_slice()));
         let (values, value_lens) = parts(pairs.iter().map(|(_, value)| *value));
         self.is_empty = false;
-        // SAFETY: as above; each array has as many elements as there are pairs, and librados copies
-        // what they name.
+        // SAFETY: as above; each array has one element per pair, and librados copies the data.
         unsafe {
             (self.api.rados_write_op_omap_set2)(
                 self.raw,
@@ -146,19 +144,19 @@ impl WriteOp {
         }
     }
 
-    /// Removes keys. If the object is not there nothing happens.
+    /// Removes keys. Does nothing if the object is absent.
     pub(in super::super) fn remove_keys(&mut self, keys: &[Vec<u8>]) {
         let (keys, lens) = parts(keys.iter().map(Vec::as_slice));
         self.is_empty = false;
-        // SAFETY: as for setting keys; the flag is that of the step just added.
+        // SAFETY: as for setting keys; the flag applies to the step just added.
         unsafe {
             (self.api.rados_write_op_omap_rm_keys2)(self.raw, keys.as_ptr(), lens.as_ptr(), keys.len());
             (self.api.rados_write_op_set_flags)(self.raw, MAY_FAIL);
         }
     }
 
-    /// Removes the keys from `first` on and before `end`. If the object is not there nothing
-    /// happens.
+    /// Removes the keys from `first` (included) to `end` (excluded). Does nothing if the object is
+    /// absent.
     pub(in super::super) fn remove_key_range(&mut self, first: &[u8], end: &[u8]) {
         self.is_empty = false;
         // SAFETY: as for removing keys.

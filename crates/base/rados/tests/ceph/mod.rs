@@ -1,5 +1,4 @@
-//! The Ceph cluster that tests may use, if there is one: `LACUNA_CEPH_CONF` names its
-//! configuration.
+//! The Ceph cluster for tests, if there is one: `LACUNA_CEPH_CONF` names its configuration.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use lacuna_contracts::Kind;
@@ -10,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The replicated pool of the test cluster.
 pub(crate) const POOL: &str = "lacuna";
-/// The erasure-coded pool of the test cluster, which it may lack.
+/// The erasure-coded pool of the test cluster. It is optional.
 pub(crate) const ERASURE_CODED_POOL: &str = "lacuna-ec";
 
-/// How to reach the cluster; `None`, having said so, if there is none.
+/// The options for the cluster; `None`, with a message, if there is none.
 pub(crate) fn options() -> Option<ClusterOptions> {
     let conf = std::env::var_os("LACUNA_CEPH_CONF").filter(|conf| !conf.is_empty());
     if conf.is_none() {
@@ -38,7 +37,7 @@ pub(crate) fn erasure_coded_pool() -> Option<Arc<RadosPool>> {
     }
 }
 
-/// A prefix that nobody else uses.
+/// A unique prefix.
 pub(crate) fn unique(test: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
@@ -57,7 +56,7 @@ impl Drop for Swept {
     }
 }
 
-/// A store of its own for a test, in a pool.
+/// A separate store for a test, in a pool.
 pub(crate) fn store(pool: &Arc<RadosPool>, test: &str) -> Swept {
     Swept(pool.objects(&unique(test)).unwrap())
 }

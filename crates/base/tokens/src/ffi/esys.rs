@@ -1,4 +1,4 @@
-//! libtss2: a connection to a TPM 2.0 and the few commands that are used here.
+//! libtss2: a connection to a TPM 2.0 and the few commands that lacuna uses.
 
 use super::library::{functions, load, too_old};
 use lacuna_contracts::{Result, SecretVec};
@@ -12,12 +12,12 @@ const WHEREFORE: &str = "a TPM";
 const ESYS_PACKAGE: &str = "libtss2-esys-3.0.2-0";
 const TCTI_PACKAGE: &str = "libtss2-tctildr0";
 
-/// Whatever libtss2 hands out: it looks into it, we do not.
+/// An opaque pointer from libtss2.
 type Handle = *mut c_void;
-/// `ESYS_TR`: an object of the TPM as libtss2 numbers it.
+/// `ESYS_TR`: libtss2's number for an object of the TPM.
 type Tr = u32;
 
-/// Length of a secret: that of an HMAC-SHA-256.
+/// The length of a secret: that of an HMAC-SHA-256.
 pub(crate) const SECRET_LEN: usize = 32;
 
 const NONE: Tr = 0xfff;
@@ -37,8 +37,8 @@ const CONTINUE_SESSION: u8 = 0x01;
 const DECRYPT_COMMAND: u8 = 0x20;
 const ENCRYPT_RESPONSE: u8 = 0x40;
 
-/// Fixed to this TPM and parent, made by the TPM, and not subject to its lockout, since it has no
-/// password.
+/// Attributes: fixed to this TPM and parent, made by the TPM, and exempt from its lockout, since
+/// the key has no password.
 const OURS: u32 = 0x0002 | 0x0010 | 0x0020 | 0x0400;
 const USER_WITH_AUTH: u32 = 0x0040;
 const RESTRICTED: u32 = 0x1_0000;
@@ -56,7 +56,7 @@ struct Digest {
 #[repr(C)]
 struct Data {
     size: u16,
-    /// As long as a `TPMT_HA`: a digest and its algorithm.
+    /// The length of a `TPMT_HA`: a digest and its algorithm.
     buffer: [u8; 66],
 }
 
@@ -121,14 +121,14 @@ struct Template {
     unique: Unique,
 }
 
-/// `TPMU_PUBLIC_ID`, of which a `TPM2B_DIGEST` is used.
+/// `TPMU_PUBLIC_ID`. Only its `TPM2B_DIGEST` is used.
 #[repr(C)]
 struct Unique {
     digest: Digest,
     rest: [u8; 448],
 }
 
-// As C has them.
+// The layout of C.
 const _: () = {
     assert!(size_of::<Digest>() == 66 && size_of::<Data>() == 68 && size_of::<MaxBuffer>() == 1026);
     assert!(size_of::<SensitiveCreate>() == 326);
@@ -164,7 +164,7 @@ functions! { Loader:
     Tss2_TctiLdr_Finalize(*mut Handle);
 }
 
-/// A code of libtss2 or of the TPM that is no success, and the step that gave it.
+/// An error code of libtss2 or of the TPM, and the failed step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     pub(crate) step: &'static str,
@@ -177,7 +177,7 @@ fn check(step: &'static str, code: u32) -> Done<()> {
     if code == 0 { Ok(()) } else { Err(Failed { step, code }) }
 }
 
-/// The functions of both libraries. Errors: one of them is not installed.
+/// The functions of both libraries. Errors: a library is not installed.
 fn libraries() -> Result<&'static (Esys, Loader)> {
     static FOUND: OnceLock<(Esys, Loader)> = OnceLock::new();
     if let Some(found) = FOUND.get() {
@@ -199,7 +199,7 @@ pub(crate) struct Tpm {
     _transport: Transport,
 }
 
-/// How the TPM is reached.
+/// The connection to the TPM.
 struct Transport {
     loader: &'static Loader,
     raw: Handle,
@@ -215,12 +215,12 @@ impl Drop for Transport {
 
 impl Drop for Tpm {
     fn drop(&mut self) {
-        // SAFETY: it was initialised and is used by nobody else.
+        // SAFETY: it was initialised and is not used elsewhere.
         unsafe { (self.esys.Esys_Finalize)(&raw mut self.raw) }
     }
 }
 
-/// An object or session in the TPM, which is removed from it when this is dropped.
+/// An object or session in the TPM. Drop removes it from the TPM.
 struct Loaded<'a> {
     tpm: &'a Tpm,
     tr: Tr,
@@ -228,39 +228,38 @@ struct Loaded<'a> {
 
 impl Drop for Loaded<'_> {
     fn drop(&mut self) {
-        // What cannot be flushed goes with the connection to a resource manager.
-        // SAFETY: the connection is live and the number is one that it gave.
+        // On failure, the resource manager removes the object when the connection ends.
+        // SAFETY: the connection is live and returned this number.
         let _ = unsafe { (self.tpm.esys.Esys_FlushContext)(self.tpm.raw, self.tr) };
     }
 }
 
 impl Tpm {
-    /// Connects to the TPM that a configuration string of libtss2 names, such as
+    /// Connects to the TPM named by a configuration string of libtss2, such as
     /// `device:/dev/tpmrm0`. The outer error: a library is missing.
     pub(crate) fn connect(configuration: &CStr) -> Result<Done<Tpm>> {
         let (esys, loader) = libraries()?;
         let mut transport = Transport { loader, raw: ptr::null_mut() };
-        // SAFETY: the string ends in NUL; the place for the context outlives the call.
+        // SAFETY: the string ends in NUL; the pointer to the context outlives the call.
         let code =
             unsafe { (loader.Tss2_TctiLdr_Initialize)(configuration.as_ptr(), &raw mut transport.raw) };
         if let Err(failed) = check("connect", code) {
-            // There is nothing to finalise.
+            // Nothing to finalise.
             std::mem::forget(transport);
             return Ok(Err(failed));
         }
         let mut raw = ptr::null_mut();
-        // SAFETY: the transport is live, and is kept until after the context; no version is
-        // demanded.
+        // SAFETY: the transport is live and outlives the context; no version is required.
         let code = unsafe { (esys.Esys_Initialize)(&raw mut raw, transport.raw, ptr::null()) };
         Ok(check("connect", code).map(|()| Tpm { esys, raw, _transport: transport }))
     }
 
-    /// HMAC-SHA-256 of `message` under the key that this TPM derives from its owner's seed,
-    /// `unique`, and the present values of the PCRs. The TPM computes it only while the PCRs have
-    /// these values. Nothing is left in the TPM.
+    /// HMAC-SHA-256 of `message` under a key that the TPM derives from its owner's seed, `unique`,
+    /// and the present values of the PCRs. The TPM computes it only while the PCRs have these
+    /// values. Leaves nothing in the TPM.
     pub(crate) fn hmac(&self, pcrs: &[u8], unique: &[u8; 32], message: &[u8]) -> Done<SecretVec> {
-        // A key for the transport alone: who listens on the bus to the TPM sees neither the message
-        // nor the answer.
+        // A key that only encrypts the transport: a listener on the bus to the TPM sees neither the
+        // message nor the answer.
         let transport_key = self.primary(&transport_template())?;
         let session = self.policy_session(&transport_key)?;
         let policy = self.policy_of(&session, pcrs)?;
@@ -288,34 +287,33 @@ impl Tpm {
         Ok(secret)
     }
 
-    /// Overwrites the last answer in the buffer of libtss2, where it was decrypted: libtss2 frees
-    /// that buffer as it is, and a process that keeps a disk open would keep the secret in its
-    /// memory.
+    /// Overwrites the last answer in the buffer of libtss2, where it was decrypted. libtss2 frees
+    /// that buffer without zeroing it, and a process that keeps a disk open would keep the secret
+    /// in its memory.
     ///
-    /// Another answer of a digest's length takes its place if it is encrypted over the same
-    /// session: then it lies where the first lay.
+    /// Another answer with the length of a digest, encrypted over the same session, is placed in
+    /// the same memory and overwrites it.
     fn overwrite_answer(&self, session: &Loaded<'_>) {
         let mut random: *mut Digest = ptr::null_mut();
         // SAFETY: the connection and the session are live. The session does not encrypt this
-        // command, which has nothing to encrypt.
+        // command, which has no parameter to encrypt.
         let code = unsafe {
             let flags = CONTINUE_SESSION | ENCRYPT_RESPONSE;
             (self.esys.Esys_TRSess_SetAttributes)(self.raw, session.tr, flags, 0xff);
             (self.esys.Esys_GetRandom)(self.raw, session.tr, NONE, NONE, SECRET_LEN as u16, &raw mut random)
         };
-        // The secret is right whatever becomes of this.
+        // An error does not matter: the secret is correct.
         if code == 0 {
             drop(self.taken(random));
         }
     }
 
-    /// The value of a PCR of the SHA-256 bank. None if the TPM keeps no such bank: a policy about
+    /// The value of a PCR of the SHA-256 bank. `None` if the TPM has no such bank: a policy about
     /// it would bind to nothing.
     pub(crate) fn pcr(&self, number: u8) -> Done<Option<Vec<u8>>> {
         let wanted = selection(&[number]);
         let mut values: *mut Digests = ptr::null_mut();
-        // SAFETY: the connection is live, the selection outlives the call; null says that an answer
-        // is not wanted.
+        // SAFETY: the connection is live, the selection outlives the call; null skips an output.
         let code = unsafe {
             (self.esys.Esys_PCR_Read)(
                 self.raw,
@@ -338,7 +336,7 @@ impl Tpm {
         }
     }
 
-    /// Copies what libtss2 allocated, and zeroes and frees it.
+    /// Copies a digest allocated by libtss2, then zeroes and frees it.
     fn taken(&self, digest: *mut Digest) -> Vec<u8> {
         // SAFETY: a call that succeeded has set it to a digest that is ours until it is freed here.
         unsafe {
@@ -349,14 +347,13 @@ impl Tpm {
         }
     }
 
-    /// Makes a key from the owner's seed: the same for the same template.
+    /// Derives a key from the owner's seed: the same key for the same template.
     fn primary(&self, template: &Public) -> Done<Loaded<'_>> {
         let user_auth = Digest { size: 0, buffer: [0; 64] };
         let sensitive = SensitiveCreate { size: 0, user_auth, data_size: 0, data: [0; 256] };
         let (outside, pcrs) = (Data { size: 0, buffer: [0; 66] }, selection(&[]));
         let mut tr = NONE;
-        // SAFETY: the connection is live; all structures outlive the call; null says that an answer
-        // is not wanted.
+        // SAFETY: the connection is live; all structures outlive the call; null skips an output.
         let code = unsafe {
             (self.esys.Esys_CreatePrimary)(
                 self.raw,
@@ -378,7 +375,7 @@ impl Tpm {
         check("make the key", code).map(|()| Loaded { tpm: self, tr })
     }
 
-    /// A policy session whose commands and answers are encrypted.
+    /// A policy session with encrypted commands and answers.
     fn policy_session(&self, transport_key: &Loaded<'_>) -> Done<Loaded<'_>> {
         let symmetric = [ALG_AES, 128, ALG_CFB];
         let mut tr = NONE;
@@ -405,11 +402,11 @@ impl Tpm {
         check("begin a session", code).map(|()| session)
     }
 
-    /// Binds the session to the present values of the PCRs. The digest of that policy.
+    /// Binds the session to the present values of the PCRs. Returns the digest of that policy.
     fn policy_of(&self, session: &Loaded<'_>, pcrs: &[u8]) -> Done<Vec<u8>> {
         let (present, pcrs) = (Digest { size: 0, buffer: [0; 64] }, selection(pcrs));
         // SAFETY: the connection and the session are live; the structures outlive the call. An
-        // empty digest stands for the present values.
+        // empty digest means the present values.
         let code = unsafe {
             (self.esys.Esys_PolicyPCR)(
                 self.raw,
@@ -432,7 +429,7 @@ impl Tpm {
     }
 }
 
-/// PCRs of the SHA-256 bank.
+/// A selection of PCRs of the SHA-256 bank.
 fn selection(pcrs: &[u8]) -> PcrSelections {
     let none = PcrSelection { hash: 0, size: 0, select: [0; 4] };
     let mut selections = PcrSelections { count: 0, items: [none; 16] };
@@ -457,13 +454,13 @@ fn template(algorithm: u16, attributes: u32, parameters: [u16; 10]) -> Public {
     Public { size: 0, area }
 }
 
-/// The key that sessions are encrypted with.
+/// The template of the key that encrypts sessions.
 fn transport_template() -> Public {
     let parameters = [ALG_AES, 128, ALG_CFB, ALG_NULL, 0, 0, ECC_P256, ALG_NULL, 0, 0];
     template(ALG_ECC, OURS | USER_WITH_AUTH | RESTRICTED | DECRYPT, parameters)
 }
 
-/// The key of the secret. Changing anything in it makes enrolled tokens useless.
+/// The template of the key of the secret. Any change makes enrolled tokens useless.
 fn key_template(policy: &[u8], unique: &[u8; 32]) -> Public {
     let filled = |bytes: &[u8]| {
         let mut digest = Digest { size: bytes.len() as u16, buffer: [0; 64] };

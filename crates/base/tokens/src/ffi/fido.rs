@@ -1,4 +1,4 @@
-//! libfido2: security keys and what they are asked here.
+//! libfido2: the calls to security keys that lacuna uses.
 
 use super::fido_socket::{Io, SOCKET};
 use super::library::{functions, load, too_old};
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 const WHEREFORE: &str = "a FIDO2 token";
 const PACKAGE: &str = "libfido2-1";
 
-/// `FIDO_DISABLE_U2F_FALLBACK`: a token without FIDO2 is refused.
+/// `FIDO_DISABLE_U2F_FALLBACK`: refuses tokens without FIDO2.
 const NO_U2F: c_int = 2;
 /// `FIDO_EXT_HMAC_SECRET`.
 const HMAC_SECRET: c_int = 1;
@@ -19,19 +19,19 @@ const HMAC_SECRET: c_int = 1;
 const PROTECTED: c_int = 2;
 /// `FIDO_CRED_PROT_UV_REQUIRED`: not even listed without the PIN.
 const PIN_REQUIRED: c_int = 3;
-/// `COSE_ES256`, which every token has.
+/// `COSE_ES256`, which every token supports.
 const ES256: c_int = -7;
 /// `FIDO_OPT_FALSE` and `FIDO_OPT_TRUE`.
 const FALSE: c_int = 1;
 const TRUE: c_int = 2;
-/// Tokens listed at most.
+/// The most tokens that are listed.
 const MOST: usize = 64;
 /// `FIDO_ERR_INTERNAL`.
 const INTERNAL: c_int = -9;
-/// A code of ours: the token has answered, and there is no secret in the answer.
+/// Our own code: the token has answered without a secret.
 pub(crate) const NO_SECRET: c_int = c_int::MIN;
 
-/// Whatever libfido2 hands out: it looks into it, we do not.
+/// An opaque pointer from libfido2.
 type Handle = *mut c_void;
 
 functions! { Api:
@@ -79,7 +79,7 @@ functions! { Api:
     fido_assert_hmac_secret_len(Handle, usize) -> usize;
 }
 
-/// A code of libfido2 or of the token that is no success.
+/// An error code of libfido2 or of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Code(pub(crate) c_int);
 
@@ -89,7 +89,7 @@ fn check(code: c_int) -> Done<()> {
     if code == 0 { Ok(()) } else { Err(Code(code)) }
 }
 
-/// The functions. Errors: the library is not installed.
+/// The functions of libfido2. Errors: the library is not installed.
 fn api() -> Result<&'static Api> {
     static FOUND: OnceLock<Api> = OnceLock::new();
     if let Some(found) = FOUND.get() {
@@ -99,7 +99,7 @@ fn api() -> Result<&'static Api> {
     let api = Api::find(&library).map_err(|e| too_old(&e, PACKAGE, WHEREFORE))?;
     // The functions are used for the rest of the process.
     std::mem::forget(library);
-    // SAFETY: it may be called at any time, and sets flags for the calls of this thread.
+    // SAFETY: allowed at any time; it sets flags for the calls of this thread.
     unsafe { (api.fido_init)(NO_U2F) };
     Ok(FOUND.get_or_init(|| api))
 }
@@ -114,8 +114,8 @@ pub(crate) struct Plugged {
 /// All tokens that are plugged in.
 pub(crate) fn plugged() -> Result<Vec<Plugged>> {
     let api = api()?;
-    // SAFETY: the list has as many places as is said, is read up to the count that was found, and
-    // is freed once.
+    // SAFETY: the list has the given number of places, is read up to the returned count, and is
+    // freed once.
     unsafe {
         let mut list = (api.fido_dev_info_new)(MOST);
         if list.is_null() {
@@ -123,7 +123,7 @@ pub(crate) fn plugged() -> Result<Vec<Plugged>> {
         }
         let mut count = 0;
         let found = (api.fido_dev_info_manifest)(list, MOST, &raw mut count) == 0;
-        // The maker of the device chose these words: they must not move the cursor.
+        // The text comes from the device: control characters must not reach the terminal.
         let text = |raw: *const c_char| -> String {
             let raw = if raw.is_null() { c"" } else { CStr::from_ptr(raw) };
             raw.to_string_lossy().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
@@ -162,17 +162,17 @@ impl Drop for Device {
     }
 }
 
-/// Something that libfido2 keeps: a credential to be made, an assertion, or what a token says of
+/// An object of libfido2: a credential to be made, an assertion, or a token's description of
 /// itself.
 struct Object {
     raw: Handle,
-    // SAFETY: only a type; it is the function that frees what `raw` is.
+    // SAFETY: only a type; it is the function that frees `raw`.
     free: unsafe extern "C" fn(*mut Handle),
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: it is ours and freed once. libfido2 zeroes the secrets in it.
+        // SAFETY: the object is ours and freed once. libfido2 zeroes the secrets in it.
         unsafe { (self.free)(&raw mut self.raw) }
     }
 }
@@ -182,7 +182,7 @@ fn pin_or_null(pin: Option<&Pin>) -> *const c_char {
 }
 
 impl Device {
-    /// Opens a device, or with the prefix `socket:` what answers at a unix socket. The outer error:
+    /// Opens a device, or with the prefix `socket:` a token at a Unix socket. The outer error:
     /// libfido2 is missing.
     pub(crate) fn open(path: &str) -> Result<Done<Device>> {
         let api = api()?;
@@ -214,7 +214,7 @@ impl Device {
         unsafe { (self.api.fido_dev_has_pin)(self.raw) }
     }
 
-    /// Whether it has the extension hmac-secret.
+    /// Whether the token has the extension hmac-secret.
     pub(crate) fn has_hmac_secret(&self) -> Done<bool> {
         let api = self.api;
         // SAFETY: no arguments.
@@ -223,8 +223,8 @@ impl Device {
             return Err(Code(INTERNAL));
         }
         let info = Object { raw, free: api.fido_cbor_info_free };
-        // SAFETY: the device is open, the object is ours. The list has as many strings as is said,
-        // which end in NUL and live as long as the object.
+        // SAFETY: the device is open, the object is ours. The list has `len` strings, which end in
+        // NUL and live as long as the object.
         unsafe {
             check((api.fido_dev_get_cbor_info)(self.raw, info.raw))?;
             let len = (api.fido_cbor_info_extensions_len)(info.raw);
@@ -233,15 +233,15 @@ impl Device {
         }
     }
 
-    /// How many wrong PINs it stands before it refuses all.
+    /// The number of wrong PINs that the token accepts before it refuses all PINs.
     pub(crate) fn pin_retries(&self) -> Option<c_int> {
         let mut left = 0;
         // SAFETY: the device is open; the number outlives the call.
         check(unsafe { (self.api.fido_dev_get_retry_count)(self.raw, &raw mut left) }).ok().map(|()| left)
     }
 
-    /// Makes a credential that stays in the token, for `rp` and `user`, and needs the PIN if there
-    /// is one. Overwrites one for the same two.
+    /// Makes a credential for `rp` and `user` that stays in the token, and that requires the PIN if
+    /// there is one. Overwrites a credential for the same `rp` and `user`.
     pub(crate) fn make_credential(&self, rp: &CStr, user: &[u8], pin: Option<&Pin>) -> Done<()> {
         // SAFETY: no arguments.
         let raw = unsafe { (self.api.fido_cred_new)() };
@@ -269,7 +269,7 @@ impl Device {
         }
     }
 
-    /// How many credentials for `rp` the token shows, without a touch.
+    /// The number of credentials for `rp` that the token shows without a touch.
     pub(crate) fn count(&self, rp: &CStr, pin: Option<&Pin>) -> Done<usize> {
         let assertion = self.assertion(rp)?;
         // SAFETY: the device is open, the assertion is ours.
@@ -280,7 +280,7 @@ impl Device {
         }
     }
 
-    /// What the credential for `rp` makes of the salt. Needs a touch.
+    /// The secret that the credential for `rp` computes from the salt. Needs a touch.
     pub(crate) fn secret(&self, rp: &CStr, salt: &[u8; 32], pin: Option<&Pin>) -> Done<SecretVec> {
         let assertion = self.assertion(rp)?;
         let api = self.api;
@@ -308,7 +308,7 @@ impl Device {
         }
         let (assertion, hash) = (Object { raw, free: self.api.fido_assert_free }, [0; 32]);
         // SAFETY: the assertion is ours; libfido2 copies the string, which ends in NUL, and the
-        // bytes. The signature is not used, so what is signed does not matter.
+        // bytes. The signature is not used, so the signed data does not matter.
         unsafe {
             check((self.api.fido_assert_set_clientdata_hash)(raw, hash.as_ptr(), hash.len()))?;
             check((self.api.fido_assert_set_rp)(raw, rp.as_ptr()))?;

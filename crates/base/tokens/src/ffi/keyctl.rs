@@ -12,21 +12,21 @@ const THREAD_KEYRING: c_long = -1;
 /// `KEY_SPEC_USER_KEYRING`.
 const USER_KEYRING: c_long = -4;
 
-/// The key of the type `user` with this name, which the process can reach or which is in the
-/// keyring of its user.
+/// The key of type `user` with this name that the process can reach, or that is in the keyring of
+/// its user.
 pub(crate) fn find(name: &CStr) -> io::Result<c_long> {
     let no_info = std::ptr::null::<libc::c_char>();
     // SAFETY: the strings end in NUL; without callout information the kernel starts no program, and
-    // 0 is no keyring to link to.
+    // 0 means no keyring to link to.
     let found = check(unsafe {
         libc::syscall(libc::SYS_request_key, c"user".as_ptr(), name.as_ptr(), no_info, 0 as c_long)
     });
-    // A session without a link to the keyring of the user does not reach it. Nor may it read a key
-    // there, since a key is read by those who possess it: hence the link from the keyring of this
-    // thread, which ends with the thread.
+    // A session without a link to the user's keyring does not reach it, and may not read a key
+    // there, because reading requires possession. Hence the link from this thread's keyring, which
+    // ends with the thread.
     found.or_else(|first| {
-        // SAFETY: the strings end in NUL; the keyrings are named by the numbers that stand for
-        // those of this thread and its user.
+        // SAFETY: the strings end in NUL; the numbers name the keyrings of this thread and of its
+        // user.
         let found = unsafe {
             libc::syscall(
                 libc::SYS_keyctl,
@@ -41,9 +41,9 @@ pub(crate) fn find(name: &CStr) -> io::Result<c_long> {
     })
 }
 
-/// Reads a key into `into` if it is large enough. The length of the key in any case.
+/// Reads a key into `into` if that is large enough. Returns the length of the key in both cases.
 pub(crate) fn read(key: c_long, into: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the kernel writes at most as many bytes as the buffer is long.
+    // SAFETY: the kernel writes no more bytes than the length of the buffer.
     let len = unsafe { libc::syscall(libc::SYS_keyctl, READ, key, into.as_mut_ptr(), into.len()) };
     check(len).map(|len| len as usize)
 }
