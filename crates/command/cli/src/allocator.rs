@@ -1,16 +1,18 @@
-//! The system allocator, told that memory counts: a server's many threads would otherwise each keep
-//! an arena of freed blocks, which together outgrow the caches whose budget was given.
+//! Settings of the system allocator that save memory. By default each of a server's many threads
+//! would keep an arena of freed blocks; together these outgrow the memory budget of the caches.
 
 /// Arenas that all threads share.
 const ARENAS: libc::c_int = 2;
 
-/// Blocks of at least this length have pages of their own for good.
+/// Allocations of at least this length get their own mapping. Setting the threshold also stops
+/// glibc from adapting it.
 const LARGE: libc::c_int = 128 << 10;
 
-/// For disks whose stripes take large blocks and keep them, for those in RADOS, whose client
-/// library copies all that is written, and for vaults, whose commits are large now and then: among
-/// the small ones of the caches they would leave holes that add up to more than the caches.
-/// (Elsewhere large blocks come and go with requests, and the allocator is right to reuse them.)
+/// Gives large allocations their own mappings. For three kinds of disks: disks with levels keep
+/// large stripe buffers; the client library of RADOS copies all written data; commits of vaults are
+/// sometimes large. Between the small allocations of the caches, freed large ones would leave holes
+/// that add up to more than the caches. (On other disks large allocations come and go with
+/// requests, and the allocator reuses them well.)
 pub(crate) fn keep_large_apart() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt only sets a number inside the allocator, under the allocator's own lock.
@@ -19,7 +21,7 @@ pub(crate) fn keep_large_apart() {
     }
 }
 
-/// Called once, before any thread is started.
+/// Limits the number of arenas. Called once, before any thread starts.
 pub(crate) fn keep_small() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt only sets a number inside the allocator; no other thread exists yet to race

@@ -1,17 +1,17 @@
-//! `lacuna`: the command line. Its one job is to turn words into calls of the crates below, and
-//! results into text, JSON and exit codes.
+//! `lacuna`: the command. It turns command lines into calls of the crates below, and results into
+//! text, JSON and exit codes.
 //!
 //! Invariants kept here:
 //! - A passphrase comes from a terminal, a file, a descriptor or a helper program, never from an
-//!   argument or the environment, and no core dump of the process can hold one.
-//! - Everything that can be refused is refused before anything is written.
+//!   argument or the environment, and no core dump of the process can contain one.
+//! - Every refusal happens before the first write.
 //! - An error is one line on standard error that begins with `lacuna: ` and names settings by their
-//!   options; its kind decides the exit code. Errors of disks with levels are told in full on a
-//!   terminal only: everything else may be a log.
-//! - A process that goes to the background unlocks first and starts its threads, its random source,
-//!   its disk and its connection to a cluster afterwards.
+//!   options; its kind decides the exit code. Errors of disks with levels are shown in full only on
+//!   a terminal: any other output may be a log.
+//! - A process that goes to the background unlocks first, and then starts its threads, its random
+//!   source, its disk and its connection to a cluster.
 #![warn(missing_docs)]
-// What only `open` uses.
+// Code that only `open` uses.
 #![cfg_attr(not(feature = "fuse"), allow(dead_code))]
 
 mod allocator;
@@ -36,12 +36,13 @@ use verbs::{
     serve, snapshot, status, vault,
 };
 
-/// The most descriptors that are asked for.
+/// Maximum number of descriptors to ask for.
 const MOST_DESCRIPTORS: u64 = 1 << 19;
 
 fn main() -> ExitCode {
-    // A core dump would hold keys. A program that collects dumps through a pipe is not held by the
-    // limit, hence both. If the system refuses even this, it makes no dumps of ours either.
+    // A core dump would hold keys. The limit does not apply to a program that collects dumps
+    // through a pipe, hence both calls. A system that refuses them makes no dumps of this process
+    // either.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     allocator::keep_small();
@@ -78,20 +79,20 @@ fn main() -> ExitCode {
     console::leave(code)
 }
 
-/// Lets this process have as many files open as the system allows it. Servers need some for every
-/// client, and vaults for files in use; where the limit is met all the same, the error names it.
+/// Raises the limit of open files to the maximum that the system allows. Servers need descriptors
+/// for every client, and vaults for files in use; an error at the limit names it.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Programs that are started later may walk through all numbers up to the limit.
+    // Programs started later may iterate over all numbers up to the limit.
     let most = limit.maximum.unwrap_or(u64::MAX).min(MOST_DESCRIPTORS);
     if limit.current.is_some_and(|current| current < most) {
-        // It stays as it was where the system refuses that.
+        // On failure the limit stays as it was.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit });
     }
 }
 
-/// The words of the command, which a helper of mount(8) is given in another form. None if there is
-/// nothing to do.
+/// The command line; a helper of mount(8) gets it in another form. `None` if there is nothing to
+/// do.
 fn words() -> Result<Option<Vec<OsString>>> {
     let mut given = std::env::args_os();
     match mount_helper::called_as(std::env::args_os().next().as_deref()) {
@@ -103,9 +104,8 @@ fn words() -> Result<Option<Vec<OsString>>> {
     }
 }
 
-/// Refuses to run with more rights than the person has who started it, as an installation with the
-/// set-user-ID bit would: the paths, programs and environment that they name would then be used
-/// with the rights of another.
+/// Refuses to run with more rights than its caller has, as if it was installed with the set-user-ID
+/// bit: the caller's paths, programs and environment would be used with the rights of another user.
 fn refuse_borrowed_rights() -> Result<()> {
     if getuid() == geteuid() && getgid() == getegid() {
         return Ok(());
@@ -162,11 +162,11 @@ fn run(mut verb: Verb, console: Console) -> Result<()> {
     }
 }
 
-/// What clap has to say: help and version are answers, everything else is a wrong use.
+/// Prints a message of clap: help and version are answers, anything else is a usage error.
 fn usage(e: &clap::Error) -> ExitCode {
     match e.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // The reader that closed the pipe has read enough.
+            // A reader that closed the pipe has read enough.
             let _ = e.print();
             ExitCode::SUCCESS
         }

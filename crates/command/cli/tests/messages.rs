@@ -1,14 +1,14 @@
-//! Libraries know no command line: their messages name settings and actions by type (`Setting`,
-//! `Action`), and `crates/command/cli/src/terminal/settings.rs` has the option or the command for
-//! each of them.
+//! Libraries do not know the command line: their messages name settings and actions by type
+//! (`Setting`, `Action`), and `crates/command/cli/src/terminal/settings.rs` has the option or the
+//! command for each of them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Crates that are programs.
 const PROGRAMS: [&str; 2] = ["cli", "bench"];
-/// Verbs of the command. A message may call something a lacuna header or say that it is of lacuna,
-/// so a verb counts after an opening backtick alone.
+/// Verbs of the command. Messages may use them as words next to "lacuna", so a verb counts only
+/// after a backtick and `lacuna`.
 const VERBS: [&str; 22] = [
     "bench",
     "check",
@@ -38,7 +38,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
-/// Every file of Rust code in the `src` folders below `dir`, except those of programs.
+/// Every Rust file in the `src` folders below `dir`, except in programs.
 fn sources(dir: &Path, in_src: bool, found: &mut Vec<PathBuf>) {
     for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -52,8 +52,8 @@ fn sources(dir: &Path, in_src: bool, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code of the libraries by their files: without comments, and with texts of several lines on
-/// one.
+/// The code of the libraries by file: without comments, and with string literals of several lines
+/// joined.
 fn libraries() -> Vec<(String, String)> {
     let root = root();
     let mut files = Vec::new();
@@ -75,7 +75,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// The commands in a code.
+/// The commands that a code names.
 fn commands(code: &str) -> Vec<&str> {
     let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '-';
     let verb = |at: usize| code[at..].split(|letter: char| !is_of_word(letter)).next().unwrap();
@@ -83,7 +83,7 @@ fn commands(code: &str) -> Vec<&str> {
     named.filter(|verb| VERBS.contains(verb)).collect()
 }
 
-/// The names in a code that stand in `kind("…")`.
+/// The names in a code that appear in `kind("…")`.
 fn names<'c>(code: &'c str, kind: &str) -> Vec<&'c str> {
     let begin = format!("{kind}(\"");
     let named = code.match_indices(&begin).map(|(at, _)| &code[at + begin.len()..]);

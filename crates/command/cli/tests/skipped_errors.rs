@@ -1,23 +1,23 @@
-//! Nothing vanishes without an error: each place where a result may be dropped as if it were an
-//! absence, or thrown away, stands in `skipped_errors.txt`, with the reason why it may be. A name
-//! that begins with `_` says by itself what is kept, or thrown away.
+//! No error vanishes silently: each line that may treat an error as an absence, or discard a
+//! result, is in `skipped_errors.txt` with a reason. A name that begins with `_` needs no entry: it
+//! states itself that the value is kept or discarded.
 
 use std::path::{Path, PathBuf};
 
-/// What drops a result, or may; or an error by which one might be told from another.
+/// Expressions that drop a result, or an error that could be told from other errors.
 const PATTERNS: [&str; 6] =
     ["let Ok(", ".ok()", "unwrap_or_default()", "Result::ok", "Err(_)", "or_else(|_|"];
-/// What ends a value of a kind that is no result: a lock, an option that is emptied, memory that
-/// came from outside.
+/// Expressions that show that a discarded value is not a result: a lock, an emptied option, memory
+/// from outside.
 const ENDS: [&str; 3] = [".lock()", ".take()", "Box::from_raw("];
-/// The folder of what is measured or tested with, which is none of the product.
+/// The folder of crates for tests and measurements, which are not part of the product.
 const APART: &str = "test";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
-/// Every file of Rust code below a directory, in order.
+/// Every Rust file below a directory, in order.
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<PathBuf> =
         std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -35,8 +35,8 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a line throws away what a call gives, with `let _ =`, `_ =` or `drop(…)`: it may be a
-/// result. What is written into a text is none that could fail.
+/// Whether a line discards the value of a call, with `let _ =`, `_ =` or `drop(…)`: it may be a
+/// result. Writing into a string cannot fail and does not count.
 fn throws_away(line: &str) -> bool {
     let is_text = |value: &str| value.starts_with("write!(") || value.starts_with("writeln!(");
     let calls = |value: &str| value.match_indices('(').any(|(at, _)| value[..at].ends_with(is_of_word));
@@ -46,8 +46,7 @@ fn throws_away(line: &str) -> bool {
             .any(|(before, value)| !before.ends_with("fn ") && calls(value) && !ends(value))
 }
 
-/// What stands before and after each place of a line where something is that does not end a longer
-/// word.
+/// The text before and after each occurrence in a line that is not the end of a longer word.
 fn around<'l>(line: &'l str, wanted: &'static str) -> impl Iterator<Item = (&'l str, &'l str)> {
     let places = line.match_indices(wanted);
     let parts = places.map(move |(at, found)| (&line[..at], &line[at + found.len()..]));
@@ -97,7 +96,7 @@ fn lines(path: &Path) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// What the code has, as `path: line`.
+/// The lines that drop a result in the code, as `path: line`.
 fn in_the_code() -> Vec<String> {
     let root = root();
     let below = |dir: &Path| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
@@ -113,7 +112,7 @@ fn in_the_code() -> Vec<String> {
     all
 }
 
-/// What the list has, in the same form; each with a reason.
+/// The entries of the list, in the same form; each has a reason.
 fn in_the_list() -> Vec<String> {
     let list = std::fs::read_to_string(root().join("crates/command/cli/tests/skipped_errors.txt")).unwrap();
     let (mut file, mut all, mut waits) = ("", Vec::new(), None::<&str>);

@@ -1,10 +1,10 @@
-//! What it costs to try one passphrase, as the options say.
+//! The cost of trying one passphrase, from the options.
 
 use crate::args::CostArgs;
 use crate::args::size::Size;
 use lacuna_storage::{Argon2Cost, Cost, Error, Kind, Result, human};
 
-/// The cost that the options ask for; `None` if they say nothing.
+/// The cost that the options ask for; `None` if they ask for none.
 pub(crate) fn from_args(args: &CostArgs) -> Result<Option<Cost>> {
     let Some(Size(memory)) = args.kdf_memory else { return Ok(None) };
     let refused = || {
@@ -18,12 +18,12 @@ pub(crate) fn from_args(args: &CostArgs) -> Result<Option<Cost>> {
     }
     match args.kdf_passes {
         None => Ok(Some(Cost::Measured(kib))),
-        // The numbers come from a person, not from a header.
+        // The numbers come from the command line, not from a header.
         Some(passes) => Cost::fixed(kib, passes).map(Some).map_err(|e| e.with_kind(Kind::Usage)),
     }
 }
 
-/// A cost for people.
+/// The cost as text for the user.
 pub(crate) fn words(cost: &Argon2Cost) -> String {
     let memory = human(u64::from(cost.memory_kib) << 10);
     let counted = |n: u32, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });

@@ -1,5 +1,4 @@
-//! The words of what people do from day to day: `list`, `status`, `close`, `doctor`, and of the
-//! last day `erase`.
+//! Arguments of the everyday verbs `list`, `status`, `close` and `doctor`, and of `erase`.
 
 use super::{ClusterArgs, HolderArgs, location};
 use clap::Args;
@@ -18,20 +17,20 @@ pub(crate) struct ListArgs {
 /// `status`.
 #[derive(Args)]
 pub(crate) struct StatusArgs {
-    /// A location or a mount point; everything that runs if not given
+    /// A location or a mount point; every running server if not given
     #[arg(value_parser = location())]
     pub target: Option<Location>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Go on until INT, or until what was asked for is closed: on a terminal one screen that is
-    /// drawn again and again, elsewhere one line for each disk and moment
+    /// Repeat until INT, or until the target is closed: a terminal shows one screen that is
+    /// redrawn, other output gets one line for each disk and update
     #[arg(long, conflicts_with = "json")]
     pub watch: bool,
-    /// With --watch: seconds between two looks
+    /// With --watch: seconds between updates
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,
-    /// With --watch: end after so many looks
+    /// With --watch: stop after this number of updates
     #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 }
@@ -40,30 +39,30 @@ pub(crate) struct StatusArgs {
 #[derive(Args)]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct CloseArgs {
-    /// Where `open` mounted it, or the disk itself: then everything that is mounted of it, and its
-    /// servers
+    /// The mount point, or the disk itself: then all its mounts and servers are closed
     #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|LOCATION")]
     pub targets: Vec<PathBuf>,
-    /// Close everything that this user has open, mounted or served to NBD clients. One that cannot
-    /// be closed does not keep others open; the exit code is that of the first failure
+    /// Close everything that this user has open, mounted or served to NBD clients. A failure does
+    /// not stop the rest; the exit code is that of the first failure
     #[arg(long, conflicts_with = "targets")]
     pub all: bool,
-    /// Close a disk whose file was deleted while it was open as well: what is on it is lost
+    /// Also close a disk with a file that was deleted while the disk was open: its data is lost
     #[arg(long)]
     pub deleted: bool,
-    /// Wait, however long it takes, until everything that was written to open levels of a disk with
-    /// levels is on the medium. Without this and --now a closing waits so on a terminal; elsewhere
-    /// it takes along what its cover carries, which is as much on every such disk, and gives up the
-    /// rest
+    /// Wait, without a time limit, until all data written to the open levels of a disk with levels
+    /// is on the medium. This is the default on a terminal. Elsewhere the default is to write a
+    /// fixed amount of cover, the same on every such disk, and to drop the pending data that it
+    /// does not carry
     #[arg(long)]
     pub wait: bool,
-    /// Do not wait so on a terminal either
+    /// Do not wait, not even on a terminal
     #[arg(long, conflicts_with = "wait")]
     pub now: bool,
-    /// Of open disks of one name in pools the one in this namespace ('' for none)
+    /// If open disks in pools have the same name: the disk in this namespace ('' for none)
     #[arg(long, value_name = "NAME", conflicts_with = "all")]
     pub namespace: Option<String>,
-    /// Of open disks of one name in pools the one in the cluster with this configuration file
+    /// If open disks in pools have the same name: the disk in the cluster with this configuration
+    /// file
     #[arg(long, value_name = "PATH", conflicts_with = "all")]
     pub ceph_conf: Option<PathBuf>,
 }
@@ -85,7 +84,7 @@ pub(crate) struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Where the cluster is.
+    /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }
@@ -99,7 +98,7 @@ pub(crate) struct EraseArgs {
     /// Do not ask whether to go on
     #[arg(long)]
     pub yes: bool,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
 }

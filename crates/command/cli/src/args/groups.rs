@@ -7,12 +7,12 @@ use lacuna_storage::{BLOCK_SIZE, ChipShape, DiskId, Geometry, PurgePolicy};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What stretching a passphrase is to cost.
+/// Cost of passphrase stretching.
 #[derive(Args)]
 #[command(next_help_heading = "Options for passphrases")]
 pub(crate) struct CostArgs {
-    /// Most memory that trying one passphrase may take; a quarter of the machine's memory is the
-    /// limit in any case [default: 1G]
+    /// Maximum memory for trying one passphrase; never more than a quarter of the machine's memory
+    /// [default: 1G]
     #[arg(long, value_name = "SIZE")]
     pub kdf_memory: Option<Size>,
     /// Skip the measurement, which aims at one second: use exactly --kdf-memory and this many
@@ -21,44 +21,44 @@ pub(crate) struct CostArgs {
     pub kdf_passes: Option<u32>,
 }
 
-/// Where a cluster is.
+/// The cluster.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for rados: locations")]
 pub(crate) struct ClusterArgs {
-    /// Configuration file of the cluster [default: where Ceph's own programs look, such as
+    /// Configuration file of the cluster [default: as for Ceph's own programs, such as
     /// /etc/ceph/ceph.conf]
     #[arg(long, value_name = "PATH")]
     pub ceph_conf: Option<PathBuf>,
-    /// The user of the cluster to be [default: admin]
+    /// User of the cluster [default: admin]
     #[arg(long, value_name = "ID")]
     pub ceph_id: Option<String>,
     /// Namespace of the disk in its pool
     #[arg(long, value_name = "NAME")]
     pub namespace: Option<String>,
-    /// Fail what the cluster does not answer in this time [default: wait until it does]
+    /// Fail a request that the cluster does not answer in this time [default: wait]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub timeout: Option<u32>,
 }
 
-/// Where a cluster is, for verbs that one client at a time may do.
+/// The cluster, for verbs that need the disk exclusively.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for rados: locations")]
 pub(crate) struct HolderArgs {
-    /// Where the cluster is.
+    /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Take the disk over from the client that holds it, which is shut out from the cluster and
-    /// loses what it had not flushed
+    /// Take the disk over from the client that holds it. That client is blocked from the cluster
+    /// and loses its unflushed data
     #[arg(long)]
     pub steal: bool,
 }
 
-/// Which disk or vault it has to be.
+/// The required identity of the disk or vault.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct ExpectArgs {
-    /// Refuse every disk or vault but the one with this ID, with exit code 10. `create` and `vault
-    /// init` print it, and `info` when it is given a passphrase: an exchanged one is refused even
-    /// if your passphrase opens it
+    /// Require the disk or vault with this ID; any other is refused with exit code 10. `create` and
+    /// `vault init` print the ID, and `info` does when it is given a passphrase. This detects a
+    /// disk that was exchanged for another one that your passphrase opens
     #[arg(long, value_name = "ID", value_parser = id)]
     pub expect: Option<DiskId>,
 }
@@ -71,30 +71,30 @@ fn id(text: &str) -> Result<DiskId, String> {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for writing")]
 pub(crate) struct WritingArgs {
-    /// Acknowledge a write when it is durable on the medium or in the cluster, rather than gather
-    /// writes in memory until a flush: clients that connect again by themselves then lose nothing
-    /// if the server dies. Not for disks with levels
+    /// Acknowledge a write only when it is durable on the medium or in the cluster, instead of
+    /// gathering writes in memory until a flush: clients that reconnect by themselves then lose
+    /// nothing if the server dies. Not for disks with levels
     #[arg(long)]
     pub write_through: bool,
 }
 
-/// How long something stays open that nobody uses.
+/// Closing of an unused disk or vault.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for closing")]
 pub(crate) struct IdleArgs {
-    /// Close it when nobody used it for so long, such as 90s, 15m or 2h. What is in use stays open:
-    /// a mounted file system with an open file or a program in one of its directories, or mounted
-    /// in a container too, and a server with a client. Reading what the kernel has cached is not
-    /// noticed. Not for disks with levels, whose cover would end when it is not used
+    /// Close it after it was unused for this time, such as 90s, 15m or 2h. In use is: a mounted
+    /// file system with an open file, with a program in one of its directories, or mounted in a
+    /// container too; and a server with a client. Reads from the kernel's cache do not count as
+    /// use. Not for disks with levels, because their cover would end
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub idle_timeout: Option<Duration>,
 }
 
-/// The shape of a disk with levels.
+/// Shape of a disk with levels.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks with levels")]
 pub(crate) struct ShapeArgs {
-    /// Levels to make, the public one with them, each with a passphrase of its own
+    /// Number of levels, including the public one, each with its own passphrase
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub levels: Option<u8>,
     /// Milliseconds between the writes that an open disk makes by itself, to cover hidden ones: a
@@ -104,40 +104,41 @@ pub(crate) struct ShapeArgs {
     /// Deniable: public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+31]
     #[arg(long, value_name = "P+H", value_parser = geometry)]
     pub geometry: Option<Geometry>,
-    /// Deniable and flash: part of the log that stays spare: more is faster and wears flash less,
-    /// less holds more [default: 0.2; flash 0.15]
+    /// Deniable and flash: the fraction of the log that stays spare. A larger one makes the disk
+    /// faster and wears flash less, a smaller one leaves more space for data [default: 0.2; flash
+    /// 0.15]
     #[arg(long, value_name = "PART", value_parser = spare)]
     pub spare: Option<u16>,
-    /// Oblivious: what hides hidden operations [default: opportunistic]
+    /// Oblivious: how hidden operations are hidden [default: opportunistic]
     #[arg(long, value_enum)]
     pub hiding: Option<HidingArg>,
-    /// Oblivious: cells that a write rewrites: more is slower, and less waits. With 2, a third of
-    /// the cells are used, with more a half [default: 2]
+    /// Oblivious: cells that a write rewrites. More cells make writes slower and the stash smaller.
+    /// With 2, a third of the cells hold data, with more a half [default: 2]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(2..=16))]
     pub cells_per_write: Option<u8>,
 }
 
-/// What hides the operations of hidden levels.
+/// How operations on hidden levels are hidden.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HidingArg {
-    /// Every operation of every level rewrites cells, reads too: hidden ones pass for public reads
-    /// (HIVE)
+    /// Every operation on every level rewrites cells, also a read: hidden operations look like
+    /// public reads (HIVE)
     Plausible,
-    /// Hidden writes wait for public ones, which carry them along; reads write nothing (HIVE-B)
+    /// Hidden writes wait for public writes, which carry them; reads write nothing (HIVE-B)
     Opportunistic,
 }
 
-/// A disk on flash.
+/// Options of a disk on flash.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks on flash")]
 pub(crate) struct FlashArgs {
-    /// Bits of the key that each block has [default: 256]
+    /// Bits of the key of each block [default: 256]
     #[arg(long, value_name = "BITS", value_parser = ["128", "256"])]
     pub key_bits: Option<String>,
     /// For nand: locations, the simulated chip to make, as KEY=VALUE with commas between: page
-    /// (bytes of a page) and pages (of an erase block), endurance (erasures that a block stands),
-    /// and bad (blocks of a thousand from the factory), program-faults and erase-faults (of a
-    /// million) [default: page=4K,pages=64]
+    /// (bytes of a page) and pages (of an erase block), endurance (erasures that a block survives),
+    /// bad (factory bad blocks per thousand), program-faults and erase-faults (per million)
+    /// [default: page=4K,pages=64]
     #[arg(long, value_name = "LIST", value_parser = chip)]
     pub chip: Option<ChipShape>,
 }
@@ -146,21 +147,22 @@ pub(crate) struct FlashArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks on flash")]
 pub(crate) struct PurgingArgs {
-    /// Seconds for which anything deleted stays recoverable at most while the disk is open; 0 to
-    /// purge on request and before closing alone [default: 900]
+    /// Maximum seconds for which deleted data stays recoverable while the disk is open; 0 to purge
+    /// only on request and before closing [default: 900]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub purge_period: Option<u64>,
-    /// Purge as soon as so much was deleted or overwritten
+    /// Purge as soon as this amount was deleted or overwritten
     #[arg(long, value_name = "SIZE")]
     pub purge_above: Option<Size>,
     /// Purge as soon as anything is deleted or overwritten between these bytes of the disk, such as
-    /// 0-1M: writing there gets slow; may be repeated
+    /// 0-1M. Writes there become slow; may be repeated
     #[arg(long, value_name = "FROM-TO", value_parser = byte_range)]
     pub sensitive: Vec<(u64, u64)>,
 }
 
 impl PurgingArgs {
-    /// What is given, or the default. None to purge on request and before closing alone.
+    /// The policy of the options, or the default. `None` to purge only on request and before
+    /// closing.
     pub(crate) fn policy(&self) -> Option<PurgePolicy> {
         let usual = PurgePolicy::default();
         if self.purge_period == Some(0) && self.purge_above.is_none() {
@@ -178,7 +180,7 @@ impl PurgingArgs {
         })
     }
 
-    /// One of those given.
+    /// The name of an option that was given, if any was.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let given = [
             ("--purge-period", self.purge_period.is_some()),
@@ -228,15 +230,15 @@ fn chip(text: &str) -> Result<ChipShape, String> {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks with levels")]
 pub(crate) struct WaitingArgs {
-    /// How long what is hidden waits for public writes on a disk made with --cover 0 before `open`,
-    /// `close` or the request of a client fails; requests of a mounted file system wait as long as
-    /// it takes [default: 60]
+    /// On a disk made with --cover 0: how long hidden writes wait for public writes before `open`,
+    /// `close` or a client's request fails; requests of a mounted file system wait without limit
+    /// [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub cover_timeout: Option<u32>,
 }
 
 impl WaitingArgs {
-    /// What is given, or the default.
+    /// The timeout of the options, or the default.
     pub(crate) fn cover_timeout(&self) -> Duration {
         Duration::from_secs(self.cover_timeout.unwrap_or(60).into())
     }

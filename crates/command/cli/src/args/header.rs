@@ -1,26 +1,26 @@
-//! The words of `header`.
+//! Arguments of `header`.
 
 use super::{ClusterArgs, HolderArgs, PassphraseArgs, location};
 use clap::{Args, Subcommand};
 use lacuna_storage::Location;
 use std::path::PathBuf;
 
-/// Keep the header of a disk elsewhere, bring it back, and mend its copies.
+/// Back up, restore or repair the header of a disk.
 ///
-/// Without its header a disk is lost. It is kept three times on the medium. A backup elsewhere is
-/// for the day when all of them are overwritten.
+/// A disk without its header is lost. The medium holds three copies; a backup elsewhere helps if
+/// all of them are overwritten.
 #[derive(Subcommand)]
 pub(crate) enum HeaderVerb {
     /// Write the header into a file
     ///
-    /// Needs no passphrase. The file opens the disk with the passphrases of today, even after they
+    /// Needs no passphrase. The file opens the disk with the present passphrases, even after they
     /// are removed: keep it as safe as the disk, and make a new one after `key` and `resize`.
     Backup(HeaderBackupArgs),
-    /// Write a backup of the header to all its places on the disk
+    /// Write a backup of the header over all copies on the disk
     ///
     /// Asks for a passphrase that opens the backup.
     Restore(HeaderRestoreArgs),
-    /// Write all copies of the header anew, as the one is that opens
+    /// Rewrite all copies of the header from a copy that opens
     Repair(HeaderRepairArgs),
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct HeaderBackupArgs {
     pub location: Location,
     /// The file to write; it must not exist
     pub file: PathBuf,
-    /// Where the cluster is.
+    /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }
@@ -45,18 +45,18 @@ pub(crate) struct HeaderRestoreArgs {
     pub location: Location,
     /// The file that `header backup` wrote
     pub file: PathBuf,
-    /// Restore a header that is older than the one on the disk. Passphrases that were removed since
-    /// work again, those that were added since are lost. Never one from before the disk grew
+    /// Restore a header that is older than that on the disk. Passphrases removed since the backup
+    /// work again, passphrases added since are lost. A header from before the disk grew is always
+    /// refused
     #[arg(long)]
     pub older: bool,
-    /// Overwrite the header of another disk, for example one whose backup was restored here by
-    /// mistake
+    /// Overwrite the header of another disk, for example after a wrong backup was restored here
     #[arg(long)]
     pub replace: bool,
     /// Do not ask whether to go on
     #[arg(long)]
     pub yes: bool,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
     /// A passphrase that opens the backup.
@@ -70,7 +70,7 @@ pub(crate) struct HeaderRepairArgs {
     /// The disk
     #[arg(value_parser = location())]
     pub location: Location,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
     /// The passphrase.

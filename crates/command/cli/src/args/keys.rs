@@ -1,4 +1,4 @@
-//! The words of `key`.
+//! Arguments of `key`.
 
 use super::{
     CostArgs, ExpectArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source, location,
@@ -8,36 +8,34 @@ use clap::{Args, Subcommand};
 use lacuna_storage::Location;
 use std::path::PathBuf;
 
-/// What to do with passphrases.
+/// Add, change, remove or refresh passphrases.
 ///
 /// On a sealed disk `add`, `change` and `remove` leave all other passphrases as they are. On a disk
 /// with levels, and with `refresh`, all key slots are rewritten: passphrases that are not given
 /// with --key-file, --key-fd, --token or on the terminal stop working.
 #[derive(Subcommand)]
 pub(crate) enum KeyVerb {
-    /// Add a passphrase; on a disk with levels give every passphrase that is to keep working, and
-    /// the new one
+    /// Add a passphrase; on a disk with levels give every passphrase to keep, and the new one
     ///
     /// `lacuna key add LOCATION --token TOKEN` enrols a token beside the passphrase that is asked
     /// for or given. If the new passphrase is given with --new-key-file, --new-key-fd or
     /// --new-token, tokens given with --token open the disk.
     Add(KeyNewArgs),
-    /// Put a new passphrase in the place of the first one given; on a disk with levels give further
-    /// ones to keep them
+    /// Replace the first passphrase given; on a disk with levels give further ones to keep them
     Change(KeyNewArgs),
     /// Remove a passphrase; give one that keeps working (on a disk with levels, every one), and the
     /// one to remove
     ///
-    /// To be rid of a passphrase that nobody knows any more, use `key refresh` with those to keep.
+    /// To remove a forgotten passphrase, use `key refresh` with the passphrases to keep.
     Remove(KeyRemoveArgs),
-    /// Write all key slots anew for the passphrases given, and for no others
+    /// Rewrite all key slots for the passphrases given; all other passphrases stop working
     ///
     /// Levels of a deniable or oblivious disk deeper than the deepest that the given passphrases
-    /// open are dropped. With --add-level there is one more.
+    /// open are dropped. --add-level adds one more level.
     Refresh(KeyRefreshArgs),
 }
 
-/// What all key operations take.
+/// Arguments of all key operations.
 #[derive(Args)]
 pub(crate) struct KeyArgs {
     /// The disk
@@ -46,24 +44,24 @@ pub(crate) struct KeyArgs {
     /// Do not ask whether to go on; needs --keep where all key slots are rewritten
     #[arg(long)]
     pub yes: bool,
-    /// How many existing passphrases you give, with the one that `change` replaces; nothing is done
-    /// if you give another number. Only where all key slots are rewritten: otherwise all keep
-    /// working
+    /// Number of existing passphrases that you give, including the passphrase that `change`
+    /// replaces; nothing is done if you give another number. Only where all key slots are
+    /// rewritten: otherwise all keep working
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub keep: Option<u8>,
-    /// Which disk it has to be.
+    /// The required identity of the disk.
     #[command(flatten)]
     pub expect: ExpectArgs,
-    /// Cost of the passphrases; as before if not given.
+    /// Cost of the passphrases; unchanged if not given.
     #[command(flatten)]
     pub cost: CostArgs,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
     /// The passphrases to keep.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
-    /// Whether a token may be all there is.
+    /// Whether the disk may depend on a token alone.
     #[command(flatten)]
     pub recovery: RecoveryArgs,
 }
@@ -71,7 +69,7 @@ pub(crate) struct KeyArgs {
 /// `key add` and `key change`.
 #[derive(Args)]
 pub(crate) struct KeyNewArgs {
-    /// What all key operations take.
+    /// Arguments of all key operations.
     #[command(flatten)]
     pub key: KeyArgs,
     /// The new passphrase.
@@ -82,7 +80,7 @@ pub(crate) struct KeyNewArgs {
 /// `key refresh`.
 #[derive(Args)]
 pub(crate) struct KeyRefreshArgs {
-    /// What all key operations take.
+    /// Arguments of all key operations.
     #[command(flatten)]
     pub key: KeyArgs,
     /// Add an empty level, deeper than the deepest that the passphrases open, with a new
@@ -97,7 +95,7 @@ pub(crate) struct KeyRefreshArgs {
 /// `key remove`.
 #[derive(Args)]
 pub(crate) struct KeyRemoveArgs {
-    /// What all key operations take.
+    /// Arguments of all key operations.
     #[command(flatten)]
     pub key: KeyArgs,
     /// Read the passphrase to remove from this file (`-`: standard input)
@@ -112,7 +110,7 @@ pub(crate) struct KeyRemoveArgs {
 }
 
 impl KeyRemoveArgs {
-    /// Where the passphrase to remove comes from, if it is said.
+    /// The source of the passphrase to remove, if an option names it.
     pub(crate) fn source(&self) -> Option<Source> {
         Source::one_of(self.remove_key_file.as_ref(), self.remove_key_fd, self.remove_token.as_ref())
     }

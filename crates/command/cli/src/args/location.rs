@@ -1,4 +1,4 @@
-//! Where a disk lies, by its word.
+//! Parses locations on the command line.
 
 use crate::terminal::settings;
 use clap::builder::{OsStringValueParser, TypedValueParser};

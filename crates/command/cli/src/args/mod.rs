@@ -1,4 +1,4 @@
-//! The words of the command line. What stands here is also the text of `--help` and of the manual
+//! The command line. The doc comments of arguments are also the text of `--help` and of the manual
 //! pages.
 
 pub(crate) mod cost;
@@ -41,68 +41,66 @@ pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passph
 4 no such location or not a lacuna disk, 5 busy, 10 corrupt or tampered, 11 rolled back, 12 purge incomplete, \
 13 no space, 14 waiting for cover ran out, 20 any other failure.";
 
-/// Encrypted storage for people whose adversary looks more than once.
+/// Encrypted storage against adversaries that look more than once.
 ///
-/// A LOCATION is the path of a file or block device, rados:POOL/NAME for a disk in a pool of Ceph
-/// RADOS, of which rados:POOL/NAME@SNAPSHOT is a snapshot, ubi:/dev/ubi0_0 for a UBI volume on raw
-/// flash, or nand:PATH for a simulated flash chip in a file. A vault is a directory. Sizes take the
+/// A LOCATION is the path of a file or block device; rados:POOL/NAME for a disk in a pool of Ceph
+/// RADOS, and rados:POOL/NAME@SNAPSHOT for its snapshot; ubi:/dev/ubi0_0 for a UBI volume on raw
+/// flash; or nand:PATH for a simulated flash chip in a file. A vault is a directory. Sizes take the
 /// suffixes K, M, G and T (powers of 1024), or KB, MB, GB and TB (powers of 1000).
 #[derive(Parser)]
 #[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Say nothing but errors and what was asked for
+    /// Print only errors and requested output
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// Say more about what happens
+    /// Print more about what happens
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub verbose: bool,
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What to do.
+/// The verb.
 #[derive(Subcommand)]
 pub(crate) enum Verb {
-    /// Make a new encrypted disk
+    /// Create an encrypted disk
     #[command(alias = "format")]
     Create(CreateArgs),
     /// Open a disk or a vault and mount its file system, until `lacuna close`
     #[command(alias = "mount")]
     Open(OpenArgs),
-    /// Close what `open` mounted or `serve` serves, and wait until everything is on the medium
+    /// Close a mount of `open` or a server of `serve`, and wait until all data is on the medium
     #[command(aliases = ["umount", "unmount"])]
     Close(CloseArgs),
     /// Serve a disk to NBD clients until INT or TERM
     Serve(ServeArgs),
-    /// Show what a disk or a vault says about itself without a passphrase, and with one its ID
+    /// Show the public description of a disk or a vault, and with a passphrase its ID
     Info(InfoArgs),
-    /// List what is open: one line for each disk and vault of this user
+    /// List the open disks and vaults of this user, one line for each
     List(ListArgs),
-    /// Show what running servers do; with -v all their counters
+    /// Show the activity of running servers; with -v all their counters
     Status(StatusArgs),
     /// Read and verify every block; exit code 10 if any is bad
     Check(CheckArgs),
-    /// Copy what can be read of a damaged disk into an image; exit code 10 if not all can
+    /// Copy the readable data of a damaged disk into an image; exit code 10 if some cannot be read
     Rescue(RescueArgs),
-    /// Look at everything that can be seen without a passphrase, and say what is wrong; exit code
-    /// 10 for damage
+    /// Diagnose a disk or a vault without a passphrase; exit code 10 for damage
     Doctor(DoctorArgs),
     /// Add, change, remove or refresh passphrases
     #[command(subcommand)]
     Key(KeyVerb),
-    /// Keep the header of a disk elsewhere, bring it back, and mend its copies
+    /// Back up, restore or repair the header of a disk
     #[command(subcommand)]
     Header(HeaderVerb),
     /// Make a disk larger, open or closed
     Resize(ResizeArgs),
-    /// Make what was deleted on a disk on flash unrecoverable for good; exit code 12 if that could
-    /// not be done
+    /// Make deleted data on a disk on flash unrecoverable for good; exit code 12 if that fails
     Purge(PurgeArgs),
-    /// Keep states of a disk in RADOS, and go back to them
+    /// Manage snapshots of a disk in RADOS
     #[command(subcommand)]
     Snapshot(SnapshotVerb),
-    /// File systems in a directory that nobody trusts
+    /// Manage vaults: file systems in an untrusted directory
     #[command(subcommand)]
     Vault(VaultVerb),
     /// Remove a disk in RADOS with its snapshots and all its data
@@ -124,15 +122,15 @@ pub(crate) struct CreateArgs {
     #[arg(value_parser = location())]
     pub location: Location,
     /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given.
-    /// Of a disk with levels the size of the medium, which the levels share
+    /// For a disk with levels, the size of the medium, which the levels share
     #[arg(long)]
     pub size: Option<Size>,
     /// How the medium is used [default: sealed, on flash flash]
     #[arg(long, value_parser = format())]
     pub format: Option<&'static dyn Format>,
-    /// How blocks are encrypted; only gcm notices altered data. xts-random is for small random
-    /// writes at the highest speed and where there is no room for tags: altered data is not noticed
-    /// [default: gcm]
+    /// How blocks are encrypted; only gcm detects altered data. xts-random is for small random
+    /// writes at the highest speed, and where there is no room for tags: it does not detect altered
+    /// data [default: gcm]
     #[arg(long, value_parser = cipher())]
     pub cipher: Option<Cipher>,
     /// In RADOS, where the metadata of each block is kept [default: adaptive in replicated pools,
@@ -142,33 +140,33 @@ pub(crate) struct CreateArgs {
     /// Overwrite an existing file, a device that is not blank, or a disk in RADOS
     #[arg(long)]
     pub force: bool,
-    /// Take the whole space of the file now, so that the host can never be too full for it.
-    /// Otherwise a sealed disk takes space as it is written, but for a small reserve; disks with
-    /// levels always take all of it
+    /// Allocate the whole file now, so that a full host cannot make writes fail. Otherwise a sealed
+    /// disk takes space as it is written, except for a small reserve; disks with levels always
+    /// allocate all of it
     #[arg(long)]
     pub preallocate: bool,
     /// The shape of a disk with levels.
     #[command(flatten)]
     pub shape: ShapeArgs,
-    /// What a disk on flash is like.
+    /// Options of a disk on flash.
     #[command(flatten)]
     pub flash: FlashArgs,
     /// Cost of the passphrase.
     #[command(flatten)]
     pub cost: CostArgs,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
-    /// Whether a token may be all there is.
+    /// Whether the disk may depend on a token alone.
     #[command(flatten)]
     pub recovery: RecoveryArgs,
 }
 
 impl CreateArgs {
-    /// The format that is asked for, or the usual one of the location.
+    /// The requested format, or the default format of the location.
     pub(crate) fn format(&self) -> &'static dyn Format {
         self.format.unwrap_or_else(|| lacuna_storage::usual(&self.location))
     }
@@ -181,15 +179,15 @@ pub(crate) struct OpenArgs {
     /// The disk, or the directory of a vault
     #[arg(value_parser = location())]
     pub location: Location,
-    /// Existing directories: one, or for the levels of a disk from 0 up one each
+    /// Existing directories: one, or one for each level of a disk, starting at level 0
     #[arg(required = true, num_args = 1..=8)]
     pub mountpoints: Vec<PathBuf>,
     /// Make a file system of this type first, such as ext4; refused if the disk is not blank. With
     /// several mount points, levels that have a file system keep it
     #[arg(long, value_name = "TYPE")]
     pub mkfs: Option<String>,
-    /// With --mkfs: make it over data of no known kind as well, as an interrupted mkfs leaves it. A
-    /// file system that is known is never overwritten
+    /// With --mkfs: also overwrite data of unknown kind, such as an interrupted mkfs leaves. A
+    /// known file system is never overwritten
     #[arg(long, requires = "mkfs")]
     pub force: bool,
     /// Refuse writes
@@ -198,31 +196,30 @@ pub(crate) struct OpenArgs {
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,
-    /// Mount only a file `disk` that is the disk; needs no loop device. Programs may map it into
-    /// their memory from Linux 6.6 on; before, mmap with MAP_SHARED fails with ENODEV, and `serve`
-    /// is the way
+    /// Mount only a file `disk` that is the disk; needs no loop device. Mapping it with mmap and
+    /// MAP_SHARED needs Linux 6.6; on older kernels it fails with ENODEV, and `serve` is the
+    /// alternative
     #[arg(long)]
     pub raw: bool,
     /// How the file system is mounted. loop: by the kernel from a loop device, which needs root.
     /// fuse2fs: by the program fuse2fs, ext2, ext3 and ext4, without root. lklfuse: by the program
-    /// lklfuse, without root [default: loop where it can be had, otherwise the program that is
-    /// installed]
+    /// lklfuse, without root [default: loop if possible, otherwise the program that is installed]
     #[arg(long, value_name = "WAY", value_parser = mount_method(), conflicts_with = "raw")]
     pub via: Option<MountMethod>,
-    /// More options for mount -o, separated by commas: discard, or noload to read an ext4 with
-    /// --read-only that was not unmounted
+    /// More options for mount -o, separated by commas: for example discard, or noload to read, with
+    /// --read-only, an ext4 that was not unmounted
     #[arg(long, value_name = "LIST", conflicts_with = "raw")]
     pub mount_options: Option<String>,
-    /// Which disk it has to be.
+    /// The required identity of the disk or vault.
     #[command(flatten)]
     pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
-    /// How long it stays open.
+    /// Closing when unused.
     #[command(flatten)]
     pub idle: IdleArgs,
     /// When writes are acknowledged.
@@ -234,7 +231,7 @@ pub(crate) struct OpenArgs {
     /// When a disk on flash is purged.
     #[command(flatten)]
     pub purging: PurgingArgs,
-    /// Where the state of a vault is remembered.
+    /// The anchor of a vault.
     #[command(flatten)]
     pub anchor: AnchorArgs,
     /// How a vault is mounted.
@@ -251,22 +248,22 @@ pub(crate) struct ServeArgs {
     /// The disk
     #[arg(value_parser = location())]
     pub location: Location,
-    /// Listen on a unix socket at this path; may be repeated, and stand beside --listen
+    /// Listen on a unix socket at this path; may be repeated, and combined with --listen
     #[arg(long, value_name = "PATH")]
     pub socket: Vec<PathBuf>,
-    /// Listen on a TCP address; port 0 takes any free one; may be repeated, and stand beside
+    /// Listen on a TCP address; port 0 takes any free one; may be repeated, and combined with
     /// --socket
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
-    /// Directory with server-cert.pem and server-key.pem; with ca-cert.pem clients must show a
-    /// certificate
+    /// Directory with server-cert.pem and server-key.pem; if it has ca-cert.pem, clients must
+    /// present a certificate
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
     /// Whether clients may or must encrypt [default with --tls-dir: require]
     #[arg(long, value_enum, requires = "tls_dir")]
     pub tls: Option<Tls>,
-    /// On TCP addresses, serve clients of other machines that show no certificate, and in plain
-    /// text without --tls-dir
+    /// On TCP addresses, serve clients of other machines that present no certificate, and without
+    /// --tls-dir in plain text
     #[arg(long)]
     pub allow_strangers: bool,
     /// Refuse writes
@@ -275,25 +272,25 @@ pub(crate) struct ServeArgs {
     /// Go to the background once clients can connect
     #[arg(long)]
     pub fork: bool,
-    /// Write the process number to this file, which must not exist or hold nothing but a number
+    /// Write the process ID to this file, which must not exist or must contain only a number
     #[arg(long, value_name = "F")]
     pub pid_file: Option<PathBuf>,
-    /// Which disk it has to be.
+    /// The required identity of the disk.
     #[command(flatten)]
     pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
-    /// Connections at a time; more are closed at once
+    /// Maximum number of connections; further ones are closed at once
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_connections: u16,
     /// Threads for each connection [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
-    /// How long it stays open.
+    /// Closing when unused.
     #[command(flatten)]
     pub idle: IdleArgs,
     /// When writes are acknowledged.
@@ -315,7 +312,7 @@ pub(crate) struct ServeArgs {
 pub(crate) enum Tls {
     /// A client may ask for TLS
     Allow,
-    /// Nothing but TLS is served
+    /// Only TLS is served
     Require,
 }
 
@@ -328,14 +325,14 @@ pub(crate) struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Passphrases, to show the ID, the levels that they open, and on flash what is recoverable.
-    /// Not needed while the disk is open: its server tells.
+    /// Passphrases, to show the ID, the levels that they open, and on flash the recoverable data.
+    /// Not needed while the disk is open: its server answers.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
-    /// Where the cluster is.
+    /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Where the state of a vault is remembered.
+    /// The anchor of a vault.
     #[command(flatten)]
     pub anchor: AnchorArgs,
 }
@@ -346,23 +343,23 @@ pub(crate) struct CheckArgs {
     /// The disk
     #[arg(value_parser = location())]
     pub location: Location,
-    /// Do not write, not even to finish what a crash interrupted; a disk that needs that is
-    /// refused. A disk with levels is never written by this
+    /// Write nothing, not even to complete operations that a crash interrupted; a disk that needs
+    /// that is refused. A disk with levels is never written by this verb
     #[arg(long)]
     pub read_only: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Which disk it has to be.
+    /// The required identity of the disk.
     #[command(flatten)]
     pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
-    /// The passphrase, if the disk is not open: its server checks an open one.
+    /// The passphrase, if the disk is not open: the server checks an open disk.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
 }
@@ -370,17 +367,17 @@ pub(crate) struct CheckArgs {
 /// `purge`.
 #[derive(Args)]
 pub(crate) struct PurgeArgs {
-    /// The disk, or where it is mounted
+    /// The disk, or its mount point
     #[arg(required_unless_present = "all", value_name = "LOCATION|MOUNTPOINT", value_parser = location())]
     pub location: Option<Location>,
-    /// Purge every disk on flash that this user has open for writing. One that cannot be purged
-    /// does not keep others from it; the exit code is that of the first failure
+    /// Purge every disk on flash that this user has open for writing. A failure does not stop the
+    /// rest; the exit code is that of the first failure
     #[arg(long, conflicts_with_all = ["location", "json", "expect"])]
     pub all: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Which disk it has to be.
+    /// The required identity of the disk.
     #[command(flatten)]
     pub expect: ExpectArgs,
     /// Memory for all caches, if the disk is not open
@@ -397,19 +394,19 @@ pub(crate) struct ResizeArgs {
     /// The disk
     #[arg(value_parser = location())]
     pub location: Location,
-    /// The new size, a multiple of 4096 and not less than the present one; on a block device all of
-    /// it if not given
+    /// The new size, a multiple of 4096 and not less than the present one; on a block device the
+    /// whole device if not given
     #[arg(long)]
     pub size: Option<Size>,
-    /// Make the file system larger as well that is mounted from the disk: ext2, ext3, ext4, xfs or
-    /// btrfs, with its own tool. Without --size it takes what the disk has already; on a block
+    /// Also grow the file system that is mounted from the disk: ext2, ext3, ext4, xfs or btrfs,
+    /// with its own tool. Without --size it grows to the present size of the disk; on a block
     /// device the disk grows first
     #[arg(long)]
     pub grow_fs: bool,
-    /// Which disk it has to be.
+    /// The required identity of the disk.
     #[command(flatten)]
     pub expect: ExpectArgs,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
     /// The passphrase, if the disk is not open.
@@ -423,7 +420,7 @@ pub(crate) struct BenchArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Most memory for the passphrase cost
+    /// Maximum memory for the passphrase cost
     #[arg(long, default_value = "1G", value_name = "SIZE")]
     pub kdf_memory: Size,
     /// Milliseconds for each cipher
@@ -451,7 +448,7 @@ fn mount_method() -> impl TypedValueParser<Value = MountMethod> {
     })
 }
 
-/// The formats that can be asked for.
+/// A parser of formats that can be created.
 fn format() -> impl TypedValueParser<Value = &'static dyn Format> {
     let offered = FORMATS.iter().map(|format| format.info()).filter(|format| !format.made_on.is_empty());
     PossibleValuesParser::new(offered.map(|format| PossibleValue::new(format.name).help(format.summary)))
@@ -463,7 +460,7 @@ fn cipher() -> impl TypedValueParser<Value = Cipher> {
         .try_map(|name| Cipher::ALL.into_iter().find(|c| c.name() == name).ok_or("no such cipher"))
 }
 
-/// The layouts on objects.
+/// A parser of object layouts.
 fn layout() -> impl TypedValueParser<Value = ObjectLayout> {
     PossibleValuesParser::new(ObjectLayout::ALL.map(ObjectLayout::name))
         .try_map(|name| ObjectLayout::ALL.into_iter().find(|l| l.name() == name).ok_or("no such layout"))

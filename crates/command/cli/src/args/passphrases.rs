@@ -1,15 +1,15 @@
-//! Options for passphrases: those that there are, and new ones.
+//! Options for passphrases, existing and new.
 
 use crate::terminal::token::TokenSpec;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::path::PathBuf;
 
-/// Where passphrases come from, as options.
+/// The options with sources of passphrases.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for passphrases")]
 struct Options {
-    /// Read the passphrase from this file (`-`: standard input); the whole file counts, one
-    /// trailing newline excepted; may be repeated
+    /// Read the passphrase from this file (`-`: standard input): the whole file without one
+    /// trailing newline; may be repeated
     #[arg(long, value_name = "PATH")]
     key_file: Vec<PathBuf>,
     /// Read the passphrase from this open file descriptor; may be repeated
@@ -19,13 +19,13 @@ struct Options {
     /// or keyring:NAME; may be repeated
     #[arg(long, value_name = "TOKEN")]
     token: Vec<TokenSpec>,
-    /// Run this program, with the prompt as its only argument, and take what it prints as the
-    /// passphrase or PIN
+    /// Run this program with the prompt as its only argument, and use its output as the passphrase
+    /// or PIN
     #[arg(long, value_name = "CMD")]
     askpass: Option<PathBuf>,
 }
 
-/// Where one passphrase comes from.
+/// The source of one passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A file, or standard input.
@@ -37,7 +37,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// That of three options which exclude each other.
+    /// The source from three options that exclude each other.
     pub(crate) fn one_of(
         file: Option<&PathBuf>,
         number: Option<u32>,
@@ -53,17 +53,17 @@ impl Source {
     }
 }
 
-/// Where passphrases come from.
+/// The sources of passphrases.
 #[derive(Clone)]
 pub(crate) struct PassphraseArgs {
     /// In the order of the command line.
     pub sources: Vec<Source>,
-    /// A program that asks for what is typed otherwise.
+    /// A program that asks for passphrases that would otherwise be typed.
     pub askpass: Option<PathBuf>,
 }
 
 impl PassphraseArgs {
-    /// Whether it says where a passphrase comes from.
+    /// Whether an option gives a source of passphrases.
     pub(crate) fn is_given(&self) -> bool {
         !self.sources.is_empty() || self.askpass.is_some()
     }
@@ -105,10 +105,10 @@ impl Args for PassphraseArgs {
     }
 }
 
-/// Where a new passphrase comes from.
+/// The source of a new passphrase.
 #[derive(Args)]
 #[command(next_help_heading = "Options for passphrases")]
-// An option is named by its field.
+// The name of an option is the name of its field.
 #[allow(clippy::struct_field_names)]
 pub(crate) struct NewPassphraseArgs {
     /// Read the new passphrase from this file (`-`: standard input)
@@ -123,19 +123,19 @@ pub(crate) struct NewPassphraseArgs {
 }
 
 impl NewPassphraseArgs {
-    /// Where the new passphrase comes from, if it says so.
+    /// The source of the new passphrase, if an option gives it.
     pub(crate) fn source(&self) -> Option<Source> {
         let NewPassphraseArgs { new_key_file, new_key_fd, new_token } = self;
         Source::one_of(new_key_file.as_ref(), *new_key_fd, new_token.as_ref())
     }
 }
 
-/// Whether a token may be all there is.
+/// Whether the disk may depend on a token alone.
 #[derive(Args, Clone, Copy)]
 #[command(next_help_heading = "Options for passphrases")]
 pub(crate) struct RecoveryArgs {
-    /// Do without a recovery passphrase: if the token is lost, reset or answers differently, the
-    /// data is lost
+    /// Do not require a recovery passphrase: if the token is lost, reset or answers differently,
+    /// the data is lost
     #[arg(long)]
     pub no_recovery: bool,
 }

@@ -1,4 +1,4 @@
-//! The words of `rescue`.
+//! Arguments of `rescue`.
 
 use super::{ExpectArgs, HolderArgs, PassphraseArgs, location};
 use crate::args::size::Size;
@@ -12,26 +12,26 @@ pub(crate) struct RescueArgs {
     /// The disk, which must not be open. Nothing is written to it
     #[arg(value_parser = location())]
     pub location: Location,
-    /// The image to write: a sparse file as long as the disk, decrypted. What could be had of it
-    /// stands in TARGET.map, in the form of the map files of GNU ddrescue. If both are there, of
-    /// this disk, what is missing is read once more, and nothing else
+    /// The image to write: a sparse, decrypted file as long as the disk. TARGET.map lists the
+    /// rescued ranges, in the format of GNU ddrescue's map files. If both exist and belong to this
+    /// disk, only the missing ranges are read again
     pub target: PathBuf,
     /// Of a disk with levels, the level to rescue; the passphrase has to open it
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=7))]
     pub level: u8,
-    /// Begin anew, and overwrite TARGET and TARGET.map if they are files
+    /// Start over, and overwrite TARGET and TARGET.map if they are files
     #[arg(long)]
     pub force: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Which disk it has to be.
+    /// The required identity of the disk.
     #[command(flatten)]
     pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
     /// The passphrase.

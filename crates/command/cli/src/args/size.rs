@@ -1,9 +1,9 @@
-//! Sizes as people write them.
+//! Parses sizes.
 
 use lacuna_storage::{BLOCK_SIZE, Budget, Error, Kind};
 use std::str::FromStr;
 
-/// Least memory for caches.
+/// Minimum memory for caches.
 const LEAST_CACHE: u64 = 1 << 20;
 
 /// A number of bytes.
@@ -42,13 +42,13 @@ impl FromStr for Size {
         let fraction: u128 = fraction.parse().map_err(|_| too_much())?;
         let bytes = u128::from(whole) * u128::from(unit) + fraction * u128::from(unit) / scale;
         let bytes = u64::try_from(bytes).map_err(|_| too_much())?;
-        // What people write with a unit means about as much: a disk has whole blocks.
+        // A size with a unit is rounded down to whole blocks.
         let exact = unit == 1 || bytes < BLOCK_SIZE as u64;
         Ok(Size(if exact { bytes } else { bytes - bytes % BLOCK_SIZE as u64 }))
     }
 }
 
-/// Digits behind the point.
+/// Maximum number of digits after the point.
 const MOST_DECIMALS: usize = 9;
 
 /// The bytes of a unit.
@@ -72,7 +72,7 @@ fn unit_of(text: &str) -> Option<u64> {
     }
 }
 
-/// The memory that `--cache` gives.
+/// The memory budget of `--cache`.
 pub(crate) fn budget(cache: Size) -> Result<Budget, Error> {
     if cache.0 >= LEAST_CACHE {
         return Ok(Budget::bytes(cache.0));

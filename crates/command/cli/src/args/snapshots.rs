@@ -1,22 +1,22 @@
-//! The words of `snapshot` and `delete`, which only disks in RADOS have.
+//! Arguments of `snapshot` and `delete`, which apply only to disks in RADOS.
 
 use super::{ClusterArgs, HolderArgs, PassphraseArgs, location};
 use crate::terminal::settings;
 use clap::{Args, Subcommand};
 use lacuna_storage::Location;
 
-/// Snapshots of a disk in RADOS.
+/// Manage snapshots of a disk in RADOS.
 ///
-/// All but `list` write to the disk, and so work while no other client holds it.
+/// All verbs except `list` write to the disk, so no other client may hold it.
 #[derive(Subcommand)]
 pub(crate) enum SnapshotVerb {
     /// Keep the present state of the disk under a name
     Create(SnapshotArgs),
     /// List the snapshots; needs no passphrase
     List(SnapshotListArgs),
-    /// Give up a snapshot and the space that it takes
+    /// Remove a snapshot and free its space
     Remove(SnapshotArgs),
-    /// Make the disk what it was at the snapshot; what was written since is lost
+    /// Restore the disk to the state of the snapshot; data written since is lost
     Rollback(SnapshotArgs),
 }
 
@@ -26,10 +26,10 @@ pub(crate) struct SnapshotArgs {
     /// The disk
     #[arg(value_parser = location())]
     pub location: Location,
-    /// Name of the snapshot, by which `rados:POOL/NAME@SNAPSHOT` opens it read-only
+    /// Name of the snapshot; `rados:POOL/NAME@SNAPSHOT` opens it read-only
     #[arg(value_name = "SNAPSHOT", value_parser = snapshot_name)]
     pub name: String,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
     /// The passphrase.
@@ -46,7 +46,7 @@ pub(crate) struct SnapshotListArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Where the cluster is.
+    /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }
@@ -60,7 +60,7 @@ pub(crate) struct DeleteArgs {
     /// Do not ask whether to go on
     #[arg(long)]
     pub yes: bool,
-    /// Where the cluster is, and what becomes of another client.
+    /// The cluster, and whether to take the disk over from another client.
     #[command(flatten)]
     pub holder: HolderArgs,
 }

@@ -1,4 +1,4 @@
-//! The words of `vault`, and what `open` takes for vaults alone.
+//! Arguments of `vault`, and the arguments of `open` for vaults.
 
 use super::{CostArgs, ExpectArgs, PassphraseArgs};
 use crate::args::size::Size;
@@ -7,32 +7,32 @@ use clap::{Args, Subcommand};
 use lacuna_storage::vault::{Choice, choices};
 use std::path::PathBuf;
 
-/// File systems in a directory that nobody trusts, such as one that a program synchronises.
+/// Manage vaults: file systems in an untrusted directory, such as one that a program synchronises.
 ///
-/// What is altered, exchanged, removed or rolled back in the directory is noticed. `lacuna open DIR
-/// MOUNTPOINT` opens a vault, `lacuna close` ends it; `key`, `header` and `info` take its directory
-/// as they take a disk.
+/// Data in the directory that was altered, exchanged, removed or rolled back is detected. `lacuna
+/// open DIR MOUNTPOINT` opens a vault, `lacuna close` closes it; `key`, `header` and `info` take
+/// its directory as they take a disk.
 #[derive(Subcommand)]
 pub(crate) enum VaultVerb {
-    /// Make a vault in an empty directory, or in one that is made
+    /// Create a vault in an empty directory; the directory is made if missing
     Init(VaultInitArgs),
-    /// Read and verify every block of every file, and both copies of the names; exit code 10 if any
-    /// is bad
+    /// Read and verify every block of every file, and both copies of the namespace; exit code 10 if
+    /// any is bad
     ///
-    /// The vault must not be open. Nothing is written, not even to finish what a crash interrupted,
-    /// unless --repair asks for it.
+    /// The vault must not be open. Without --repair nothing is written, not even to complete
+    /// operations that a crash interrupted.
     Check(VaultCheckArgs),
-    /// Accept the state that is there instead of the one that this machine remembers, as after a
-    /// backup was restored
+    /// Accept the present state of the vault instead of the state in the anchor, for example after
+    /// a backup was restored
     ///
-    /// From then on the newer state that was expected counts as altered.
+    /// After that the newer state that was expected counts as altered.
     Accept(VaultAcceptArgs),
-    /// Bring out what verifies of a damaged vault, to a new or empty directory; exit code 10 if
+    /// Copy the data of a damaged vault that verifies to a new or empty directory; exit code 10 if
     /// anything is missing
     ///
-    /// The vault must not be open. Nothing is written to it. What is missing is listed by name
-    /// where a name verifies, and by number otherwise. Permissions, times and extended attributes
-    /// come out, owners do not.
+    /// The vault must not be open. Nothing is written to it. Missing files are listed by name if
+    /// the name verifies, and by number otherwise. Permissions, times and extended attributes are
+    /// copied, owners are not.
     Rescue(VaultRescueArgs),
     /// Show how a file of an open vault is protected
     Stat(VaultStatArgs),
@@ -41,15 +41,14 @@ pub(crate) enum VaultVerb {
 /// `vault init`.
 #[derive(Args)]
 pub(crate) struct VaultInitArgs {
-    /// The directory: made if there is none, empty otherwise
+    /// The directory: created if missing, otherwise it must be empty
     pub dir: PathBuf,
-    /// How files are protected that ask for nothing else: mt has a tree of tags, rand and comp
-    /// store fewer tags, of blocks that look random or do not compress; auto chooses for each file
-    /// by what is in it. For one file or directory the extended attribute user.lacuna.integrity
-    /// says it
+    /// How files are protected by default: mt has a tree of tags; rand and comp store fewer tags,
+    /// for blocks that look random or do not compress; auto chooses for each file by its content.
+    /// The extended attribute user.lacuna.integrity sets it for one file or directory
     #[arg(long, value_parser = integrity(), default_value = "auto")]
     pub integrity: Choice,
-    /// Where the state of the vault is remembered.
+    /// The anchor of the vault.
     #[command(flatten)]
     pub anchor: AnchorArgs,
     /// Cost of the passphrase.
@@ -65,20 +64,20 @@ pub(crate) struct VaultInitArgs {
 pub(crate) struct VaultCheckArgs {
     /// The directory of the vault
     pub dir: PathBuf,
-    /// Write anew what one of two copies lost: pages of the namespace and the superblock. It opens
-    /// the vault as a mount does, and finishes what a crash interrupted
+    /// Rewrite pages of the namespace and the superblock that one of two copies lost. Opens the
+    /// vault as a mount does, and completes operations that a crash interrupted
     #[arg(long)]
     pub repair: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Which vault it has to be.
+    /// The required identity of the vault.
     #[command(flatten)]
     pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
-    /// Where the state of the vault is remembered.
+    /// The anchor of the vault.
     #[command(flatten)]
     pub anchor: AnchorArgs,
     /// The passphrase.
@@ -91,18 +90,18 @@ pub(crate) struct VaultCheckArgs {
 pub(crate) struct VaultRescueArgs {
     /// The directory of the vault
     pub dir: PathBuf,
-    /// Where to bring it out to: made if there is nothing, empty otherwise
+    /// The directory to copy to: created if missing, otherwise it must be empty
     pub target: PathBuf,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Which vault it has to be.
+    /// The required identity of the vault.
     #[command(flatten)]
     pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
-    /// Where the state of the vault is remembered.
+    /// The anchor of the vault.
     #[command(flatten)]
     pub anchor: AnchorArgs,
     /// The passphrase.
@@ -118,10 +117,10 @@ pub(crate) struct VaultAcceptArgs {
     /// Do not ask whether to go on
     #[arg(long)]
     pub yes: bool,
-    /// Which vault it has to be.
+    /// The required identity of the vault.
     #[command(flatten)]
     pub expect: ExpectArgs,
-    /// Where the state of the vault is remembered.
+    /// The anchor of the vault.
     #[command(flatten)]
     pub anchor: AnchorArgs,
     /// The passphrase.
@@ -139,13 +138,13 @@ pub(crate) struct VaultStatArgs {
     pub json: bool,
 }
 
-/// Where the state of a vault is remembered.
+/// The anchor of a vault.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for vaults")]
 pub(crate) struct AnchorArgs {
-    /// The file in which this machine remembers the last state of the vault; outside of it, and not
-    /// copied with it [default: below $XDG_STATE_HOME or ~/.local/state, of root below /var/lib:
-    /// lacuna/anchors/UUID]
+    /// The anchor: the file where this machine remembers the last state of the vault. Keep it
+    /// outside the vault, and do not copy it with the vault [default: below $XDG_STATE_HOME or
+    /// ~/.local/state, of root below /var/lib: lacuna/anchors/UUID]
     #[arg(long, value_name = "PATH")]
     pub anchor: Option<PathBuf>,
 }
@@ -154,9 +153,8 @@ pub(crate) struct AnchorArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for vaults")]
 pub(crate) struct VaultMountArgs {
-    /// Let other users in, as the permissions of files say; for users other than root it takes
-    /// user_allow_other in
-    /// /etc/fuse.conf
+    /// Give other users access, as the permissions of files say; users other than root need
+    /// user_allow_other in /etc/fuse.conf
     #[arg(long)]
     pub allow_other: bool,
 }

@@ -1,27 +1,27 @@
-//! What a manual page says because of the options and places that its command takes: signals, exit
-//! codes, environment and files. A new command gets these sections by itself.
+//! The sections of a manual page that depend on the options and arguments of its command: signals,
+//! exit codes, environment and files. A new command gets these sections automatically.
 
 use crate::man::text::{Entry, entries, shared};
 use clap::Command;
 
-/// What a command has or does that a line of its manual page depends on.
+/// The property of a command that an entry of its manual page depends on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// Every command.
+    /// None: the entry is for every command.
     Nothing,
-    /// It is about a place: a disk, a vault, a mount point or a file.
+    /// It takes a disk, a vault, a mount point or a file.
     Place,
-    /// It finds servers, or is one.
+    /// It looks for servers, or is one.
     Servers,
     /// It takes a passphrase.
     Passphrase,
-    /// It looks at what a disk or vault holds.
+    /// It reads the data or the header of a disk or vault.
     Looking,
-    /// It remembers vaults.
+    /// It uses the anchors of vaults.
     Anchor,
-    /// It notices older states.
+    /// It detects older states.
     Older,
-    /// It speaks to a Ceph cluster.
+    /// It uses a Ceph cluster.
     Cluster,
     /// It mounts or unmounts.
     Mounting,
@@ -29,12 +29,12 @@ enum Need {
     Listening,
     /// It purges flash.
     Purging,
-    /// It writes hidden data, or waits for that.
+    /// It writes hidden data, or waits for hidden writes.
     Cover,
 }
 
 impl Need {
-    /// Whether the command has what this asks for. The page of `lacuna` itself tells everything.
+    /// Whether the command has this property. The page of `lacuna` itself has all entries.
     fn of(self, command: &Command) -> bool {
         let has = |name: &str| command.get_arguments().any(|arg| arg.get_id() == name);
         let takes = |names: &[&str]| names.iter().any(|name| has(name));
@@ -60,7 +60,7 @@ impl Need {
     }
 }
 
-/// What makes a command end with an exit code.
+/// The property that makes a command return an exit code.
 fn need_of_code(code: &str) -> Need {
     match code {
         "2" | "4" | "5" => Need::Place,
@@ -73,7 +73,7 @@ fn need_of_code(code: &str) -> Need {
     }
 }
 
-/// What makes a command read a variable.
+/// The property that makes a command read a variable.
 fn need_of_variable(name: &str) -> Need {
     match name {
         "XDG_RUNTIME_DIR" => Need::Servers,
@@ -99,7 +99,7 @@ pub(crate) fn environment(command: &Command) -> Vec<Entry> {
     variables
 }
 
-/// The files of a command: its own, then those that come with its options.
+/// The files of a command: its own, then the files of its options.
 pub(crate) fn files(command: &Command, own: Vec<Entry>) -> Vec<Entry> {
     let mut files = own;
     for (need, name) in [(Need::Servers, "run"), (Need::Anchor, "anchors"), (Need::Cluster, "ceph-conf")] {
@@ -111,8 +111,8 @@ pub(crate) fn files(command: &Command, own: Vec<Entry>) -> Vec<Entry> {
     files
 }
 
-/// The signals of a command: its own if it handles any, otherwise what becomes of a disk when the
-/// command is ended early.
+/// The signals of a command: its own if it handles any, otherwise the effect of an early end on a
+/// disk.
 pub(crate) fn signals(command: &Command, own: Vec<Entry>) -> Vec<Entry> {
     if !own.is_empty() || command.get_name() == "lacuna" || !Need::Passphrase.of(command) {
         return own;

@@ -1,4 +1,5 @@
-//! `completions` and `man`: what the shell and the manual know of the words of the command line.
+//! `completions` and `man`: shell completions and manual pages from the definition of the command
+//! line.
 
 mod applies;
 mod mount_page;
@@ -33,7 +34,7 @@ fn commands() -> Command {
     commands
 }
 
-/// The page of a command, and those of its own commands.
+/// Writes the page of a command and the pages of its subcommands.
 fn write(command: &Command, dir: &Path) -> io::Result<()> {
     for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
         write(one, dir)?;
@@ -60,8 +61,8 @@ fn render(page: &Man, command: &Command, text: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The sections that the words of the command line do not give. A command that only stands before
-/// others has none of its own.
+/// The sections that do not come from the definition of the command line. A command with
+/// subcommands, other than `lacuna`, has none.
 fn more(command: &Command) -> Roff {
     let mut more = Roff::new();
     if command.has_subcommands() && command.get_name() != "lacuna" {
@@ -92,8 +93,8 @@ mod tests {
     use clap::Parser;
     use std::collections::BTreeSet;
 
-    /// Checks the examples of a command and of its own commands, and takes the names of their pages
-    /// from `texts`.
+    /// Checks the examples of a command and of its subcommands, and removes the names of their
+    /// pages from `texts`.
     fn check(command: &Command, texts: &mut BTreeSet<&'static str>) {
         for one in command.get_subcommands() {
             check(one, texts);

@@ -1,12 +1,12 @@
-//! The manual page of `mount.lacuna` and `umount.lacuna`, which are no verbs of the command line.
+//! The manual page of `mount.lacuna` and `umount.lacuna`, which are not verbs of the command line.
 
 use crate::man::text::{self, entries, paragraphs};
 use clap_mangen::roff::{Roff, bold, italic, roman};
 
-/// The name of the file of the page.
+/// File name of the page.
 pub(crate) const FILE: &str = "mount.lacuna.8";
 
-/// The name of the text of the page.
+/// Name of the page's text.
 const TEXT: &str = "mount.lacuna";
 
 /// The page.
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn options_of_the_page_are_taken() {
-        // What needs a unit, and what is refused.
+        // An option that needs a unit, and options that are refused.
         let apart = ["credential=NAME", "remount", "any other"];
         let entries = entries(TEXT, "OPTIONS");
         assert!(entries.len() > 10, "{entries:?}");

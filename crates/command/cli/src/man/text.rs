@@ -1,15 +1,15 @@
-//! The prose of manual pages beyond the options. It lies as text in `crates/command/cli/man`: a
-//! file for each page, with sections whose blocks are separated by blank lines. A block is a
-//! paragraph, or an entry of a list in the form of Markdown's definition lists: a term, and below
-//! it the words on it after a colon. `[name]` stands for the entry of the section `name` in
+//! The prose of manual pages beyond the options. The texts are in `crates/command/cli/man`: one
+//! file for each page, with sections of blocks that blank lines separate. A block is a paragraph,
+//! or an entry of a list in the form of Markdown's definition lists: a term, and on the next line
+//! its description after a colon. `[name]` stands for the entry of the section `name` in
 //! `shared.md`.
 
 use clap_mangen::roff::{Roff, bold, roman};
 
-/// An entry of a list: what stands out, and the words on it.
+/// An entry of a list: the term and its description.
 pub(crate) type Entry = (&'static str, String);
 
-/// Texts by the names of their files.
+/// Texts, each with the name of its file.
 macro_rules! texts {
     ($($name:literal),+ $(,)?) => {
         &[$(($name, include_str!(concat!("../../man/", $name, ".md")))),+]
@@ -57,7 +57,7 @@ const TEXTS: &[(&str, &str)] = texts![
     "shared",
 ];
 
-/// The entries of a section of a text. There are none without the text or without the section.
+/// The entries of a section of a text; none if the text or the section does not exist.
 pub(crate) fn entries(text: &str, section: &str) -> Vec<Entry> {
     blocks(text, section).into_iter().map(entry).collect()
 }
@@ -73,7 +73,7 @@ pub(crate) fn shared(name: &str) -> Entry {
     entry.unwrap_or_else(|| panic!("crates/command/cli/man/shared.md has no entry {name}"))
 }
 
-/// Writes a section with a list, if the list has entries.
+/// Writes a section with a list, unless the list is empty.
 pub(crate) fn write_list(page: &mut Roff, title: &str, entries: Vec<Entry>) {
     if !entries.is_empty() {
         page.control("SH", [title]);
@@ -106,7 +106,7 @@ fn entry(block: &'static str) -> Entry {
     (term, unwrapped(words))
 }
 
-/// The words on one line.
+/// The text on one line.
 fn unwrapped(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

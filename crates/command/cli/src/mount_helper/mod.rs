@@ -1,6 +1,6 @@
-//! `mount.lacuna` and `umount.lacuna`: what mount(8) and umount(8) run for file systems of the type
-//! `lacuna`, and so what fstab and systemd run. Both are this program under another name. Their
-//! words become those of `open` and `close`.
+//! `mount.lacuna` and `umount.lacuna`, the helpers that mount(8) and umount(8) run for file systems
+//! of type `lacuna`, also for fstab and systemd. Both are this program under another name. Their
+//! command lines are translated to those of `open` and `close`.
 
 pub(crate) mod options;
 
@@ -17,18 +17,19 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where mount(8) and umount(8) look for helpers.
+/// Where umount(8) looks for its helper.
 const UNMOUNTING: &str = "/sbin/umount.lacuna";
-/// What is there where systemd runs.
+/// Exists if systemd runs.
 const SYSTEMD: &str = "/run/systemd/system";
-/// How a unit of systemd asks a person, who may sit at the console or log in over a network.
+/// The program that a unit of systemd asks for a passphrase: the user may answer at the console or
+/// over a network.
 const ASKING: &str = "/usr/bin/systemd-ask-password";
 
-/// What is said of a path that leads nowhere.
+/// Errors of a path that does not lead to a file.
 const NOT_THERE: [io::ErrorKind; 3] =
     [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory, io::ErrorKind::NotConnected];
 
-/// Under which name the program was called.
+/// The name that the program was called by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Helper {
     /// By mount(8): `mount.lacuna SPEC DIR [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
@@ -37,7 +38,7 @@ pub(crate) enum Helper {
     Unmount,
 }
 
-/// Which helper the program is called as, if its first word says so.
+/// The helper that the program is called as, according to its first argument.
 pub(crate) fn called_as(first: Option<&OsStr>) -> Option<Helper> {
     match Path::new(first?).file_name()?.to_str()? {
         "mount.lacuna" => Some(Helper::Mount),
@@ -47,7 +48,7 @@ pub(crate) fn called_as(first: Option<&OsStr>) -> Option<Helper> {
 }
 
 impl Helper {
-    /// The words of `lacuna` that do what the helper is to do, or nothing if there is nothing to
+    /// The command line of `lacuna` for this call of the helper, or `None` if there is nothing to
     /// do.
     ///
     /// Errors: [`Kind::Usage`].
@@ -60,12 +61,12 @@ impl Helper {
     }
 }
 
-/// What the helper was given.
+/// The parsed command line of a helper.
 #[derive(Default)]
 struct Given {
     names: Vec<OsString>,
     options: Vec<String>,
-    /// Flags as letters.
+    /// Single-letter flags.
     flags: String,
 }
 
@@ -96,7 +97,7 @@ impl Given {
                     given.flags.push(letter);
                     continue;
                 }
-                // The value is the rest of the word, or the next one.
+                // The value is the rest of this argument, or the next argument.
                 let rest = &letters[at + 1..];
                 let value = if rest.is_empty() { words.next() } else { Some(rest.into()) };
                 let value = value.and_then(|value| value.into_string().ok());
@@ -104,7 +105,7 @@ impl Given {
                 match letter {
                     'o' => given.options.push(value),
                     'N' => return Err(usage("a mount namespace to change to, which cannot be done".into())),
-                    // The type is that of the helper.
+                    // The type is always that of the helper.
                     _ => {}
                 }
                 break;
@@ -131,20 +132,20 @@ impl Given {
     fn to_open(&self) -> Result<Option<Vec<OsString>>> {
         let mut options = Options::parse(self.options.iter().map(String::as_str))?;
         options.read_only = (options.read_only || self.has('r')) && !self.has('w');
-        // A rehearsal, or what `mount -a` does not know: to mount(8) the location of an open disk
-        // is its loop device.
+        // `-f` is a dry run. A disk that is open already is skipped, because `mount -a` does not
+        // recognise it: mount(8) sees its loop device instead of its location.
         if self.has('f') || self.is_there(options.expected())? {
             return Ok(None);
         }
         let asks = !options.names_key && passphrase::credential_path().is_none();
-        // Where systemd does not run, nobody would answer.
+        // Without systemd the question would have no answer.
         let can_ask = || Path::new(SYSTEMD).exists() && Path::new(ASKING).exists();
         if asks && !has_terminal() && can_ask() {
             options.words.push(format!("--askpass={ASKING}"));
         }
         let is_vault = Path::new(&self.names[0]).is_dir();
         if !is_vault && !options.raw && Path::new(UNMOUNTING).exists() {
-            // So umount(8) calls the helper, which returns when everything is on the medium.
+            // Makes umount(8) call the helper, which returns when all data is on the medium.
             options.passed.push("helper=lacuna".to_owned());
         }
         let said = if self.has('v') { "--verbose" } else { "--quiet" };
@@ -162,15 +163,15 @@ impl Given {
         Ok(Some(words))
     }
 
-    /// Whether a server has this location open at this directory. Errors: it is another disk than
-    /// the `expected` one.
+    /// Whether a server has this location open at this directory. Errors: the open disk is not the
+    /// `expected` one.
     fn is_there(&self, expected: Option<&str>) -> Result<bool> {
         let Ok(location) = Location::of_word(&self.names[0]) else { return Ok(false) };
         let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1]))?);
         for peer in Registry::open(None)?.all()? {
             let is_meant = peer.alive && peer.record.location == location;
             let Some(mount) = peer.mount().filter(|_| is_meant) else { continue };
-            // Not one that ends just now, or that an automount waits for.
+            // Skip a mount that is just ending, or is an automount that waits.
             if at.contains(&mount.mountpoint)
                 && lacuna_mount::is_mounted(&mount.mountpoint)?
                 && !lacuna_mount::is_automount(&mount.mountpoint)?
@@ -195,7 +196,7 @@ impl Given {
     }
 }
 
-/// Refuses what is open at a mount point if it is another disk or vault than the expected one.
+/// Refuses a mount point with another disk or vault than the expected one.
 fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
     let naming = |e: Error| e.context(format!("cannot mount at {}", mountpoint.display()));
     let status = status::at_mountpoint(mountpoint)?;
@@ -203,49 +204,50 @@ fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
     online::check_account(&status, expect).map_err(naming)
 }
 
-/// Whether lacuna has something open there, or left it when a server died.
+/// Whether a lacuna mount is there, of a running or of a dead server.
 fn is_open(at: &Path) -> Result<bool> {
     let at = paths(at)?;
     let known = Registry::open(None)?.all()?;
     Ok(known.iter().any(|peer| peer.mount().is_some_and(|mount| at.contains(&mount.mountpoint))))
 }
 
-/// The paths under which a mount point may be known. It is not looked at itself, which may hang.
+/// The paths that a mount point may be registered under. Does not access the mount point itself,
+/// which may hang.
 fn paths(at: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e: &io::Error| Error::io(format!("cannot find {}", at.display()), e);
     let absolute = std::path::absolute(at).map_err(|e| failed(&e))?;
     let Some((dir, name)) = absolute.parent().zip(absolute.file_name()) else { return Ok(vec![absolute]) };
     let canonical = match dir.canonicalize() {
         Ok(dir) => Some(dir.join(name)),
-        // Nothing is there, or a server died on the way there.
+        // The path does not exist, or a dead server's mount is on the way.
         Err(e) if NOT_THERE.contains(&e.kind()) => None,
         Err(e) => return Err(failed(&e)),
     };
     Ok(std::iter::once(absolute).chain(canonical).collect())
 }
 
-/// `umount(8)` as it is without helpers.
+/// `umount(8)` without helpers.
 fn umount() -> Command {
     let mut umount = Command::new("umount");
     umount.arg("--internal-only").env("PATH", lacuna_mount::search_path());
     umount
 }
 
-/// Unmounts what an automount of systemd mounted, and waits for its server. While the automount
-/// expires, the kernel lets nobody come near but those of systemd's process group, to which this
-/// helper belongs and the server does not.
+/// Unmounts a mount of a systemd automount, and waits for its server. While the automount expires,
+/// the kernel admits only processes of systemd's process group: this helper belongs to it, the
+/// server does not.
 fn close_automounted(at: &Path) -> Result<()> {
     if !umount().arg("--").arg(at).status().map_err(|e| Error::io("cannot run umount", &e))?.success() {
         return Err(Error::new(Kind::Busy, format!("cannot unmount {}", at.display())));
     }
     match lacuna_daemon::close(at, None) {
-        // It noticed, and is gone.
+        // The server noticed the unmount and has ended.
         Err(e) if e.kind() == Kind::NotFound => Ok(()),
         other => other.map(drop),
     }
 }
 
-/// Becomes umount(8) as it is without helpers. Gives why it could not.
+/// Replaces this process with umount(8) without helpers. Returns only on failure.
 fn unmount_without_help(at: &Path, lazily: bool) -> Error {
     let mut umount = umount();
     umount.args(lazily.then_some("--lazy")).arg("--").arg(at);

@@ -1,16 +1,16 @@
-//! The options of `mount -t lacuna -o …`: options of `open`, those of the file system that is
-//! mounted, and those that mean something to mount(8), fstab and systemd alone.
+//! The options of `mount -t lacuna -o …`: options of `open`, options of the mounted file system,
+//! and options for mount(8), fstab and systemd only.
 
 use crate::args::Cli;
 use clap::{Arg, CommandFactory};
 use lacuna_storage::{Error, Kind, Result};
 use std::path::Path;
 
-/// Options of `open` that have no place in a list of mount options: they would make a file system,
-/// or are said otherwise.
+/// Options of `open` that are refused as mount options: they would create a file system, or there
+/// is another way to give them.
 const UNFIT: [&str; 6] = ["mkfs", "force", "mount-options", "key-fd", "help", "json"];
 
-/// What mount(8), libmount and systemd say to each other, and helpers are to leave alone.
+/// Options between mount(8), libmount and systemd, which helpers ignore.
 const IGNORED: [&str; 15] = [
     "defaults",
     "auto",
@@ -26,31 +26,31 @@ const IGNORED: [&str; 15] = [
     "helper",
     "uhelper",
     "loop",
-    // What every mount does that is told nothing else; libmount adds it for users.
+    // The default of every mount; libmount adds it for users.
     "symfollow",
 ];
 
-/// A list of mount options, taken apart.
+/// A parsed list of mount options.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Options of `open`.
     pub words: Vec<String>,
-    /// Where hidden levels are mounted, from level 1 on.
+    /// Mount points of the hidden levels, starting at level 1.
     pub levels: Vec<String>,
-    /// What the file system gets.
+    /// Options that are passed to the file system.
     pub passed: Vec<String>,
-    /// Whether nothing may be written.
+    /// Whether the mount is read-only.
     pub read_only: bool,
     /// Whether the disk is mounted as a file.
     pub raw: bool,
-    /// Whether they say where the passphrase comes from.
+    /// Whether an option gives a source of the passphrase.
     pub names_key: bool,
 }
 
 impl Options {
-    /// Takes lists apart. Commas within double quotes do not separate.
+    /// Parses lists of options. Commas within double quotes do not separate.
     ///
-    /// Errors: [`Kind::Usage`] for an option that cannot be obeyed.
+    /// Errors: [`Kind::Usage`] for an option that is not supported.
     pub(crate) fn parse<'l>(lists: impl Iterator<Item = &'l str>) -> Result<Options> {
         let known = open_options();
         let mut options = Options::default();
@@ -91,7 +91,7 @@ impl Options {
         }
         let Some((_, takes)) = known.iter().find(|(option, _)| *option == long) else {
             self.passed.push(match value {
-                // The kernel's own list is taken apart at commas too.
+                // The kernel splits its list at commas too.
                 Some(value) if value.contains(',') => format!("{name}=\"{value}\""),
                 Some(value) => format!("{name}={value}"),
                 None => name.to_owned(),
@@ -113,7 +113,7 @@ impl Options {
         Ok(())
     }
 
-    /// The ID that the disk or vault has to have, if one is named.
+    /// The ID that the disk or vault must have, if the options give one.
     pub(crate) fn expected(&self) -> Option<&str> {
         self.words.iter().find_map(|word| word.strip_prefix("--expect="))
     }
@@ -140,7 +140,7 @@ fn no_remount() -> Error {
         )
 }
 
-/// The path of a credential that systemd hands to the unit.
+/// The path of a credential that systemd passes to the unit.
 fn credential(name: &str) -> Result<String> {
     let plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
     match std::env::var("CREDENTIALS_DIRECTORY") {
@@ -152,7 +152,7 @@ fn credential(name: &str) -> Result<String> {
     }
 }
 
-/// The long options of `open` that fit, and whether they take a value.
+/// The permitted long options of `open`, and whether they take a value.
 fn open_options() -> Vec<(String, bool)> {
     let cli = Cli::command();
     let open = cli.find_subcommand("open").map(|open| open.get_arguments().collect::<Vec<&Arg>>());

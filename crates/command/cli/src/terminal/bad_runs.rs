@@ -1,8 +1,8 @@
-//! Bad blocks as a person reads them: one line for each run of neighbours with one verdict.
+//! Formats bad blocks for the user: one line for each run of adjacent blocks with the same verdict.
 
 use lacuna_storage::{BadBlock, Error, Kind};
 
-/// The run that is being gathered, in the order of the blocks.
+/// Collects the current run. Blocks come in ascending order.
 #[derive(Default)]
 pub(crate) struct BadRuns(Option<Run>);
 
@@ -10,13 +10,13 @@ struct Run {
     first: u64,
     last: u64,
     kind: Kind,
-    /// The object it lies in, where there are objects.
+    /// The object that holds the run, on media with objects.
     object: Option<String>,
     verdict: String,
 }
 
 impl BadRuns {
-    /// Takes the next bad block. The line of the run before it, if that ends here.
+    /// Adds the next bad block. Returns the line of the previous run if that run ends here.
     pub(crate) fn push(
         &mut self,
         BadBlock { block, error }: BadBlock,
@@ -44,8 +44,8 @@ impl BadRuns {
 }
 
 impl Run {
-    /// What the system says of a failed read names the place, which differs from block to block:
-    /// the first stands for all.
+    /// The system's message of a failed read names its position, which differs from block to block:
+    /// the first message is used for the run.
     fn is_like(&self, verdict: &str) -> bool {
         self.kind != Kind::Corrupt || self.verdict == verdict
     }
@@ -61,13 +61,13 @@ impl Run {
     }
 }
 
-/// The words of an error without the number of the block, which stands in front of the line.
+/// The text of an error without the number of the block, which begins the line.
 fn verdict(block: u64, error: &Error) -> String {
     let text = error.finding();
     text.strip_prefix(&format!("block {block} ")).map_or(text.clone(), str::to_owned)
 }
 
-/// A number of blocks in words.
+/// A number of blocks as text.
 pub(crate) fn blocks(count: u64) -> String {
     format!("{count} block{}", if count == 1 { "" } else { "s" })
 }

@@ -1,7 +1,7 @@
-//! What people see and are asked: results on standard output, everything else on standard error.
+//! Output to the user and questions: results on standard output, everything else on standard error.
 //!
-//! Never panics, whatever has become of the streams: a reader that has left has read enough, and a
-//! full one is an error of its own.
+//! Never panics because of a broken stream: EPIPE on standard output counts as success, ENOSPC is
+//! an error.
 
 use crate::terminal::exit_code;
 use crate::terminal::settings;
@@ -10,11 +10,11 @@ use lacuna_storage::{Error, Kind, Result};
 use serde::Serialize;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
-/// What is said of every private error where no terminal is.
+/// Replaces the text of every private error if standard error is not a terminal.
 const HIDDEN: &str = "the disk could not do what it was asked; what and why is told on a terminal only: run the \
     same command on one, or ask `lacuna status` while the disk is open";
 
-/// How much to say.
+/// Verbosity.
 #[derive(Clone, Copy)]
 pub(crate) struct Console {
     quiet: bool,
@@ -27,13 +27,13 @@ impl Console {
         Console { quiet, verbose, drawing: true }
     }
 
-    /// Whether more is to be said.
+    /// Whether details are shown.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbose
     }
 
-    /// A progress bar of `length` steps, drawn only where somebody may be watching. `rate` is the
-    /// part of its template that says how fast it goes.
+    /// A progress bar of `length` steps, drawn only on a terminal. `rate` is the part of its
+    /// template that shows the speed.
     pub(crate) fn progress(&self, length: u64, rate: &str) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(Some(length), self.target());
         if let Ok(style) =
@@ -44,7 +44,7 @@ impl Console {
         bar
     }
 
-    /// A line that says that something is going on.
+    /// A line that shows that work is going on.
     pub(crate) fn spinner(&self) -> ProgressBar {
         let spinner = ProgressBar::with_draw_target(None, self.target());
         if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed}  {wide_msg}") {
@@ -53,12 +53,13 @@ impl Console {
         spinner
     }
 
-    /// The same, for a process that leaves the terminal to another.
+    /// The same console without bars and spinners, for a process that leaves the terminal to
+    /// another one.
     pub(crate) fn without_drawing(self) -> Self {
         Console { drawing: false, ..self }
     }
 
-    /// Whether anything is drawn while something goes on.
+    /// Whether bars and spinners are drawn.
     pub(crate) fn draws(&self) -> bool {
         self.drawing && !self.quiet && is_watched()
     }
@@ -67,7 +68,7 @@ impl Console {
         if self.draws() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
     }
 
-    /// Something a person should know though all goes well.
+    /// Information that the user should have although there is no error.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             to_stderr(&format!("lacuna: note: {text}"));
@@ -81,27 +82,27 @@ impl Console {
         }
     }
 
-    /// A sentence about what was done, on standard output unless `--quiet`.
+    /// A sentence about completed work, on standard output unless `--quiet`.
     pub(crate) fn done(&self, text: &str) -> Result<()> {
         if self.quiet { Ok(()) } else { line(text) }
     }
 }
 
-/// An error, which `--quiet` does not silence.
+/// Prints an error; `--quiet` does not silence it.
 ///
-/// Deniability contract: of a private one a log hears the same sentence, whatever it says.
+/// Deniability contract: a log gets the same sentence for every private error.
 pub(crate) fn error(e: &Error) {
     let words = if hides(e) { HIDDEN.into() } else { settings::words(e) };
     to_stderr(&format!("lacuna: {words}"));
 }
 
-/// What a command ends with, of two things that it did. If both failed, the second failure is told
-/// at once.
+/// Combines the results of two steps of a command. If both failed, the second error is printed at
+/// once and the first is returned.
 pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
     both_told(first, second, error)
 }
 
-/// The same; `say` is told the second failure.
+/// Like [`both`], with `say` for the second error.
 pub(crate) fn both_told<T>(first: Result<T>, second: Result<()>, say: impl FnOnce(&Error)) -> Result<T> {
     match (first, second) {
         (Err(first), Err(second)) => {
@@ -112,22 +113,22 @@ pub(crate) fn both_told<T>(first: Result<T>, second: Result<()>, say: impl FnOnc
     }
 }
 
-/// The exit code of a command that ends with an error. A log that keeps exit codes hears the same
-/// one of all that are private.
+/// The exit code of a command that ends with an error. A log that keeps exit codes gets the same
+/// code for all private errors.
 pub(crate) fn exit_code(e: &Error) -> u8 {
     exit_code::of(if hides(e) { Kind::Other } else { e.kind() })
 }
 
-/// Ends the process. Everything written to the streams is out by now: nothing here keeps it back.
+/// Ends the process. All output is written by now: no stream is buffered here.
 pub(crate) fn leave(code: u8) -> ! {
     if lacuna_storage::rados::is_in_use() {
-        // A thread waits in it for a cluster that does not answer.
+        // A thread of the client library may wait for a cluster that does not answer.
         lacuna_storage::rados::exit_at_once(code);
     }
     std::process::exit(i32::from(code))
 }
 
-/// Whether standard error is what a person looks at, not a file, a pipe or a log.
+/// Whether standard error is a terminal and not a file, a pipe or a log.
 pub(crate) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
@@ -136,12 +137,12 @@ fn hides(e: &Error) -> bool {
     e.is_private() && !is_watched()
 }
 
-/// Whether a person is there to be asked.
+/// Whether the user can be asked on a terminal.
 pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks whether to go on, and fails unless the answer is yes.
+/// Asks for confirmation, and fails unless the answer is yes.
 pub(crate) fn confirm() -> Result<()> {
     let _ = write!(io::stderr(), "Go on? [y/N] ");
     let mut answer = String::new();
@@ -153,12 +154,12 @@ pub(crate) fn confirm() -> Result<()> {
     Err(Error::new(Kind::Usage, "nothing was changed").found("an answer other than yes"))
 }
 
-/// What a person has to do or to know now, which `--quiet` does not silence.
+/// Information that the user needs now; `--quiet` does not silence it.
 pub(crate) fn now(text: &str) {
     to_stderr(&format!("lacuna: {text}"));
 }
 
-/// A line of what was asked for.
+/// A line of requested output.
 pub(crate) fn line(text: &str) -> Result<()> {
     bytes(format!("{text}\n").as_bytes())
 }
@@ -170,7 +171,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     line(&text)
 }
 
-/// Bytes as they are.
+/// Raw bytes.
 pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -179,17 +180,17 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// The words of clap, in the form of our errors.
+/// Prints a message of clap in the form of the other errors.
 pub(crate) fn usage_error(e: &clap::Error) {
     let text = e.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    // Nobody who mistypes an option means a file of that name.
+    // A mistyped option is not meant as a file name.
     let said: Vec<&str> =
         text.lines().filter(|line| !line.trim_start().starts_with("tip: to pass")).collect();
     to_stderr(&format!("lacuna: {}", said.join("\n").trim_end()));
 }
 
 fn to_stderr(text: &str) {
-    // There is nobody left to tell if this fails.
+    // A failure to write to standard error cannot be reported.
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -1,11 +1,11 @@
-//! Taking over a file descriptor that the program was started with: the only `unsafe` of this
-//! crate.
+//! Takes over a file descriptor that the program inherited. The only `unsafe` code of terminal
+//! input.
 
 use lacuna_storage::{Error, Kind, Result};
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
-/// The descriptor `number`, once.
+/// Takes the descriptor `number`, at most once.
 pub(crate) fn take(number: u32) -> Result<File> {
     let refused = |found: &str| {
         Error::new(Kind::Usage, format!("cannot read a passphrase from file descriptor {number}"))
@@ -23,13 +23,12 @@ pub(crate) fn take(number: u32) -> Result<File> {
         return Err(refused("nothing open there"));
     }
     // SAFETY: the descriptor is open and not close-on-exec. Every descriptor that this program
-    // opens is, so this one was passed by the process that started it, and nothing else here owns
-    // it. It is closed after one use.
+    // opens is close-on-exec, so the parent process passed this one, and nothing else here owns it.
+    // It is closed after one use.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(raw) }))
 }
 
-/// Standard input without the buffer of the standard library, which would keep a copy of what it
-/// read.
+/// Standard input without the buffer of the standard library, which would keep a copy of the data.
 pub(crate) fn stdin() -> Result<File> {
     std::io::stdin()
         .as_fd()
@@ -38,7 +37,7 @@ pub(crate) fn stdin() -> Result<File> {
         .map_err(|e| Error::io("cannot read standard input", &e))
 }
 
-/// Whether `raw` is open and survived the start of this program.
+/// Whether `raw` is open and was inherited.
 fn inherited(raw: RawFd) -> bool {
     // SAFETY: F_GETFD touches no memory; on a number that is not open it only fails.
     let flags = unsafe { libc::fcntl(raw, libc::F_GETFD) };

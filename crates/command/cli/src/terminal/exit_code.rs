@@ -1,24 +1,24 @@
-//! The exit code that each kind of error has. `lacuna --help` says the same.
+//! The exit code of each kind of error, as `lacuna --help` lists them.
 
 use lacuna_storage::Kind;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the program that started this process knows the exit codes of mount(8).
+/// Whether the parent process expects the exit codes of mount(8).
 static FOR_MOUNT: AtomicBool = AtomicBool::new(false);
 
-/// From now on the codes are those of mount(8), which runs this program as a helper.
+/// Switches to the exit codes of mount(8), which runs this program as a helper.
 pub(crate) fn speak_to_mount() {
     FOR_MOUNT.store(true, Ordering::Relaxed);
 }
 
-/// The exit code for this kind, among the codes that the program knows which started this process.
+/// The exit code of this kind, for the parent process.
 pub(crate) fn of(kind: Kind) -> u8 {
     if FOR_MOUNT.load(Ordering::Relaxed) { for_mount(kind) } else { of_command(kind) }
 }
 
-/// In mount(8): 1 for a wrong use or a lack of permissions, 2 for an error of the system, 32 for
-/// all that kept it from mounting. Each kind has its line, so that the compiler asks where a new
-/// one belongs.
+/// Exit codes of mount(8): 1 for wrong usage or lack of permissions, 2 for a system error, 32 for
+/// any other failure to mount. The match lists every kind, so that the compiler asks for the code
+/// of a new one.
 fn for_mount(kind: Kind) -> u8 {
     match kind {
         Kind::Usage | Kind::Permission => 1,

@@ -1,5 +1,4 @@
-//! What people see, and what they are asked: the console, passphrases and tokens, progress, the
-//! names of settings, exit codes.
+//! The terminal: console, passphrases and tokens, progress, names of settings, exit codes.
 
 pub(crate) mod bad_runs;
 pub(crate) mod console;

@@ -1,11 +1,11 @@
-//! What the library says and asks, on the terminal.
+//! Observers of the library's operations, which print notes and ask questions on the terminal.
 
 use crate::terminal::console::{self, Console};
 use crate::terminal::working;
 use indicatif::ProgressBar;
 use lacuna_storage::{Observer, Result};
 
-/// What is said of a copy of a header, with what mends it.
+/// Text on a damaged copy of a header, with the remedy.
 pub(crate) fn damaged_copy(text: &str) -> String {
     format!("{text}; `lacuna header repair` writes all copies anew")
 }
@@ -24,7 +24,8 @@ impl Observer for Console {
     }
 }
 
-/// The same for what may remove a disk: with a bar, and with a question where there is one to ask.
+/// An observer of operations that may remove a disk: with a progress bar, and with a question if
+/// the user can be asked.
 pub(crate) struct Removing {
     console: Console,
     bar: ProgressBar,
@@ -32,7 +33,7 @@ pub(crate) struct Removing {
 }
 
 impl Removing {
-    /// `asks`: whether a person is asked before a disk is overwritten, if there is one.
+    /// `asks`: whether the user is asked before a disk is overwritten, if there is a terminal.
     pub(crate) fn new(console: Console, asks: bool) -> Self {
         Removing { console, bar: console.progress(0, "{per_sec}"), asks }
     }

@@ -1,4 +1,4 @@
-//! Where passphrases come from: files, descriptors, tokens, a helper program, or the terminal.
+//! Reads passphrases from files, descriptors, tokens, a helper program or the terminal.
 
 use crate::args::{PassphraseArgs, RecoveryArgs, Source};
 use crate::terminal::console;
@@ -15,16 +15,15 @@ use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Longest passphrase or key file.
+/// Maximum length of a passphrase or key file.
 const LIMIT: usize = 1 << 20;
-/// The credential of systemd that is taken for the passphrase where no option names one.
+/// The credential of systemd that is used if no option gives a passphrase.
 const CREDENTIAL: &str = "lacuna.passphrase";
-/// How often a passphrase is asked for that opens nothing, or a new one that was not repeated
-/// alike.
+/// Attempts for a passphrase that opens nothing, or for a new one that was not repeated correctly.
 const ATTEMPTS: u32 = 3;
 
-/// Opens a header with the passphrases that the options give, or with one that is asked for, three
-/// times if need be.
+/// Opens a header with the passphrases of the options, or with a passphrase that the user is asked
+/// for, up to three times.
 pub(crate) fn to_open(
     args: &PassphraseArgs,
     location: &str,
@@ -34,7 +33,7 @@ pub(crate) fn to_open(
     opened_by(args, &format!("Passphrase for {location}: "), disk, open)
 }
 
-/// [`to_open`] with a prompt of its own.
+/// [`to_open`] with another prompt.
 pub(crate) fn opened_by(
     args: &PassphraseArgs,
     prompt: &str,
@@ -46,8 +45,8 @@ pub(crate) fn opened_by(
         given.extend(credential()?);
     }
     if !given.is_empty() {
-        // Deniability contract: how many were given would tell a log how many levels there may be.
-        // With level 0 alone one is enough.
+        // Deniability contract: the number of passphrases would tell a log how many levels there
+        // may be. With level 0 alone one is enough.
         let is_number_told = !disk.format.has_levels() || console::is_watched();
         let unlocked = open(&given).map_err(|e| about_tokens(args, e, is_number_told))?;
         return Ok((unlocked, given));
@@ -56,8 +55,8 @@ pub(crate) fn opened_by(
     Ok((unlocked, vec![passphrase]))
 }
 
-/// [`opened_by`] for a key operation that loses what is not given: where a person types, one
-/// passphrase after another is asked for, and each is tried before the next.
+/// [`opened_by`] for a key operation that drops all passphrases that are not given: on a terminal
+/// it asks for one passphrase after another, and tries each before it asks for the next.
 pub(crate) fn to_keep(
     args: &PassphraseArgs,
     prompt: &str,
@@ -79,8 +78,8 @@ pub(crate) fn to_keep(
             already = "You gave that one already. ";
             continue;
         }
-        // Enter after a mistake is no answer: a person who gives up on a passphrase does not mean
-        // to lose it.
+        // After a mistyped passphrase, Enter does not end the list: otherwise the user would lose
+        // this passphrase unintentionally.
         let (further, passphrase) = tried_from(typed, open)?;
         unlocked.join(further)?;
         passphrases.push(passphrase);
@@ -98,7 +97,7 @@ fn tried_from(typed: Passphrase, open: Opener<'_>) -> Result<(Unlocked, Passphra
     })
 }
 
-/// Asks for a passphrase until it opens the header, but not for ever.
+/// Asks for a passphrase until it opens the header, at most [`ATTEMPTS`] times.
 fn tried(
     prompt: &str,
     open: Opener<'_>,
@@ -118,10 +117,10 @@ fn tried(
     unreachable!("the last attempt returns")
 }
 
-/// Says of a refused passphrase that is the secret of a token why that may be, and what to do.
+/// Adds advice to the refusal of a passphrase that is the secret of a token.
 ///
-/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was;
-/// how many passphrases were given is left out unless `is_number_told`.
+/// Deniability contract: the text depends neither on the purpose of the enrolment nor on whether
+/// the token is enrolled; the number of passphrases is left out unless `is_number_told`.
 fn about_tokens(args: &PassphraseArgs, e: Error, is_number_told: bool) -> Error {
     if e.kind() != Kind::Passphrase {
         return e;
@@ -140,10 +139,11 @@ fn about_tokens(args: &PassphraseArgs, e: Error, is_number_told: bool) -> Error 
     ))
 }
 
-/// Says of a refused passphrase to remove that is the secret of a token why that may be, and how to
-/// be rid of its slot all the same.
+/// Adds advice to the refusal of a token's secret as the passphrase to remove: the possible
+/// reasons, and how to drop its slot in another way.
 ///
-/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was.
+/// Deniability contract: the text depends neither on the purpose of the enrolment nor on whether
+/// the token is enrolled.
 pub(crate) fn about_removed(source: Option<&Source>, e: Error) -> Error {
     let Some(Source::Token(token)) = source.filter(|_| e.kind() == Kind::Passphrase) else { return e };
     e.found(format!("a secret of the token {token} that opens nothing")).remedy(format!(
@@ -152,12 +152,13 @@ pub(crate) fn about_removed(source: Option<&Source>, e: Error) -> Error {
     ))
 }
 
-/// The first passphrase of something without levels, which is no token.
+/// The first passphrase of something without levels, which is not a token.
 pub(crate) fn first(args: &PassphraseArgs, location: &str) -> Result<Vec<Passphrase>> {
     Ok(chosen(args, location, 1)?.into_iter().flatten().collect())
 }
 
-/// The passphrases for a new disk. Each level has one, or a token and a recovery passphrase.
+/// The passphrases of a new disk. Each level has one passphrase, or a token and a recovery
+/// passphrase.
 pub(crate) fn to_create(
     args: &PassphraseArgs,
     recovery: RecoveryArgs,
@@ -187,14 +188,14 @@ pub(crate) fn to_create(
         }
         all.push(of_level);
     }
-    // Last, since a token keeps what is made in it, also if a person gives up at a prompt.
+    // Tokens come last: a token keeps its new secret even if the user gives up at a prompt.
     for (of_level, source) in all.iter_mut().zip(&args.sources).filter(|(_, source)| source.is_token()) {
         of_level.insert(0, from_source(source, args, new.uuid, true)?);
     }
     Ok(all)
 }
 
-/// Refuses tokens that cannot be those of a new disk, before anything is made in one of them.
+/// Refuses unsuitable tokens for a new disk, before a secret is made in any of them.
 fn check_tokens(args: &PassphraseArgs, recovery: RecoveryArgs, location: &str, levels: u8) -> Result<()> {
     let refused = || Error::new(Kind::Usage, format!("cannot create {location}"));
     let sources = &args.sources;
@@ -232,11 +233,11 @@ fn check_tokens(args: &PassphraseArgs, recovery: RecoveryArgs, location: &str, l
     Ok(())
 }
 
-/// Passphrases that are no tokens for something new, one for each level; asked for twice where a
-/// person types.
+/// Passphrases without tokens for a new disk or vault, one for each level; asked for twice on a
+/// terminal.
 fn chosen(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<Vec<Passphrase>>> {
     if !args.sources.is_empty() && !args.sources.iter().any(is_typed_source) {
-        // None is a token, so the disk does not matter.
+        // There is no token, so the disk's UUID is unused.
         let given = args.sources.iter().map(|source| from_source(source, args, Uuid([0; 16]), false));
         return given.map(|passphrase| Ok(vec![passphrase?])).collect();
     }
@@ -255,8 +256,8 @@ fn new_prompt(location: &str, levels: u8, level: u8) -> String {
     }
 }
 
-/// A new passphrase that differs from those before it: of two levels with the same one, only the
-/// deeper could be opened.
+/// A new passphrase that differs from the earlier ones: if two levels had the same one, it would
+/// open only the deeper level.
 fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Vec<Passphrase>]) -> Result<Passphrase> {
     let mut prompt = prompt.to_owned();
     for attempt in 0..ATTEMPTS {
@@ -273,7 +274,7 @@ fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Vec<Passphrase>]) -> 
         .expected("a different passphrase for each level"))
 }
 
-/// One more passphrase, for `key add` and `key change`.
+/// A new passphrase, for `key add` and `key change`.
 pub(crate) fn another(
     source: Option<&Source>,
     args: &PassphraseArgs,
@@ -287,7 +288,7 @@ pub(crate) fn another(
     }
 }
 
-/// One passphrase from where it is said to come from, or from a question.
+/// One passphrase from its source, or else from a question.
 pub(crate) fn one(
     source: Option<&Source>,
     args: &PassphraseArgs,
@@ -301,7 +302,7 @@ fn given(args: &PassphraseArgs, disk: Uuid) -> Result<Vec<Passphrase>> {
     args.sources.iter().map(|source| from_source(source, args, disk, false)).collect()
 }
 
-/// `create`: a token is being enrolled.
+/// `create`: the token is being enrolled.
 fn from_source(source: &Source, args: &PassphraseArgs, disk: Uuid, create: bool) -> Result<Passphrase> {
     match source {
         Source::File(path) => from_path(path),
@@ -314,7 +315,7 @@ fn from_source(source: &Source, args: &PassphraseArgs, disk: Uuid, create: bool)
     }
 }
 
-/// A key file is no PIN, so the advice of a passphrase that cannot be asked for would not help.
+/// A key file cannot hold a PIN, so the usual advice on missing passphrases does not apply.
 fn no_pin() -> Error {
     Error::new(Kind::Usage, "cannot ask for the PIN")
         .found("no terminal")
@@ -322,21 +323,21 @@ fn no_pin() -> Error {
         .remedy("give --askpass CMD, which is asked for the PIN")
 }
 
-/// The passphrase that a unit of systemd was given under the name `lacuna.passphrase`, if it was.
+/// The credential `lacuna.passphrase` of a systemd unit, if it has one.
 fn credential() -> Result<Option<Passphrase>> {
     credential_path().map(|path| from_path(&path)).transpose()
 }
 
-/// Where that credential is. systemd names a directory also to units that were given none.
+/// The path of that credential. systemd sets the directory also for units without it.
 pub(crate) fn credential_path() -> Option<PathBuf> {
     let dir = std::env::var_os("CREDENTIALS_DIRECTORY")?;
     let path = Path::new(&dir).join(CREDENTIAL);
-    // One that is there and cannot be read is an error where it is read.
+    // An existing credential that cannot be read is an error of the reader.
     let is_missing = std::fs::symlink_metadata(&path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
     (!is_missing).then_some(path)
 }
 
-/// Asks until the same was given twice in a row, but not for ever.
+/// Asks until both answers agree, at most [`ATTEMPTS`] times.
 fn twice(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
     let mut prompt = prompt.to_owned();
     for attempt in 0..ATTEMPTS {
@@ -371,18 +372,18 @@ fn typed_in(prompt: &str) -> Result<Passphrase> {
     Ok(Passphrase::new(typed.into_bytes()))
 }
 
-/// Whether neither a program nor a terminal is there that could be asked.
+/// Whether there is neither a program nor a terminal to ask.
 fn nobody_to_ask(args: &PassphraseArgs) -> bool {
     args.askpass.is_none() && File::options().read(true).write(true).open("/dev/tty").is_err()
 }
 
-/// Whether standard input is meant, and a person types there: read like a file, it would be seen by
-/// everybody who looks at the screen, and a new passphrase would not be asked for twice.
+/// Whether the path means standard input and that is a terminal. Read as a file, a passphrase would
+/// be visible on the screen, and a new one would not be asked for twice.
 fn is_typed(path: &Path) -> bool {
     path == Path::new("-") && io::stdin().is_terminal()
 }
 
-/// Whether a person types the passphrase, so that there is one to ask.
+/// Whether the user types the passphrase, so that questions are possible.
 pub(crate) fn is_asked_for(args: &PassphraseArgs) -> bool {
     !args.is_given() || args.sources.iter().any(is_typed_source)
 }
@@ -401,7 +402,7 @@ fn from_path(path: &Path) -> Result<Passphrase> {
     let shown = path.display().to_string();
     let file = File::open(path).map_err(|e| {
         let error = Error::io(format!("cannot read the passphrase from {shown}"), &e);
-        // Exit code 4 would say that the disk is not there.
+        // Exit code 4 would mean that the disk does not exist.
         if error.kind() == Kind::NotFound { error.with_kind(Kind::Usage) } else { error }
     })?;
     read(file, &shown)
@@ -436,7 +437,7 @@ fn from_program(program: &Path, prompt: &str) -> Result<Passphrase> {
 }
 
 fn read(from: impl Read, name: &str) -> Result<Passphrase> {
-    // All the room at once: a buffer that grows leaves copies behind.
+    // Allocated at full size: a growing buffer leaves copies behind.
     let mut bytes = Vec::with_capacity(LIMIT + 1);
     let outcome = from.take(LIMIT as u64 + 1).read_to_end(&mut bytes);
     let too_long = bytes.len() > LIMIT;

@@ -1,5 +1,5 @@
-//! A token must not be all that opens something, unless that is what the user wants: tokens get
-//! lost, and a TPM answers differently after an update.
+//! A disk or vault must not depend on tokens alone, unless the user wants that: tokens get lost,
+//! and a TPM answers differently after an update.
 
 use crate::args::RecoveryArgs;
 use crate::terminal::console;
@@ -14,12 +14,12 @@ pub(crate) struct Works {
     pub token: bool,
 }
 
-/// Refuses a key operation on a disk with levels of which only [`check`] can tell whether it leaves
-/// a token alone, unless a person looks at a terminal.
+/// Refuses a key operation on a disk with levels if only [`check`] can tell whether it leaves a
+/// token alone, unless standard error is a terminal.
 ///
-/// Deniability contract: that depends on the level of each passphrase, so a log that keeps the
-/// refusal, or only the exit code, would tell of a level. It hears the same whatever the
-/// passphrases open, and before any is tried.
+/// Deniability contract: the result of [`check`] depends on the level of each passphrase, so a log
+/// that keeps the refusal, or only the exit code, would reveal a level. This refusal does not
+/// depend on the levels of the passphrases, and comes before any is tried.
 pub(crate) fn refuse_unwatched(args: RecoveryArgs) -> Result<()> {
     if args.no_recovery || console::is_watched() {
         return Ok(());
@@ -33,7 +33,7 @@ pub(crate) fn refuse_unwatched(args: RecoveryArgs) -> Result<()> {
         ))
 }
 
-/// Refuses a key operation after which only tokens are known to open something.
+/// Refuses a key operation if no passphrase given replaces a lost token.
 pub(crate) fn check(works: &[Works], args: RecoveryArgs) -> Result<()> {
     let recovers = |lost: &Works| works.iter().any(|other| !other.token && other.level >= lost.level);
     if args.no_recovery || works.iter().filter(|one| one.token).all(recovers) {
@@ -46,7 +46,7 @@ pub(crate) fn check(works: &[Works], args: RecoveryArgs) -> Result<()> {
             "give one with --key-file, or add one first with `lacuna key add LOCATION --token TOKEN --new-key-file PATH` (`-` asks for \
              it); or give --no-recovery",
         );
-    // Deniability contract: another level than that of a passphrase which was given is spoken of.
+    // Deniability contract: the error concerns another level than that of the given passphrase.
     Err(if works.iter().any(|one| !one.token) { e.private() } else { e })
 }
 

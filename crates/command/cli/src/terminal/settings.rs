@@ -1,4 +1,4 @@
-//! What the command line calls the settings and actions that errors of the library speak of.
+//! Names of the command line for the settings and actions in errors of the library.
 
 use clap::{Arg, ArgMatches, Command};
 use lacuna_storage::{Action, Error, Setting, Term};
@@ -47,10 +47,10 @@ const COMMAND_OF: &[(&str, &str)] = &[
     ("vault::rescue", "vault rescue DIR TARGET"),
 ];
 
-/// The long options of the command that was given.
+/// The long options of the command that runs.
 static OPTIONS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Remembers which of the commands of `cli` was given.
+/// Remembers which command of `cli` runs.
 pub(crate) fn remember(cli: &Command, matches: &ArgMatches) {
     let (mut command, mut given) = (cli, matches);
     while let Some((name, below)) = given.subcommand()
@@ -59,28 +59,28 @@ pub(crate) fn remember(cli: &Command, matches: &ArgMatches) {
         (command, given) = (found, below);
     }
     let options = command.get_arguments().filter_map(Arg::get_long).map(str::to_owned).collect();
-    // A process is given one command.
+    // A process runs one command.
     let _ = OPTIONS.set(options);
 }
 
-/// An error in the words of the command line.
+/// Renders an error with the names of the command line.
 pub(crate) fn words(e: &Error) -> String {
     e.named(name)
 }
 
-/// The option or the command for a term. An option that the given command lacks is named with a
-/// command that has it.
+/// The option or the command for a term. If the running command lacks the option, the name includes
+/// a command that has it.
 pub(crate) fn name(term: Term) -> Cow<'static, str> {
     let Term::Setting(setting) = term else { return full_name(term) };
     let Some((option, _)) = option(setting) else { return full_name(term) };
-    // The commands that take the cost and refuse it need the name of the command where it belongs.
+    // Commands that take the cost and refuse it must name the command that accepts it.
     let known = setting != Setting("cost")
         && OPTIONS.get().is_none_or(|options| options.iter().any(|known| known == &option[2..]));
     if known { option.into() } else { full_name(term) }
 }
 
-/// The option for a setting with a command that has it, or the command for an action: for readers
-/// of the output of another command.
+/// The option for a setting with a command that has it, or the command for an action: for output
+/// that users of other commands read.
 pub(crate) fn full_name(term: Term) -> Cow<'static, str> {
     let words = match term {
         Term::Setting(setting) => {

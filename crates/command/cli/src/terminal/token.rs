@@ -1,4 +1,4 @@
-//! Tokens as the options name them, and what they want of the person at the terminal.
+//! Tokens on the command line, and their questions to the user.
 
 #[cfg(feature = "tokens")]
 use crate::terminal::console;
@@ -8,14 +8,14 @@ use std::sync::{Mutex, PoisonError};
 #[cfg(feature = "tokens")]
 pub(crate) use lacuna_tokens::TokenSpec;
 
-/// How a PIN is asked for.
+/// Asks for a PIN.
 pub(crate) type Ask<'a> = &'a dyn Fn(&str) -> Result<Passphrase>;
 
-/// What tokens keep since this process made it.
+/// Descriptions of secrets that tokens keep after this process made them.
 static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What tokens keep since this process made it: to be told when the command fails, of which people
-/// believe that it left nothing.
+/// Descriptions of secrets that tokens keep after this process made them. They are printed if the
+/// command fails, because users expect that a failed command leaves nothing behind.
 pub(crate) fn kept() -> Vec<String> {
     std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -42,13 +42,13 @@ pub(crate) fn secret(token: &TokenSpec, disk: Uuid, ask: Ask<'_>, create: bool) 
     token.secret(&disk.0, &Person(ask), create)
 }
 
-/// Why the secret of a token may open nothing.
+/// Possible reasons why the secret of a token opens nothing.
 #[cfg(feature = "tokens")]
 pub(crate) fn why_not(token: &TokenSpec) -> String {
     token.why_not()
 }
 
-/// A build without tokens has none.
+/// A build without the feature has no tokens.
 #[cfg(not(feature = "tokens"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TokenSpec {}

@@ -1,4 +1,4 @@
-//! Moments as people write them.
+//! Formats times for the user.
 
 /// Seconds since 1970 (UTC) as `2024-05-01 13:37:00 UTC`.
 pub(crate) fn utc(seconds: u64) -> String {

@@ -1,8 +1,8 @@
-//! A word on the terminal while something takes longer than a moment: what it is, for how long, and
-//! what is left of it.
+//! Shows progress on the terminal during work that takes longer than a second: the work, the time
+//! and the remaining amount.
 //!
-//! Nothing is said with `--quiet`, nor where standard error is no terminal. Deniability contract:
-//! what is being waited for may be hidden, and a log stays.
+//! Prints nothing with `--quiet`, nor if standard error is not a terminal. Deniability contract:
+//! the work may concern hidden data, and a log persists.
 
 use crate::terminal::console::Console;
 use lacuna_daemon::Counters;
@@ -16,14 +16,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What takes less needs no word.
+/// Shorter work is not shown.
 const MOMENT: Duration = Duration::from_secs(1);
-/// How often the line is drawn.
+/// Interval between redraws of the line.
 const REDRAW: Duration = Duration::from_millis(250);
-/// How often it is looked how much is left.
+/// Interval between queries of the remaining amount.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is being done, which may change while it is.
+/// The current work, which may change over time.
 #[derive(Clone, Default)]
 pub(crate) struct Working(Arc<Mutex<Work>>);
 
@@ -36,22 +36,22 @@ struct Work {
 /// A part of the work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stage {
-    /// What is being done.
+    /// A description of the work.
     pub what: String,
-    /// How many bytes are left of it, if that is known.
+    /// The remaining bytes, if known.
     pub left: Option<u64>,
-    /// What it is done to, and what a person can do about it; may be empty.
+    /// The object of the work, and a hint to the user; may be empty.
     pub aside: String,
 }
 
 impl Stage {
-    /// Something of which nobody knows how much it is.
+    /// Work of unknown amount.
     pub(crate) fn of(what: impl Into<String>) -> Self {
         Stage { what: what.into(), ..Stage::default() }
     }
 
-    /// The same, as a part of something larger that is done to `object`. Its name comes last: it
-    /// may be long, and a line ends with the screen.
+    /// Marks the stage as a part of the larger work `whole` on `object`. The name of the object
+    /// comes last: it may be long, and the screen cuts off the line.
     pub(crate) fn within(self, whole: &str, object: &str) -> Self {
         let what = if self.what.is_empty() { whole.to_owned() } else { format!("{whole}: {}", self.what) };
         let aside =
@@ -60,14 +60,14 @@ impl Stage {
     }
 }
 
-/// How much is left, and how much it was when that was first known.
+/// The remaining amount, now and when it was first known.
 struct Left {
     first: (Instant, u64),
     now: (Instant, u64),
 }
 
 impl Working {
-    /// Says what is being done now.
+    /// Sets the current stage.
     pub(crate) fn tell(&self, stage: Stage) {
         self.tell_at(stage, Instant::now());
     }
@@ -76,7 +76,7 @@ impl Working {
         let mut work = self.0.lock();
         let before = work.left.take().filter(|_| work.stage.what == stage.what).map(|before| before.first);
         work.left = stage.left.map(|left| {
-            // More than ever before: what was learned of the speed is of something else.
+            // The amount grew: the measured speed belongs to other work.
             let first = before.filter(|(_, first)| *first >= left).unwrap_or((now, left));
             Left { first, now: (now, left) }
         });
@@ -100,7 +100,7 @@ impl Working {
 }
 
 impl Left {
-    /// How long the rest takes if it goes on as until now.
+    /// Estimated remaining time at the average speed so far.
     fn seconds(&self) -> Option<u64> {
         let took = self.now.0.saturating_duration_since(self.first.0).as_secs_f64();
         let done = self.first.1.checked_sub(self.now.1).filter(|done| *done > 0)?;
@@ -116,7 +116,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// Does `work`, and from a moment on says on a terminal that it is being done.
+/// Runs `work`, and shows it on a terminal if it takes longer than [`MOMENT`].
 pub(crate) fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) -> R) -> R {
     let working = Working::default();
     working.tell(Stage::of(what));
@@ -126,14 +126,14 @@ pub(crate) fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) 
     thread::scope(|scope| {
         let (done, waiting) = channel::<()>();
         let line = working.clone();
-        // A system that has no thread to give has other worries than a line on a screen.
+        // If no thread can be started, there is no progress line, which is optional.
         let _ = thread::Builder::new().spawn_scoped(scope, move || {
             if waiting.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
             let spinner = console.spinner().with_elapsed(MOMENT);
             if spinner.is_hidden() {
-                // A terminal on which nothing can be drawn.
+                // A terminal without cursor control.
                 return console.note(&format!("still at it: {}", line.words()));
             }
             loop {
@@ -150,12 +150,12 @@ pub(crate) fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) 
     })
 }
 
-/// Does something every second, in a thread of its own, until it is dropped. Nobody waits for the
-/// thread: what it looks at may be stuck.
+/// Calls a function every second in a thread of its own, until this is dropped. Dropping it waits
+/// for the call that is running.
 pub(crate) struct Looking(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Looking {
-    /// Begins with the first look.
+    /// Starts the thread, which calls `look` at once.
     pub(crate) fn start(mut look: impl FnMut() + Send + 'static) -> Self {
         let (end, ended) = channel();
         let looks = move || {
@@ -172,7 +172,7 @@ impl Looking {
 }
 
 impl Drop for Looking {
-    /// Waits for the last look: it may hold what is about to be closed.
+    /// Waits for the last call: it may hold an object that is about to be closed.
     fn drop(&mut self) {
         if let Some((end, thread)) = self.0.take() {
             drop(end);
@@ -181,8 +181,8 @@ impl Drop for Looking {
     }
 }
 
-/// What a disk with these counters, or its levels, has still to do before everything is on the
-/// medium.
+/// The remaining work, according to these counters of a disk or its levels, until all data is on
+/// the medium.
 pub(crate) fn unfinished<'a>(items: &(impl Iterator<Item = (&'a str, u64)> + Clone)) -> Stage {
     let sum = |name: &str| {
         let found = items.clone().filter(|(item, _)| *item == name).map(|(_, value)| value);
@@ -205,14 +205,15 @@ pub(crate) fn is_uncovered(levels: &[Arc<dyn Disk>]) -> bool {
     items.iter().any(|item| item.name == "cover_interval" && item.value == 0)
 }
 
-/// The same of a disk that is open here, by its levels.
+/// [`unfinished`] for a disk that is open in this process, with these levels.
 pub(crate) fn unfinished_in(levels: &[Arc<dyn Disk>]) -> Stage {
     let items: Vec<_> = levels.iter().flat_map(|level| level.status().items).collect();
     unfinished(&items.iter().map(|item| (item.name, item.value)))
 }
 
-/// A look at how many bytes have still to go to the medium of a disk, for a place where it may not
-/// be told that something is hidden. It does not wait for a disk that is stuck.
+/// Returns a query of the bytes that still have to be written to the medium of a disk; with
+/// `secret` it reports none, so that the reader cannot learn of hidden data. It does not block on a
+/// stuck disk.
 pub(crate) fn left(levels: Vec<Arc<dyn Disk>>, secret: bool) -> impl FnMut() -> Option<u64> {
     let counters = Counters::of(levels.into_iter().map(ByteDisk::new).collect());
     move || {
@@ -221,7 +222,7 @@ pub(crate) fn left(levels: Vec<Arc<dyn Disk>>, secret: bool) -> impl FnMut() -> 
     }
 }
 
-/// The counters in the answer of a server.
+/// The counters in a server's answer.
 pub(crate) fn counters(items: &Value) -> impl Iterator<Item = (&str, u64)> + Clone {
     let items = items.as_array().map_or(&[][..], Vec::as_slice);
     items.iter().filter_map(|item| Some((item["name"].as_str()?, item["value"].as_u64()?)))
@@ -258,7 +259,7 @@ mod tests {
     fn only_what_is_hidden_waits_for_cover() {
         let telling = ["hidden", "level", "cover"];
         let sealed = [("segments", 5), ("dirty", 4096)];
-        // As on every disk with levels of which level 0 alone is open, or nothing waits.
+        // As on a disk with levels while only level 0 is open, or without pending hidden data.
         let public = [("level", 0), ("cover_interval", 1000), ("data", 7)];
         let idle = [("level", 1), ("cover_interval", 1000), ("waiting_for_cover", 0)];
         for items in [&sealed[..], &public, &idle, &[]] {

@@ -1,4 +1,4 @@
-//! `bench`: how fast this machine runs the ciphers, and what it would spend on a passphrase.
+//! `bench`: measures the speed of the ciphers and the cost of a passphrase on this machine.
 
 use crate::args::BenchArgs;
 use crate::args::cost;

@@ -1,4 +1,4 @@
-//! `check`: reads and verifies everything.
+//! `check`: reads and verifies every block.
 
 use crate::args::CheckArgs;
 use crate::args::size::budget;
@@ -17,7 +17,8 @@ use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Bad blocks named in a JSON answer. The count beside them is always whole.
+/// Maximum number of bad blocks listed in a JSON answer. The count in the answer is always
+/// complete.
 const NAMED: usize = 65536;
 
 #[derive(Serialize)]
@@ -36,7 +37,7 @@ struct Answer {
     good: u64,
     unwritten: u64,
     bad: u64,
-    /// Whether the cipher lets altered data be noticed.
+    /// Whether the cipher detects altered data.
     verified: bool,
     bad_blocks: Vec<Named>,
     bad_blocks_truncated: bool,
@@ -50,11 +51,10 @@ pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
     }
 }
 
-/// Opens the disk to check it.
+/// Opens the disk and checks it.
 fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    // What is written while a deeper level is not open overwrites some of it, and a check need not
-    // cost that.
+    // Writes while a deeper level is not open can overwrite its data; a check must not cause that.
     let read_only =
         args.read_only || lacuna_storage::peek(&args.location)?.is_some_and(|disk| disk.has_levels());
     let access = unlock::access(read_only);
@@ -62,7 +62,7 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let volume = unlock::unlock_expected(place, access, given, console)?;
     let verified = volume.parameters.describe().verifies;
-    // Another disk may have come there meanwhile.
+    // The disk may have been exchanged since the peek.
     let read_only = read_only || volume.parameters.has_levels();
     let opening =
         Opening { read_only, budget, cover_timeout: Duration::ZERO, purging: None, ..Opening::default() };
@@ -87,7 +87,7 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     console::both(told.and_then(|()| findings.verdict()), closed)
 }
 
-/// Has the server check the disk that it has open.
+/// Lets the server that has the disk open check it.
 fn of_server(args: &CheckArgs, mut talk: Conversation, console: Console) -> Result<()> {
     if args.passphrase.is_given() {
         console.note("the disk is open: its server checks it, and the passphrase was not looked at");
@@ -122,19 +122,19 @@ fn of_server(args: &CheckArgs, mut talk: Conversation, console: Console) -> Resu
     findings.verdict()
 }
 
-/// A bad block, and what is said of it.
+/// A bad block and its description.
 struct Finding {
     level: Option<u8>,
     object: Option<String>,
-    /// The whole error.
+    /// The text of the whole error.
     words: String,
-    /// Whether it is bad because of what counts its versions.
+    /// Whether the block is bad because of its version table.
     uncounted: bool,
     bad: BadBlock,
 }
 
 impl Finding {
-    /// What a server says of one.
+    /// Parses a finding from a server's message.
     fn heard(bad: &Value) -> Option<Finding> {
         let block = BlockAddr(bad["block"].as_u64()?);
         let text = |name: &str| bad[name].as_str().map(str::to_owned);
@@ -150,17 +150,17 @@ impl Finding {
     }
 }
 
-/// What a check finds, and how it is told.
+/// Collects and prints the findings of a check.
 struct Findings<'a> {
     args: &'a CheckArgs,
     bar: &'a ProgressBar,
     named: Vec<Named>,
     runs: BadRuns,
-    /// Whether standard output took it all.
+    /// The first failure to write to standard output.
     unsaid: Result<()>,
-    /// Whether some are on levels above 0.
+    /// Whether any bad block is on a level above 0.
     hidden: bool,
-    /// Whether some are bad because of what counts their versions.
+    /// Whether any block is bad because of its version table.
     uncounted: bool,
     bad: u64,
 }
@@ -186,14 +186,14 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Says the last of it. What standard output did not take.
+    /// Prints the last run. Returns the first failure to write to standard output.
     fn end(&mut self) -> Result<()> {
         let last = std::mem::take(&mut self.runs).finish();
         let unsaid = std::mem::replace(&mut self.unsaid, Ok(()));
         unsaid.and(last.map_or(Ok(()), |line| console::line(&line)))
     }
 
-    /// Says what came of it.
+    /// Prints the summary.
     fn conclude(&mut self, report: &CheckReport, verified: bool) -> Result<()> {
         self.bad = report.bad;
         if !self.args.json {
@@ -211,7 +211,7 @@ impl<'a> Findings<'a> {
         })
     }
 
-    /// Whether all is well. Errors: [`Kind::Corrupt`] with what to do about bad blocks.
+    /// Whether all blocks are good. Errors: [`Kind::Corrupt`] with advice on bad blocks.
     fn verdict(&self) -> Result<()> {
         if self.bad == 0 {
             return Ok(());
@@ -222,8 +222,8 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// What to do about bad blocks; `hidden`: some are on levels above 0; `uncounted`: for some, their
-/// version table is bad.
+/// Advice on bad blocks. `hidden`: some are on levels above 0. `uncounted`: some have a bad version
+/// table.
 fn remedy(hidden: bool, uncounted: bool) -> String {
     if uncounted {
         return "put the objects of the book that are named above back as they were, or roll the disk back to a snapshot: \
@@ -233,7 +233,7 @@ fn remedy(hidden: bool, uncounted: bool) -> String {
     }
     let restore = "restore what lies there from a backup: a block that is written anew is good again; all other blocks \
         can be read, and `lacuna rescue` copies them to an image";
-    // Elsewhere it would tell a log that there are hidden levels (deniability contract).
+    // Deniability contract: elsewhere the sentence would tell a log that there are hidden levels.
     if hidden && console::is_watched() { format!("{restore}; {OVERWRITTEN}") } else { restore.to_owned() }
 }
 

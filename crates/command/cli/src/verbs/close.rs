@@ -1,4 +1,4 @@
-//! `close`: ends what `open` mounted or `serve` serves, or clears away what a dead server left.
+//! `close`: closes mounts of `open` and servers of `serve`, and cleans up after dead servers.
 
 use crate::args::{CloseArgs, ClusterArgs};
 use crate::terminal::console::{self, Console};
@@ -12,9 +12,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// `lacuna close`. All disks are closed that can be, whatever becomes of the others. Each failure
-/// is told; the first one is what the command ends with. When a level cannot be closed, level 0
-/// stays open: without it the level would get no more cover.
+/// `lacuna close`. A failure does not stop the rest. Each failure is printed; the first one is the
+/// result of the command. If a level cannot be closed, level 0 stays open, because the level would
+/// get no more cover without it.
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let patience = Patience::new(args.wait, args.now, console);
     if args.all {
@@ -34,19 +34,19 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     failures.end()
 }
 
-/// What kept things open. The first failure is told at the end, as that of every command, and the
-/// others at once.
+/// Collects failures. The first one becomes the command's error and is printed at the end; the
+/// following ones are printed at once.
 #[derive(Default)]
 pub(crate) struct Failures {
     first: Option<Error>,
-    /// Whether a private one is told, or is going to be.
+    /// Whether a private failure was printed, or is the first one.
     private: bool,
 }
 
 impl Failures {
     pub(crate) fn add(&mut self, e: Error) {
-        // Deniability contract: a log hears the sentence that stands for private ones once, however
-        // many levels fail.
+        // Deniability contract: a log gets the sentence for private errors only once, regardless of
+        // the number of levels that fail.
         let is_told = self.private && e.is_private() && !console::is_watched();
         self.private |= e.is_private();
         if self.first.is_none() {
@@ -61,7 +61,7 @@ impl Failures {
     }
 }
 
-/// Closes all of it: mounts, then what is served.
+/// Closes mounts first, then served disks.
 fn close_each(open: OpenAt, failures: &mut Failures, patience: Patience, console: Console) {
     close_mounts(open.mounts, failures, patience, console);
     for peer in &open.served {
@@ -69,18 +69,18 @@ fn close_each(open: OpenAt, failures: &mut Failures, patience: Patience, console
     }
 }
 
-/// What is to be closed when a target is given. Errors: [`Kind::Usage`] where several disks can be
-/// meant, and [`Kind::Other`] for one whose file was deleted, unless that may be.
+/// The mounts and servers of a target. Errors: [`Kind::Usage`] if several disks match, and
+/// [`Kind::Other`] for a disk with a deleted file, unless `deleted`.
 fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt> {
     let open = if let Some(mount) = mounted_at(target)? {
-        // Refuses what means nothing for a mount point.
+        // Refuses options that do not apply to a mount point.
         cluster.of(&Location::Path(target.to_owned()))?;
         OpenAt { mounts: vec![mount], served: Vec::new() }
     } else {
         let location = location_of(target);
         let mut open = OpenAt::find(&location, cluster)?;
         if open.mounts.is_empty() && open.served.is_empty() {
-            // It says that nothing is open there.
+            // Closing it reports that nothing is open there.
             let mountpoint = location.path().map_or_else(|| target.to_owned(), status::canonical_path);
             open.mounts.push(Mount { mountpoint, location: None, vault: false });
         }
@@ -92,13 +92,14 @@ fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt
     Ok(open)
 }
 
-/// Closes everything that this user has open; what was `deleted` only if that is said. Each failure
-/// is told; the first one is what the command ends with.
+/// Closes everything that this user has open; disks with a deleted file only with `deleted`. Each
+/// failure is printed; the first one is the result of the command.
 fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> {
     let mut failures = Failures::default();
     let (mut peers, unseen) = Registry::open(None)?.seen();
     unseen.into_iter().for_each(|e| failures.add(e));
-    // What was opened last may rest on what was opened before; mounts rest on what is served.
+    // Mounts before served disks, and newer ones first: a mount may depend on a served disk, and a
+    // newer one on an older one.
     peers.sort_by_key(|peer| (peer.mount().is_none(), Reverse(peer.record.since)));
     let all: Vec<OpenAt> = peers.into_iter().map(|peer| OpenAt::from(vec![peer])).collect();
     if all.is_empty() && failures.first.is_none() {
@@ -111,7 +112,7 @@ fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> 
             Ok(()) => open.extend(one),
             Err(e) => {
                 // All levels of a disk have the same file and the same server. Deniability
-                // contract: that is told once.
+                // contract: the failure is printed once per disk.
                 let disk = one.mounts.into_iter().find_map(|mount| mount.location);
                 if kept.insert(disk.unwrap_or_else(|| e.to_string())) {
                     failures.add(e);
@@ -123,11 +124,11 @@ fn close_all(deleted: bool, patience: Patience, console: Console) -> Result<()> 
     failures.end()
 }
 
-/// Closes these, deeper levels first.
+/// Closes mounts, deeper levels first.
 ///
-/// Deniability contract: all deeper levels are closed at once, so that what waits in them is given
-/// up at the same moment however many there are. Level 0 of a disk is closed when the cover of the
-/// closing is written, however long its deeper levels took.
+/// Deniability contract: all deeper levels of a disk are closed at once, so that their pending data
+/// is dropped at the same moment, regardless of their number. Level 0 is closed when the cover of
+/// the closing is written, regardless of the time that the deeper levels took.
 fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, patience: Patience, console: Console) {
     let levels = deepest_first(mounts);
     let mut covers = covers(&levels, patience, console);
@@ -140,7 +141,7 @@ fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, patience: Patience,
         }
         for (level, closed) in together.iter().zip(close_together(&together, &covers, console)) {
             if let Err(e) = closed.map(|closed| tell(closed, console)) {
-                // What is closed, though not well, needs nothing any more.
+                // A level that was unmounted in spite of the error needs no more cover.
                 if !matches!(mounted_at(&level.mount.mountpoint), Ok(None)) {
                     stay.push(level.mount.location.clone());
                 }
@@ -150,8 +151,8 @@ fn close_mounts(mounts: Vec<Mount>, failures: &mut Failures, patience: Patience,
     }
 }
 
-/// What is closed at once, one group after the other: of deeper levels all, but those last in which
-/// others are mounted; then what is public, one by one.
+/// Groups of levels that are closed concurrently, in order: deeper levels together, except that a
+/// level with other mounts inside comes after those; then the public levels one by one.
 fn in_turn(levels: &[Level]) -> Vec<Vec<&Level>> {
     let (mut deeper, public): (Vec<&Level>, Vec<&Level>) = levels.iter().partition(|level| level.number > 0);
     let mut groups = Vec::new();
@@ -166,7 +167,7 @@ fn in_turn(levels: &[Level]) -> Vec<Vec<&Level>> {
     groups
 }
 
-/// Whether a level is mounted somewhere in the file system of another.
+/// Whether a level is mounted inside the file system of another one.
 fn is_within(inner: &Level, outer: &Level) -> bool {
     let (inner, outer) = (&inner.mount.mountpoint, &outer.mount.mountpoint);
     inner != outer && inner.starts_with(outer)
@@ -178,7 +179,7 @@ fn cover_of<'c>(level: &Level, covers: &'c Covers) -> Option<&'c CoverSession> {
     covers.iter().find(|(of, _)| *of == level.mount.location).map(|(_, cover)| cover)
 }
 
-/// Asks for the cover of the closing of each disk whose level 0 is among these.
+/// Starts the cover of the closing for every disk with its level 0 in this list.
 fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option<String>, CoverSession)> {
     let mut covers = Vec::new();
     for level in levels.iter().filter(|level| level.has_levels && level.number == 0) {
@@ -186,15 +187,15 @@ fn covers(levels: &[Level], patience: Patience, console: Console) -> Vec<(Option
         let hidden = levels.iter().filter(of_disk).map(|other| other.mount.mountpoint.clone()).collect();
         match CoverSession::of_mounted(&level.mount.mountpoint, hidden, patience) {
             Ok(cover) => covers.push((level.mount.location.clone(), cover)),
-            // Closing it will say as much.
+            // Closing the level reports the failure too.
             Err(e) => console.detail(&format!("no cover for the closing: {e}")),
         }
     }
     covers
 }
 
-/// What is mounted at a path that is given, also where something else keeps others from being seen.
-/// Nothing looks at the path itself.
+/// The mount at a given path, also if other instances cannot be inspected. Does not access the path
+/// itself.
 fn mounted_at(target: &Path) -> Result<Option<Mount>> {
     let peers = Registry::open(None)?.mounted_at(&status::canonical_path(target))?;
     Ok(peers.first().and_then(Mount::of))
@@ -205,7 +206,7 @@ fn location_of(target: &Path) -> Location {
     location.unwrap_or_else(|| Location::Path(target.to_owned()))
 }
 
-/// The refusal to close what is not mounted.
+/// Adds advice to the error of a path that is not mounted.
 fn not_mounted(e: Error) -> Error {
     if e.kind() != Kind::NotFound || e.advice().is_some() {
         return e;
@@ -213,19 +214,19 @@ fn not_mounted(e: Error) -> Error {
     e.remedy("`lacuna list` says what is open, and where")
 }
 
-/// A mount, and what its server says of it.
+/// A mount and its level, as its server reports it.
 struct Level {
     mount: Mount,
-    /// 0 also of a disk without levels.
+    /// Also 0 for a disk without levels.
     number: u64,
     has_levels: bool,
 }
 
-/// Those of deeper levels before others: hidden writes that wait for cover get it while level 0 is
-/// still in use.
+/// Deeper levels first: pending hidden writes get cover while level 0 is still in use.
 fn deepest_first(mounts: Vec<Mount>) -> Vec<Level> {
     let level = |mount: Mount| {
-        // One that does not answer counts as level 0: the server of level 0 refuses a wrong order.
+        // A server that does not answer counts as level 0: the server of level 0 refuses a wrong
+        // order.
         let status = status::at_mountpoint(&mount.mountpoint).ok();
         let level = status.as_ref().and_then(|of| of.counters().find(|(name, _)| *name == "level"));
         let number = level.map_or(0, |(_, level)| level);
@@ -236,7 +237,7 @@ fn deepest_first(mounts: Vec<Mount>) -> Vec<Level> {
     levels
 }
 
-/// Closes these at once. Gives how each of them went.
+/// Closes these mounts concurrently, and returns the result of each.
 fn close_together(levels: &[&Level], covers: &Covers, console: Console) -> Vec<Result<Closed>> {
     let mountpoints: Vec<PathBuf> = levels.iter().map(|level| level.mount.mountpoint.clone()).collect();
     let shown: Vec<String> = mountpoints.iter().map(|at| at.display().to_string()).collect();
@@ -246,8 +247,8 @@ fn close_together(levels: &[&Level], covers: &Covers, console: Console) -> Vec<R
         cover.map(|cover| cover.closing(level.number))
     });
     let begun: Vec<Option<Closing>> = closing.collect();
-    // To a person alone: on a disk with levels it takes long when something hidden waits, above
-    // all.
+    // Progress is shown only on a terminal. Closing takes long mainly on disks with levels that
+    // have pending hidden writes.
     working::show(console, &format!("closing {shown}"), |working| {
         let _looking = console.draws().then(|| look(working.clone(), mountpoints.clone(), shown.clone()));
         std::thread::scope(|scope| {
@@ -266,7 +267,7 @@ fn close_one(mountpoint: &Path, closing: Option<Closing>) -> Result<Closed> {
     closed
 }
 
-/// Shows what is left to do of what is mounted there.
+/// Shows the remaining work of these mounts.
 fn look(working: Working, mountpoints: Vec<PathBuf>, shown: String) -> Looking {
     Looking::start(move || {
         let mut statuses: Vec<ServerStatus> = Vec::new();
@@ -282,7 +283,7 @@ fn look(working: Working, mountpoints: Vec<PathBuf>, shown: String) -> Looking {
     })
 }
 
-/// Says how something was closed.
+/// Prints how a mount was closed.
 fn tell(closed: Closed, console: Console) {
     match closed {
         Closed::Cleanly => console.detail("the server has ended"),
@@ -311,7 +312,7 @@ mod tests {
         assert_eq!(groups(&[("/c", 2), ("/b", 1), ("/a", 0), ("/z", 0)]), [vec![2, 1], vec![0], vec![0]]);
         let within = [("/a/b/c", 3), ("/a/b", 2), ("/a/bc", 1), ("/a", 0)];
         assert_eq!(groups(&within), [vec![3, 1], vec![2], vec![0]]);
-        // Named twice.
+        // The same mount given twice.
         assert_eq!(groups(&[("/b", 1), ("/b", 1)]), [vec![1, 1]]);
         assert!(groups(&[]).is_empty());
     }

@@ -1,4 +1,4 @@
-//! `create` and `delete`: what the options ask for, and what was done, in words.
+//! `create` and `delete`: translate options to calls of the library, and print the results.
 
 use crate::args::cost;
 use crate::args::{CreateArgs, DeleteArgs, HidingArg, ShapeArgs};
@@ -18,19 +18,19 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
         preallocate: args.preallocate,
         pool_access: args.holder.of(&args.location)?,
     };
-    // A script that gives the passphrase means what it says.
+    // A script that gives the passphrase is not asked for confirmation.
     let observer = Removing::new(console, passphrase::is_asked_for(&args.passphrase));
     let location = args.location.to_string();
     let passphrases = |new| passphrase::to_create(&args.passphrase, args.recovery, &location, new);
     let created = create_with(&options, &observer, passphrases).map_err(|e| match e.kind() {
-        // To be there already is a wrong use of `create`, as in all its refusals.
+        // An existing disk is a usage error of `create`, like its other refusals.
         Kind::Exists => e.with_kind(Kind::Usage),
         _ => e,
     })?;
     drop(observer);
     let disk = created.parameters.describe();
     let shares = if disk.hidden_sizes.is_some() {
-        // The same words whatever was created (deniability contract).
+        // Deniability contract: the text does not depend on the number of levels created.
         format!(" for level 0, for hidden levels {}", disk.hidden_words())
     } else {
         String::new()

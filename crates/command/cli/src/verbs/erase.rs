@@ -1,4 +1,4 @@
-//! `erase`: the end of a disk or vault. What is asked and said around [`lacuna_storage::erase`].
+//! `erase`: destroys a disk or vault. Questions and messages around [`lacuna_storage::erase`].
 
 use crate::args::EraseArgs;
 use crate::terminal::console::{self, Console};
@@ -11,7 +11,7 @@ use lacuna_storage::{ClusterOptions, Doomed, Erased, Error, Kind, Location, Resu
 /// `lacuna erase`.
 pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
     let location = &args.location;
-    // Nobody is shut out before it is sure that somebody means it.
+    // No client is blocked from the cluster before the user has confirmed.
     if args.holder.steal {
         refuse_unasked(args)?;
     }
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to go on where nobody can be asked and nothing was said.
+/// Refuses to erase without `--yes` if the user cannot be asked.
 fn refuse_unasked(args: &EraseArgs) -> Result<()> {
     if args.yes || console::can_ask() {
         return Ok(());
@@ -41,11 +41,11 @@ fn refuse_unasked(args: &EraseArgs) -> Result<()> {
         .remedy("to make it unreadable for good, give --yes"))
 }
 
-/// Refuses what a server of this user has open, in words that say how to close it.
+/// Refuses a disk that a server of this user has open, with advice to close it.
 fn refuse_open(location: &Location, cluster: &ClusterOptions, console: Console) -> Result<()> {
     let servers = status::servers_of(location, cluster, console)?;
     let Some(server) = servers.first() else { return Ok(()) };
-    // Deniability contract: not where it is mounted, which may be a hidden level's place.
+    // Deniability contract: do not print the mount point, which may be that of a hidden level.
     Err(Error::new(Kind::Busy, format!("cannot erase {location}"))
         .found(format!("a server that has it open, or left it mounted (process {})", server["pid"]))
         .expected("a disk that is closed")
@@ -67,7 +67,7 @@ fn doom(location: &Location, doomed: &Doomed<'_>) -> String {
     doom
 }
 
-/// A program that gives `--yes` cannot see whose copy it is.
+/// A program that gives `--yes` cannot judge which disk this copy belongs to.
 fn refuse_last_alone(location: &Location) -> Error {
     Error::new(Kind::Usage, format!("cannot erase {location} without a question"))
         .found("a copy of a header at its end alone, and something else where the first should be")
@@ -83,7 +83,7 @@ fn more(erased: &Erased) -> String {
     }
 }
 
-/// What that is worth.
+/// Notes on copies of the data or the header that may survive.
 fn worth(location: &Location, erased: &Erased) -> Vec<String> {
     let mut told = Vec::new();
     match location {

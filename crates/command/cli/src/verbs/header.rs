@@ -1,4 +1,4 @@
-//! `header backup|restore|repair`: what is asked and said around the operations of
+//! `header backup|restore|repair`: questions and messages around the operations of
 //! [`lacuna_storage::header`].
 
 use crate::args::{ExpectArgs, HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};

@@ -1,5 +1,5 @@
-//! Which disk the options mean: where its cluster is, and what becomes of another client that holds
-//! it.
+//! Translates the cluster options of a location: the cluster, and whether to take the disk over
+//! from another client.
 
 use crate::args::{ClusterArgs, HolderArgs};
 use crate::verbs::status::canonical_path;
@@ -8,14 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 impl ClusterArgs {
-    /// The configuration file that the option names, or `$CEPH_CONF`.
+    /// The configuration file of the option, or `$CEPH_CONF`.
     fn named_conf(&self) -> Option<PathBuf> {
         let variable = || std::env::var_os("CEPH_CONF").filter(|value| !value.is_empty()).map(PathBuf::from);
         self.ceph_conf.clone().or_else(variable).as_deref().map(canonical_path)
     }
 
-    /// What the options say of the cluster of a location. Errors: options that mean nothing for a
-    /// path.
+    /// The cluster options for a location. Errors: options that do not apply to a path.
     pub(crate) fn of(&self, location: &Location) -> Result<ClusterOptions> {
         let given = [
             ("--ceph-conf", self.ceph_conf.is_some()),
@@ -34,7 +33,7 @@ impl ClusterArgs {
 }
 
 impl HolderArgs {
-    /// The same for a verb that one client at a time may do.
+    /// The same for a verb that needs the disk exclusively.
     pub(crate) fn of(&self, location: &Location) -> Result<PoolAccess> {
         let cluster = self.cluster.of(location)?;
         not_for_paths(location, "--steal", self.steal)?;
@@ -47,7 +46,7 @@ impl HolderArgs {
     }
 }
 
-/// Refuses an option that means nothing for a path.
+/// Refuses an option that does not apply to a path.
 fn not_for_paths(location: &Location, option: &str, given: bool) -> Result<()> {
     if !given || location.path().is_none() {
         return Ok(());

@@ -1,18 +1,18 @@
-//! Which of the disks of one name in pools is meant: the location says neither the namespace nor
-//! the cluster.
+//! Tells apart disks of one name in pools: the location contains neither the namespace nor the
+//! cluster.
 
 use lacuna_daemon::InPool;
 use lacuna_storage::{ClusterOptions, Location, other_conf, shell_word};
 use std::fmt::Write;
 
-/// Of a location, with what the options say of it; none of a path.
+/// The namespace and cluster of a location, from the options; `None` for a path.
 pub(crate) fn of(location: &Location, cluster: &ClusterOptions) -> Option<InPool> {
     let meant =
         || InPool { namespace: cluster.namespace.clone(), ceph_conf: other_conf(cluster).map(Into::into) };
     matches!(location, Location::Rados { .. }).then(meant)
 }
 
-/// The options that say which one it is.
+/// The options that select this disk.
 pub(crate) fn options(in_pool: &InPool) -> String {
     let mut options = format!("--namespace {}", shell_word(in_pool.namespace.as_deref().unwrap_or_default()));
     if let Some(conf) = &in_pool.ceph_conf {
@@ -21,8 +21,8 @@ pub(crate) fn options(in_pool: &InPool) -> String {
     options
 }
 
-/// A disk as a person names it in a command: its location, and the options that say which one it
-/// is, if any were given.
+/// A disk as the argument of a command: its location, and the options that select it, if any were
+/// given.
 pub(crate) fn named(location: &Location, cluster: &ClusterOptions) -> String {
     let location_word = shell_word(location.to_string());
     match of(location, cluster).filter(|in_pool| *in_pool != InPool::default()) {

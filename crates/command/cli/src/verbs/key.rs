@@ -1,4 +1,4 @@
-//! `key add|change|remove|refresh`: what is asked and said around the operations of
+//! `key add|change|remove|refresh`: questions and messages around the operations of
 //! [`lacuna_storage::keys`].
 
 use crate::args::cost;
@@ -12,7 +12,7 @@ use lacuna_storage::keys::{Keys, Rewrites, same};
 use lacuna_storage::{DiskRef, Error, Kind, OpenHeader, Opened, Opener, Passphrase, PublicHeader, Result};
 use std::fmt::Write;
 
-/// What is said when a token is enrolled on a disk with levels, whichever level it is for.
+/// The note when a token is enrolled on a disk with levels, for any level.
 const ANYBODY_CAN_TRY: &str = "whoever has this token, and the PIN if it has one, can try it on the disk under any name, and so open what it \
     opens: a token for a level that nobody may find needs a PIN";
 
@@ -20,8 +20,8 @@ const ANYBODY_CAN_TRY: &str = "whoever has this token, and the PIN if it has one
 pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
     let (given, new) = roles(args)?;
     let enrols = is_token(new.as_ref());
-    // A new passphrase is one of the deepest level that is given, and recovers all that the tokens
-    // given open.
+    // A new passphrase opens the deepest level of the given ones, so it recovers the levels of all
+    // given tokens.
     let doubtful = enrols && given.tokens().next().is_some();
     let asking = Asking { given: &given, first: "Passphrase for", all: false, doubtful };
     let Unlocked { mut keys, mut works } = unlock(&args.key, asking, console)?;
@@ -46,7 +46,7 @@ pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
     let asking = Asking { given, first: "Passphrase to replace for", all: false, doubtful };
     let Unlocked { mut keys, mut works } = unlock(&args.key, asking, console)?;
     works[0].token = enrols;
-    // Where one slot changes, passphrases that are not given keep working.
+    // If only one slot changes, passphrases that are not given keep working.
     if enrols || keys.levels().is_some() {
         recovery::check(&works, args.key.recovery)?;
     }
@@ -64,8 +64,8 @@ pub(crate) fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
     let asking = Asking { given, first: "Passphrase that keeps working for", all: false, doubtful };
     let Unlocked { mut keys, works } = unlock(&args.key, asking, console)?;
     let prompt = format!("Passphrase to remove from {}: ", args.key.location);
-    // Where one slot changes, a token goes and no passphrase does. Otherwise all go that are not
-    // given.
+    // If only one slot changes, removing a token leaves every passphrase. Otherwise all passphrases
+    // that are not given are dropped.
     if keys.levels().is_some() || !is_token(source.as_ref()) {
         recovery::check(&works, args.key.recovery)?;
     }
@@ -118,8 +118,8 @@ pub(crate) fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
     write(keys, console, "rewrote the key slots")
 }
 
-/// Which passphrases of `key add` open the disk, and which is the new one: a token, if nothing else
-/// is said to be new.
+/// Separates the new passphrase of `key add` from the passphrases that open the disk: a token is
+/// the new one if no option gives another.
 fn roles(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Source>)> {
     let mut given = args.key.passphrase.clone();
     let new = args.new.source();
@@ -143,7 +143,7 @@ fn is_token(source: Option<&Source>) -> bool {
     source.is_some_and(Source::is_token)
 }
 
-/// Says of a new passphrase that works already that it is the secret of a token.
+/// Adds to the error of a new passphrase that works already that it is the secret of a token.
 fn used_already(new: Option<&Source>, e: Error) -> Error {
     match new {
         _ if e.kind() != Kind::Exists => e,
@@ -151,7 +151,7 @@ fn used_already(new: Option<&Source>, e: Error) -> Error {
             .with_kind(Kind::Usage)
             .found(format!("the secret of the token {token}, which is enrolled already"))
             .remedy("use the token as it is, or give it another NAME for another secret"),
-        // To be there already is a wrong use of `key`, as in all its refusals.
+        // An existing passphrase is a usage error of `key`, like its other refusals.
         _ => e.with_kind(Kind::Usage),
     }
 }
@@ -166,16 +166,16 @@ struct Unlocked {
     works: Vec<Works>,
 }
 
-/// What is asked to unlock the disk.
+/// How to ask for the passphrases that unlock the disk.
 #[derive(Clone, Copy)]
 struct Asking<'a> {
     /// The passphrases that are given.
     given: &'a PassphraseArgs,
-    /// What the first passphrase is, for a prompt.
+    /// The beginning of the first prompt.
     first: &'static str,
-    /// The operation rewrites all slots, whatever the format.
+    /// Whether the operation rewrites all slots, for every format.
     all: bool,
-    /// The level of each passphrase decides whether a token is left alone.
+    /// Whether the level of each passphrase decides if a token is left alone.
     doubtful: bool,
 }
 
@@ -191,7 +191,7 @@ fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlock
         let prompt = format!("{first} {}: ", args.location);
         let opened = if let Rewrites::All(warning) = rewrites {
             check_agreement(args, warning)?;
-            // Said before anything is asked for, so that the answers are given knowingly.
+            // Printed before the questions, so that the user answers knowingly.
             console.note(warning);
             passphrase::to_keep(given, &prompt, disk, open)?
         } else {
@@ -218,7 +218,7 @@ fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlock
         Some(keep) if keys.levels().is_some() && usize::from(keep) != given => {
             Err(Error::new(Kind::Usage, "nothing was changed")
                 .found(match given {
-                    // Deniability contract: a log does not hear how many there are.
+                    // Deniability contract: a log does not get the number of passphrases.
                     _ if !console::is_watched() => {
                         "another number of passphrases that open the disk".to_owned()
                     }
@@ -232,14 +232,14 @@ fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlock
     }
 }
 
-/// The passphrases that opened a disk, each once, as the operation counts them.
+/// The passphrases that opened a disk, without duplicates, as the operation counts them.
 fn working((unlocked, passphrases): &Opened, given: &PassphraseArgs) -> Vec<Works> {
-    // Where nothing was given, all were typed.
+    // Without sources all passphrases were typed.
     let is_token = |at: usize| is_token(given.sources.get(at));
     let mut each: Vec<(&Passphrase, Works)> = Vec::new();
     for (at, (level, passphrase)) in unlocked.opened_levels().iter().zip(passphrases).enumerate() {
         match each.iter_mut().find(|(known, _)| same(known, passphrase)) {
-            // A passphrase that a token has as well is there without it.
+            // A passphrase given both as a token and otherwise does not depend on the token.
             Some((_, works)) => works.token &= is_token(at),
             None => each.push((passphrase, Works { level: *level, token: is_token(at) })),
         }
@@ -247,13 +247,13 @@ fn working((unlocked, passphrases): &Opened, given: &PassphraseArgs) -> Vec<Work
     each.into_iter().map(|(_, works)| works).collect()
 }
 
-/// Asks whether to go on where other passphrases stop working. `more`: the level of a passphrase
-/// that is to come. `enrols`: it is the secret of a token, of which is said what that means.
+/// Asks for confirmation if other passphrases stop working. `more`: the level of a passphrase that
+/// is added. `enrols`: it is the secret of a token, which is explained.
 ///
-/// Before anything new is made: a token keeps what is made in it, whatever the answer is.
+/// Runs before a secret is made: a token keeps it, whatever the answer.
 fn agree(args: &KeyArgs, keys: &Keys, more: Option<u8>, enrols: bool, console: Console) -> Result<()> {
     if enrols && keys.has_levels() {
-        // In the same words whatever there is (deniability contract).
+        // Deniability contract: the text does not depend on the levels.
         console.note(ANYBODY_CAN_TRY);
     }
     let Some(mut levels) = keys.levels().filter(|_| !args.yes) else { return Ok(()) };
@@ -262,7 +262,7 @@ fn agree(args: &KeyArgs, keys: &Keys, more: Option<u8>, enrols: bool, console: C
     console::confirm()
 }
 
-/// Writes what was changed.
+/// Writes the changed key slots.
 fn write(keys: Keys, console: Console, done: &str) -> Result<()> {
     let rewrites = keys.levels().is_some();
     let left = keys.write(&console)?;
@@ -274,7 +274,7 @@ fn write(keys: Keys, console: Console, done: &str) -> Result<()> {
     })
 }
 
-/// What will work and what will not, in the last words before the answer.
+/// The number of working passphrases and the lost levels, for the question.
 fn afterwards(levels: &[u8], has_levels: bool) -> String {
     let mut words = format!("{} {} afterwards, and no other", levels.len(), work(levels.len()));
     if let Some(deepest) = levels.iter().max().filter(|_| has_levels) {
@@ -290,8 +290,8 @@ fn work(passphrases: usize) -> &'static str {
     if passphrases == 1 { "passphrase works" } else { "passphrases work" }
 }
 
-/// Refuses to rewrite all slots for somebody who cannot be asked and did not say how many
-/// passphrases there are.
+/// Refuses to rewrite all slots if the user cannot be asked and did not give the number of
+/// passphrases.
 fn check_agreement(args: &KeyArgs, warning: &str) -> Result<()> {
     if !args.yes && !console::can_ask() {
         return Err(Error::new(Kind::Usage, "cannot ask whether to go on")
@@ -299,7 +299,7 @@ fn check_agreement(args: &KeyArgs, warning: &str) -> Result<()> {
             .remedy(format!("read this, then give --yes --keep N. {warning}")));
     }
     if args.yes && args.keep.is_none() {
-        // A script that was written for one passphrase would be the end of a second.
+        // A script that was written for one passphrase would drop a second one.
         return Err(Error::new(Kind::Usage, "cannot go on without asking")
             .found("--yes without --keep")
             .expected("--keep N: the number of existing passphrases that keep working")

@@ -1,4 +1,4 @@
-//! What a build of this program may lack, refused before anything is asked for.
+//! Refuses features that this build lacks, before any question.
 
 use crate::args::ServeArgs;
 use lacuna_storage::{Error, Kind, Result};
@@ -10,7 +10,7 @@ pub(crate) fn mounting() -> Result<()> {
         .expected("a build with it; without it, `lacuna serve` gives programs the disk"))
 }
 
-/// Refuses options for TLS in a build without it.
+/// Refuses TLS options in a build without TLS.
 pub(crate) fn check_tls(args: &ServeArgs) -> Result<()> {
     if cfg!(feature = "tls") || args.tls_dir.is_none() {
         return Ok(());

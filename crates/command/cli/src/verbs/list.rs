@@ -1,4 +1,4 @@
-//! `list`: one line for each disk and vault that is open.
+//! `list`: prints one line for each open disk and vault.
 
 use crate::args::ListArgs;
 use crate::terminal::console::{self, Console};
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &ListArgs, console: Console) -> Result<()> {
     lines(&rows).iter().try_for_each(|line| console::line(line))
 }
 
-/// One disk or vault, for a program.
+/// A disk or vault as JSON.
 fn entry(server: &Value) -> Value {
     let activity = Activity::of(&server["items"]);
     let mut out = json!({
@@ -43,7 +43,7 @@ fn entry(server: &Value) -> Value {
     out
 }
 
-/// The same for a person.
+/// A disk or vault as a row of the table.
 fn row(server: &Value) -> Vec<String> {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     let activity = Activity::of(&server["items"]);
@@ -71,7 +71,7 @@ fn row(server: &Value) -> Vec<String> {
     vec![location, text("format"), at, since, told]
 }
 
-/// The rows as lines whose columns stand below each other.
+/// The rows as lines with aligned columns.
 fn lines(rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)

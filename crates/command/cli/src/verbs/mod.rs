@@ -1,5 +1,5 @@
-//! The verbs: each has a file, or a folder if it takes several, and calls the crates below. What
-//! several verbs need of an open disk stands beside them.
+//! The verbs. Each has a file, or a folder with several, and calls the crates below. Code for open
+//! disks that several verbs share is beside them.
 
 pub(crate) mod bench;
 pub(crate) mod check;

@@ -1,4 +1,4 @@
-//! A mount point that is given in the place of the disk or vault that is mounted there.
+//! Accepts a mount point in place of the disk or vault that is mounted there.
 
 use crate::args::{HeaderVerb, KeyVerb, Verb};
 use crate::verbs::place::file_at;
@@ -7,29 +7,29 @@ use crate::verbs::status::account::moved_to;
 use lacuna_daemon::{FileIdentity, Registry};
 use lacuna_storage::{Error, Kind, Location, Result};
 
-/// Puts what is mounted at a mount point in its place, for the verbs that work on what is open.
+/// Replaces a mount point by the location of its disk or vault, for the verbs that work on open
+/// ones.
 ///
-/// Deniability contract: of a disk with levels each mount point names the disk.
+/// Deniability contract: each mount point of a disk with levels stands for the disk.
 ///
-/// Errors: [`Kind::NotFound`] where another file is at the path from which the disk was opened;
-/// what keeps its server from being seen, and [`Kind::TimedOut`] where that alone knows which file
-/// is meant and does not answer.
+/// Errors: [`Kind::NotFound`] if another file is now at the path of the disk; any failure to find
+/// the server; [`Kind::TimedOut`] if a server that has to be asked for the file does not answer.
 pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let Some(given) = location(verb) else { return Ok(()) };
     let Location::Path(path) = &*given else { return Ok(()) };
     let path = status::canonical_path(path);
     let peers = match Registry::open(None).and_then(|registry| registry.mounted_at(&path)) {
-        // What is mounted nowhere needs no server.
+        // A path that is not mounted needs no server.
         Err(_) if !lacuna_mount::is_mounted(&path)? => return Ok(()),
         peers => peers?,
     };
     let Some(peer) = peers.first() else { return Ok(()) };
-    // A location in a pool does not say in which namespace and cluster.
+    // A location in a pool contains neither the namespace nor the cluster.
     let disk = Location::parse(&peer.record.location).ok();
     let Some(disk) = disk.filter(|disk| disk.path().is_some()) else { return Ok(()) };
     let (file, opened) = (file_at(&disk), peer.record.file);
     if file != opened && opened != FileIdentity::Unknown {
-        // A file that was moved is where it is now.
+        // Follow a file that was moved.
         let account = status::unless_ended(status::at_mountpoint(&path))?.map(|account| account.to_json());
         let moved = account.as_ref().and_then(moved_to).map(|path| disk.with_path(path.into()));
         if let Some(moved) = moved.filter(|moved| file_at(moved).is(opened)) {

@@ -1,4 +1,4 @@
-//! The server of this user that has a disk open, asked to do what it alone can do.
+//! Requests to the server of this user that has a disk open.
 
 use crate::args::{ExpectArgs, HolderArgs};
 use crate::verbs::place::file_at;
@@ -9,17 +9,17 @@ use lacuna_storage::{ClusterOptions, DiskId, Location, Medium, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Work that a server has begun.
+/// A job that a server has begun.
 pub(crate) struct Begun {
-    /// Its messages.
+    /// The server's messages.
     pub talk: Conversation,
-    /// Where the disk is mounted, if it is.
+    /// The mount of the disk, if it is mounted.
     pub mounted: Option<MountRecord>,
 }
 
-/// Begins with the work that `job` makes of the disk that is meant, at the server that has it open.
-/// None if this user has no such server: the disk is closed then, or another's, which is found out
-/// by opening it.
+/// Begins a job on a disk at the server that has it open; `job` makes it for this disk. `None` if
+/// this user has no such server: then the disk is closed, or open by another user, which opening it
+/// will show.
 ///
 /// Errors: [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt) from a server that has another disk
 /// than the expected one.
@@ -37,14 +37,14 @@ pub(crate) fn begin(
     if !is_of(peer.record.pid, location, &cluster) {
         return Ok(None);
     }
-    // The server compares both: it is its disk that the work is done on.
+    // The server compares both with its own disk.
     let meant = Meant { file: file_at(location), id: expect.map(|id| id.to_string()) };
     let talk = peer.begin(&job(meant))?;
     Ok(Some(Begun { talk, mounted: peer.mount().cloned() }))
 }
 
-/// The living servers of the disk that is at this location now: mounts first, and those that write
-/// before those that read.
+/// The living servers of the disk that is at this location now: mounts first, and writers before
+/// readers.
 fn servers(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
     let mut peers = status::of_disk(location, cluster)?;
     peers.retain(|peer| peer.alive && !peer.mount().is_some_and(MountRecord::is_vault));
@@ -56,22 +56,22 @@ fn servers(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
     Ok(peers)
 }
 
-/// Whether the disk that is at this location now can be the one that the process opened there: that
-/// may have been moved since, and another put in its place.
+/// Whether the disk at this location can be the disk that the process opened there. It may have
+/// been moved since, and another one put in its place.
 fn is_of(process: u32, location: &Location, cluster: &ClusterOptions) -> bool {
-    // In a pool no process claims a disk on this machine, and readers claim none anywhere.
+    // Disks in a pool are not claimed on this machine, and readers claim no disk.
     if matches!(location, Location::Rados { .. }) {
         return true;
     }
     claimer(location, cluster).is_none_or(|claimer| claimer == process)
 }
 
-/// The process that has the disk at this location open for writing, on this machine.
+/// The process on this machine that has the disk at this location open for writing.
 pub(crate) fn claimer(location: &Location, cluster: &ClusterOptions) -> Option<u32> {
     lacuna_storage::process_of(lacuna_storage::about(location, cluster).ok()?.header.uuid)
 }
 
-/// Refuses the disk of a server if it is another one than the expected. Errors:
+/// Refuses a server's disk that is not the expected one. Errors:
 /// [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt).
 pub(crate) fn check_account(account: &ServerStatus, ExpectArgs { expect }: ExpectArgs) -> Result<()> {
     if expect.is_none() {
@@ -80,7 +80,7 @@ pub(crate) fn check_account(account: &ServerStatus, ExpectArgs { expect }: Expec
     account.id.as_deref().unwrap_or("no ID told").parse::<DiskId>()?.check(expect)
 }
 
-/// The same of a mount. Errors: as before, and any failure to ask its server.
+/// [`check_account`] for a mount. Errors: also any failure to ask its server.
 pub(crate) fn check_mounted(mount: &MountRecord, expect: ExpectArgs) -> Result<()> {
     if expect.expect.is_none() {
         return Ok(());
@@ -99,7 +99,7 @@ pub(crate) fn header(
     Ok(Some(Arc::new(RemoteHeader::begin(begun.talk)?)))
 }
 
-/// Where a disk is mounted: one that writes before those that read.
+/// A mount of the disk, writers first.
 pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Result<Option<MountRecord>> {
     Ok(servers(location, cluster)?.into_iter().find_map(|peer| peer.mount().cloned()))
 }

@@ -1,4 +1,4 @@
-//! What this user has open of one location: mounts, and servers without a mount point.
+//! Mounts and servers of one location that this user has open.
 
 use crate::args::ClusterArgs;
 use crate::verbs::in_pool;
@@ -9,7 +9,7 @@ use lacuna_storage::{Error, Kind, Location, Result, shell_word};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// What this user has open of one location.
+/// Mounts and servers of one location.
 #[derive(Default)]
 pub(crate) struct OpenAt {
     pub mounts: Vec<Mount>,
@@ -18,7 +18,8 @@ pub(crate) struct OpenAt {
 }
 
 impl OpenAt {
-    /// The options say which of the disks of this name in pools is meant, where there are several.
+    /// Finds mounts and servers of the disk at a location. The options select one of several disks
+    /// of the same name in pools.
     pub(crate) fn find(location: &Location, options: &ClusterArgs) -> Result<OpenAt> {
         let cluster = &options.of(location)?;
         let in_pool = in_pool::of(location, cluster).map(|disk| PoolQuery {
@@ -30,7 +31,7 @@ impl OpenAt {
         let registry = Registry::open(None)?;
         let peers = registry.by_disk(&DiskQuery { location: &shown, file: file_at(location), in_pool })?;
         if peers.is_empty() && !is_in_pool {
-            // Where nothing of the file is open, a file that was deleted has the name.
+            // If the present file is not open, the name may mean a deleted file.
             return OpenAt::deleted(&registry, &shown);
         }
         let places: BTreeSet<&InPool> =
@@ -41,7 +42,7 @@ impl OpenAt {
         Ok(peers.into())
     }
 
-    /// Disks that were opened under a name and whose file was deleted.
+    /// Disks that were opened under this name and have a deleted file.
     fn deleted(registry: &Registry, shown: &str) -> Result<OpenAt> {
         let mut deleted = Vec::new();
         for peer in registry.by_location(shown, FileIdentity::Unknown)? {
@@ -52,18 +53,18 @@ impl OpenAt {
         Ok(deleted.into())
     }
 
-    /// Adds those of another location.
+    /// Adds mounts and servers of another location.
     pub(crate) fn extend(&mut self, other: OpenAt) {
         self.mounts.extend(other.mounts);
         self.served.extend(other.served);
     }
 
-    /// Refuses what closing would lose: a disk whose file was deleted. What was in the directory of
-    /// a vault is gone with its files, and closing it tells what it could not write. What cannot be
-    /// asked now is refused as well: it may be such a disk, and may answer when it is told to
+    /// Refuses a disk with a deleted file, which closing would lose. A vault is not refused: its
+    /// deleted files are gone already, and closing it reports unwritten data. A server that cannot
+    /// be asked now is refused too: it may have such a disk, and may still obey the request to
     /// close.
     ///
-    /// Deniability contract: not where it is mounted.
+    /// Deniability contract: the error does not name the mount point.
     pub(crate) fn refuse_deleted(&self) -> Result<()> {
         let mut told = Vec::new();
         for mount in self.mounts.iter().filter(|mount| !mount.vault && mount.location.is_some()) {
@@ -106,14 +107,14 @@ fn several(location: &Location, places: &BTreeSet<&InPool>) -> Error {
 /// A mount point to close.
 pub(crate) struct Mount {
     pub mountpoint: PathBuf,
-    /// The location of its disk, if it is one of ours.
+    /// The location of its disk, if lacuna mounted it.
     pub location: Option<String>,
-    /// Whether it is a vault.
+    /// Whether a vault is mounted there.
     pub vault: bool,
 }
 
 impl Mount {
-    /// Of a mount; none of another server.
+    /// The mount of an instance; `None` if it has no mount point.
     pub(crate) fn of(peer: &Peer) -> Option<Mount> {
         let mount = peer.mount()?;
         let location = Some(peer.record.location.clone());

@@ -1,4 +1,4 @@
-//! `purge`: what was deleted is gone for good when it returns, or it says that it is not.
+//! `purge`: makes deleted data unrecoverable for good, or fails.
 
 use crate::args::size::budget;
 use crate::args::{ExpectArgs, PurgeArgs};
@@ -15,9 +15,9 @@ use lacuna_storage::{
 };
 use serde_json::json;
 
-/// What `statfs` says of btrfs.
+/// The file system type of btrfs in `statfs`.
 const BTRFS: u32 = 0x9123_683e;
-/// The note about it.
+/// The note on btrfs.
 const KEPT_BY_BTRFS: &str = "btrfs keeps what was overwritten in a file, or cut off it, as long as another part of the same extent is \
     in use, and small files in blocks of its metadata: that is not deleted for the disk, and stays readable. Of files that were deleted \
     whole nothing stays, if it is mounted with max_inline=0; ext4 and xfs keep neither";
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     let Some(location) = &args.location else { return all(console) };
     let what = format!("purging {location}");
     let mut servers = status::accounts_of(location, &ClusterOptions::default(), console)?;
-    // The disk that a server opened at the same location may have been moved since.
+    // The location may hold another disk by now than the server opened there.
     let uuid = if servers.is_empty() { None } else { meant(location)?.map(|uuid| uuid.to_string()) };
     servers
         .retain(|Account { peer, status }| uuid.is_none() || (!status.is_dead() && peer.record.uuid == uuid));
@@ -42,8 +42,8 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     tell(&location.to_string(), &items, console)
 }
 
-/// Purges every disk on flash that is open for writing. Each failure is told; the first one is what
-/// the command ends with.
+/// Purges every disk on flash that is open for writing. Each failure is printed; the first one is
+/// the result of the command.
 fn all(console: Console) -> Result<()> {
     let mut servers = status::all_accounts(console)?;
     servers.retain(|Account { peer, .. }| {
@@ -69,7 +69,7 @@ fn all(console: Console) -> Result<()> {
     failures.end()
 }
 
-/// Notes what the file system that is mounted from a disk keeps of what was deleted.
+/// Prints a note if the file system that is mounted from the disk keeps deleted data.
 fn note_file_system(peer: &Peer, console: Console) {
     let Some(mount) = peer.mount().filter(|mount| !mount.is_raw()) else { return };
     if rustix::fs::statfs(&mount.mountpoint).is_ok_and(|about| about.f_type as u32 == BTRFS) {
@@ -77,14 +77,14 @@ fn note_file_system(peer: &Peer, console: Console) {
     }
 }
 
-/// Says what a purge did.
+/// Prints the result of a purge.
 fn tell(location: &str, items: &[Counter], console: Console) -> Result<()> {
     let count = |name: &str| items.iter().find(|item| item.name == name).map_or(0, |item| item.value);
     let gone = gone(count("purged_keys"), count("purged_known"), count("purged_key_blocks"));
     console.done(&format!("purged {location}: {gone}"))
 }
 
-/// What a purge says that ended `most` keys, of which `known` encrypted a deleted block for sure.
+/// Describes a purge that destroyed `most` keys, `known` of them certainly of deleted blocks.
 fn gone(most: u64, known: u64, key_blocks: u64) -> String {
     if most == 0 {
         return "nothing was deleted since the last purge".to_owned();
@@ -96,10 +96,10 @@ fn gone(most: u64, known: u64, key_blocks: u64) -> String {
     format!("{deleted}; {} of keys replaced", many(key_blocks, "block"))
 }
 
-/// The disk that is at this location now; none where a mount point is named, at which whatever is
-/// open is meant.
+/// The UUID of the disk that is at this location now; `None` for a mount point, which means any
+/// disk that is open there.
 ///
-/// Errors: what keeps its header from being read. Then nothing can tell which server has the disk.
+/// Errors: a header that cannot be read; then the right server cannot be determined.
 fn meant(location: &Location) -> Result<Option<Uuid>> {
     match location {
         Location::Nand(_) | Location::Ubi(_) => {
@@ -109,8 +109,8 @@ fn meant(location: &Location) -> Result<Option<Uuid>> {
     }
 }
 
-/// Asks the server that has the disk open, which says whether it is the one that is meant. Nothing
-/// is asked of the server of another disk than the expected one.
+/// Asks the server that has the disk open, which checks the UUID. Sends no request if the server
+/// has another disk than the expected one.
 fn ask(server: &Account, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<Counter>> {
     let Account { peer, status } = server;
     if let Some(mount) = peer.mount().filter(|_| status.is_dead()) {
@@ -132,7 +132,7 @@ fn ask(server: &Account, uuid: Option<&str>, expect: ExpectArgs) -> Result<Vec<C
     lacuna_daemon::purge(peer, uuid)
 }
 
-/// Opens a disk that no server has open, for the purge alone.
+/// Opens a disk that no server has open, only for the purge.
 fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -> Result<Vec<Counter>> {
     lacuna_storage::check_forgets(location)?;
     let budget = budget(args.cache)?;

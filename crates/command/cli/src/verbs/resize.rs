@@ -1,4 +1,4 @@
-//! `resize`: what is refused before a passphrase is asked for, and what was done.
+//! `resize`: refusals before a passphrase is asked for, and messages on the result.
 
 use crate::args::ResizeArgs;
 use crate::terminal::console::Console;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     ))
 }
 
-/// Has the server make the disk larger that it has open.
+/// Lets the server that has the disk open resize it.
 fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
     let Begun { mut talk, mounted } = begun;
     if args.passphrase.is_given() {
@@ -86,7 +86,7 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
     let growth = mounted.as_ref().and_then(|record| growth_of(record).transpose()).transpose()?;
     match (mounted, growth) {
         (Some(record), Some(growth)) if args.grow_fs => {
-            // Whatever becomes of the file system, the disk is larger.
+            // The disk is larger even if growing the file system fails.
             console.done(&said)?;
             let of = if done["changed"] == true { "the disk has grown, and its file system has not" } else { "the file system has not grown" };
             return grow(&growth, &record, of, console);
@@ -113,7 +113,7 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
     console.done(&said)
 }
 
-/// Where the kernel has the file system of the disk mounted, which alone can grow in use.
+/// The kernel mount of the disk's file system; only such a mount can be grown while in use.
 fn kernel_mount(args: &ResizeArgs) -> Result<MountRecord> {
     let mounted = online::mount_of(&args.location, &args.holder.cluster.of(&args.location)?)?;
     let found = match &mounted {
@@ -136,7 +136,7 @@ fn kernel_mount(args: &ResizeArgs) -> Result<MountRecord> {
     Ok(record)
 }
 
-/// Makes the file system as large as its disk, which may have grown before.
+/// Grows the file system to the size of its disk, which may have grown before.
 fn grow_file_system(record: &MountRecord, console: Console) -> Result<()> {
     let growth = growth_of(record)?.ok_or_else(|| other_type(record))?;
     grow(&growth, record, "the file system has not grown", console)
@@ -146,12 +146,11 @@ fn growth_of(record: &MountRecord) -> Result<Option<Growth>> {
     Growth::of(&record.mountpoint, record.loop_device())
 }
 
-/// Runs the tool; `failed` says what is so if it fails.
+/// Runs the tool. `failed`: the context of its error.
 fn grow(growth: &Growth, record: &MountRecord, failed: &str, console: Console) -> Result<()> {
     let at = record.mountpoint.display();
     growth.run().map_err(|e| {
-        // The disk has grown, now or before: an exit code for what was refused would say that it
-        // has not.
+        // The disk has grown, now or before; the exit code of a refusal would contradict that.
         let e = e.with_kind(Kind::Other).context(failed);
         if e.advice().is_some() {
             return e;

@@ -1,7 +1,7 @@
-//! `snapshot create|list|remove|rollback`: states of a disk in RADOS.
+//! `snapshot create|list|remove|rollback`: manages snapshots of a disk in RADOS.
 //!
-//! What changes the disk or its books is done by the one client that holds the disk, so that
-//! nobody's caches are left behind; `list` reads what anyone who can read the pool may know.
+//! Only the client that holds the disk changes the disk or its metadata, so that no other client
+//! has stale caches; `list` reads only data that every reader of the pool can see.
 
 use crate::args::{SnapshotArgs, SnapshotListArgs};
 use crate::terminal::console::{self, Console};
@@ -61,13 +61,14 @@ fn words(snapshot: &SnapshotRecord) -> String {
     format!("{:<24} {}  {size}{state}", snapshot.name, utc(snapshot.time))
 }
 
-/// Refuses a name that no snapshot has, before anything is asked for or taken from another client.
+/// Refuses the name of a missing snapshot before a passphrase is asked for, or the disk is taken
+/// over from another client.
 fn check_exists(args: &SnapshotArgs) -> Result<()> {
     lacuna_storage::refuse_snapshot(&args.location, "take or change snapshots of")?;
     snapshots::find(&args.location, &args.holder.of(&args.location)?.cluster, &args.name).map(drop)
 }
 
-/// Opens the disk, does `what`, and closes it.
+/// Opens the disk, calls `what`, and closes it.
 fn change(
     args: &SnapshotArgs,
     console: Console,

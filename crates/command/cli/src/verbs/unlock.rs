@@ -1,5 +1,5 @@
-//! Unlocking with the passphrases that options give or a person types, and opening in a process
-//! that keeps its memory small.
+//! Unlocks disks with passphrases from options or the terminal, and opens them with the right
+//! allocator settings.
 
 use crate::allocator;
 use crate::args::{ExpectArgs, HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
@@ -14,21 +14,21 @@ use lacuna_storage::{
 };
 use std::fmt::Display;
 
-/// A disk that is to be unlocked, as options name it.
+/// A disk to unlock, as the options name it.
 #[derive(Clone, Copy)]
 pub(crate) struct DiskArgs<'a> {
     pub location: &'a Location,
     pub holder: &'a HolderArgs,
 }
 
-/// What opens a disk or vault, as options say, and which one it has to be.
+/// The passphrases from the options, and the required identity.
 #[derive(Clone, Copy)]
 pub(crate) struct UnlockArgs<'a> {
     pub passphrase: &'a PassphraseArgs,
     pub expect: ExpectArgs,
 }
 
-/// Unlocks a disk, and says on one with levels what writing to it may cost.
+/// Unlocks a disk. For writing to a disk with levels, prints a note on the risk for deeper levels.
 pub(crate) fn unlock(
     location: &Location,
     holder: &HolderArgs,
@@ -40,8 +40,8 @@ pub(crate) fn unlock(
     unlock_expected(DiskArgs { location, holder }, access, with, console)
 }
 
-/// The same of the disk that it has to be. Another one is refused before it is taken from another
-/// client.
+/// [`unlock`] with a required identity. Another disk is refused before it is taken over from
+/// another client.
 pub(crate) fn unlock_expected(
     DiskArgs { location, holder }: DiskArgs<'_>,
     access: Access,
@@ -52,13 +52,13 @@ pub(crate) fn unlock_expected(
     let volume = lacuna_storage::unlock(location, &holder.of(location)?, access, &console, ask)
         .map_err(|e| say_whose(location, e, console))?;
     if volume.parameters.has_levels() && access == Access::Write {
-        // In the same words whatever there is (deniability contract).
+        // Deniability contract: the text does not depend on the levels.
         console.note(DEEPER_LEVELS);
     }
     Ok(volume)
 }
 
-/// Unlocks what is left of a disk, for reading.
+/// Unlocks a damaged disk, for reading.
 pub(crate) fn unlock_to_rescue(
     DiskArgs { location, holder }: DiskArgs<'_>,
     with: UnlockArgs<'_>,
@@ -68,7 +68,7 @@ pub(crate) fn unlock_to_rescue(
         .map_err(|e| say_whose(location, e, console))
 }
 
-/// Gets the passphrase and opens the header, which has to be that of the expected disk.
+/// Gets the passphrase and opens the header, which must be that of the required disk.
 fn asking<'a>(
     location: &'a Location,
     with: UnlockArgs<'a>,
@@ -79,29 +79,27 @@ fn asking<'a>(
     }
 }
 
-/// Refuses what was opened if it is another disk or vault than the expected one. `shown`: its
-/// location.
+/// Refuses a disk or vault that is not the required one. `shown`: its location.
 pub(crate) fn check_id(opened: Opened, expect: Option<DiskId>, shown: impl Display) -> Result<Opened> {
     opened.0.id().check(expect).map_err(|e| e.context(shown))?;
     Ok(opened)
 }
 
-/// Says whose a disk or vault is that is in use, if that is the error: this user's, who is told how
-/// to close it, or another's.
+/// Adds to [`Kind::Busy`] whether this user has the disk or vault open, with advice to close it, or
+/// another user.
 pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Error {
     let is_file = location.path().is_some_and(|path| path.is_file() || is_vault(path));
     if e.kind() != Kind::Busy || !(is_file || location.is_block_device()) {
         return e;
     }
-    // Deniability contract: where it is mounted says how many levels are open, and a log may keep
-    // this.
+    // Deniability contract: the mount points would tell a log the number of open levels.
     match open_as(location, console) {
         Err(unseen) => e.remedy(format!("who has it open cannot be told: {}", unseen.finding())),
         Ok(Some(open)) => {
             let shown = if open == status::canonical(location) { String::new() } else { format!(" as {open}") };
             e.remedy(format!("this user has it open{shown}: `lacuna close {}` ends that", shell_word(&open)))
         }
-        // A device may be in use by anything.
+        // A device may be in use by any program.
         Ok(None) if !is_file => e,
         Ok(None) => e.remedy(
             "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \
@@ -110,15 +108,15 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
     }
 }
 
-/// The location of what a server of this user has open there. Errors: what keeps its servers from
-/// being seen.
+/// The location that a server of this user has open there. Errors: a server that cannot be
+/// inspected.
 fn open_as(location: &Location, console: Console) -> Result<Option<String>> {
     let cluster = ClusterOptions::default();
     let servers = status::servers_of(location, &cluster, console)?;
     if let Some(open) = servers.first().and_then(status::location_now) {
         return Ok(Some(open));
     }
-    // A copy of the disk may be what is open.
+    // The open disk may be a copy of this one.
     match online::claimer(location, &cluster) {
         Some(process) => status::of_process(process, console),
         None => Ok(None),
@@ -143,13 +141,12 @@ pub(crate) fn open_to_serve(key: Key, opening: Opening, purging: &PurgingArgs) -
     Ok(disk)
 }
 
-/// How a medium is opened for a disk that is, or is not, to be written.
+/// The access to the medium for a read-only or a writable disk.
 pub(crate) fn access(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
 }
 
-/// Whether it is a disk with levels, as far as it says what it is. In a pool and on flash there are
-/// none.
+/// Whether it is a disk with levels, if its header is readable. Pools and flash have none.
 fn has_levels(location: &Location) -> Result<Option<bool>> {
     match location {
         Location::Path(_) => Ok(peek(location)?.map(|disk| disk.has_levels())),
@@ -157,16 +154,16 @@ fn has_levels(location: &Location) -> Result<Option<bool>> {
     }
 }
 
-/// Refuses to close a disk with levels after a time without use.
+/// Refuses to close a disk with levels after an idle time.
 ///
-/// Deniability contract: its cover would end at a time that follows from when the last level,
-/// perhaps a hidden one, was used.
+/// Deniability contract: the end of its cover would depend on the last use of any level, perhaps a
+/// hidden one.
 pub(crate) fn check_idle(location: &Location, args: &IdleArgs) -> Result<()> {
     let levels = args.idle_timeout.is_some() && has_levels(location)? == Some(true);
     refuse_idle(levels, args)
 }
 
-/// The same once the disk is unlocked: what was at the location before may have been another one.
+/// Repeats the check when the disk is unlocked: the location may have held another disk before.
 pub(crate) fn refuse_idle(has_levels: bool, args: &IdleArgs) -> Result<()> {
     if args.idle_timeout.is_none() || !has_levels {
         return Ok(());
@@ -177,7 +174,7 @@ pub(crate) fn refuse_idle(has_levels: bool, args: &IdleArgs) -> Result<()> {
         .remedy("leave it out, and close the disk by hand or at a time that does not depend on its use"))
 }
 
-/// Refuses options about writing that mean nothing for the disk, as far as it says what it is.
+/// Refuses options for writing that do not apply to the disk, if its header is readable.
 pub(crate) fn check_writing(
     location: &Location,
     args: &WritingArgs,

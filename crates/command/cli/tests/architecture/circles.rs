@@ -1,11 +1,11 @@
-//! Circles of files inside a crate.
+//! Cycles of files inside a crate.
 
 use crate::graph::circles;
 use crate::sources::Sources;
 use crate::workspace::{Crate, root, texts};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The circles of files of all crates, as `crate: file, file`.
+/// The cycles of files of all crates, as `crate: file, file`.
 pub(crate) fn real_circles(crates: &[Crate]) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for one in crates {
@@ -23,12 +23,12 @@ fn modules(files: Vec<(String, String)>) -> BTreeMap<String, String> {
         let name = path.trim_end_matches(".rs").replace('/', "::");
         (name.strip_suffix("::mod").unwrap_or(&name).to_owned(), text)
     });
-    // What `main.rs` has, no other file uses.
+    // No other file uses items of `main.rs`.
     let named = named.filter(|(name, _)| name != "main");
     named.map(|(name, text)| (if name == "lib" { String::new() } else { name }, text)).collect()
 }
 
-/// The circles of a crate with these files.
+/// The cycles of a crate with these files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
     let files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
     let found = circles(&Sources::of(&modules(files)).graph());
@@ -41,7 +41,7 @@ fn files_that_name_each_other_are_a_circle() {
     assert_eq!(two("use crate::b::B;\nstruct A;\n", "use super::a::A;\nstruct B;\n"), ["a b"]);
     assert_eq!(two("struct A(crate::b::B);\n", "use crate::{a::{self, A}};\nstruct B;\n"), ["a b"]);
     assert_eq!(two("use crate::b::B;\nstruct A;\n", "struct B;\n"), [""; 0]);
-    // Comments and tests count for nothing.
+    // Comments and tests do not count.
     assert_eq!(two("use crate::b::B;\nstruct A;\n", "struct B;\n// use crate::a::A;\n"), [""; 0]);
     let with_tests = "struct B;\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n";
     assert_eq!(two("use crate::b::B;\nstruct A;\n", with_tests), [""; 0]);

@@ -1,14 +1,14 @@
-//! Documents name files of the code that are there, and two pages say in which file a type or a
-//! function is.
+//! Documents name only existing files of the code, and two pages name the file of a type or a
+//! function correctly.
 
 use crate::workspace::{Crate, crates, root, texts};
 use std::path::Path;
 
-/// The folders of a crate whose files documents name.
+/// The folders of a crate with files that documents name.
 const INSIDE: [&str; 3] = ["src", "tests", "examples"];
-/// What tells of earlier times.
+/// The document about earlier versions.
 const OLD: &str = "CHANGELOG.md";
-/// Pages that name files by the ends of their paths, and what is in them.
+/// Pages that name files by the ends of their paths, and items in these files.
 const PAGES: [&str; 2] = ["docs/architecture.md", "docs/papers.md"];
 
 /// The words of a text that may be paths.
@@ -17,7 +17,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(move |c: char| !is_of_path(c)).map(|word| word.trim_end_matches(['.', '/']))
 }
 
-/// The paths of files and folders in a text: those that begin with `crates/`, and those that begin
+/// The paths of files and folders in a text: paths that begin with `crates/`, and paths that begin
 /// with the folder of a crate.
 fn paths(text: &str, crates: &[Crate]) -> Vec<String> {
     let path = |word: &str| {
@@ -36,12 +36,12 @@ fn is_of_code(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "rs")
 }
 
-/// The names of files of code in a text.
+/// The names of code files in a text.
 fn files_in(text: &str) -> Vec<&str> {
     words(text).map(|word| word.trim_start_matches("../")).filter(|word| is_of_code(word)).collect()
 }
 
-/// The files of code that a name may mean: it is the end of the path, in which `src` may be left
+/// The code files that a name may mean: it must be the end of the path, where `src` may be left
 /// out.
 fn meant<'f>(name: &str, files: &'f [(String, String)]) -> Vec<&'f (String, String)> {
     let is_whole = |before: &str| before.is_empty() || before.ends_with('/');
@@ -54,8 +54,8 @@ fn is_item(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "_:".contains(c))
 }
 
-/// What rows of tables say to be in a file, with the name of that file: "`wait` and `Queue::put` in
-/// `queue.rs`".
+/// The items that rows of tables locate in a file, with the name of that file: "`wait` and
+/// `Queue::put` in `queue.rs`".
 fn in_tables(text: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     for cell in text.lines().filter(|line| line.starts_with('|')).flat_map(|row| row.split('|')) {
@@ -76,8 +76,8 @@ fn in_tables(text: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// What lines of a trace say to be in a file, with the name of that file: `Queue::put   queue.rs
-/// in memory`.
+/// The items that lines of a trace locate in a file, with the name of that file: `Queue::put
+/// queue.rs in memory`.
 fn in_traces<'t>(text: &'t str) -> Vec<(&'t str, &'t str)> {
     let step = |line: &'t str| {
         let mut words = line.split_whitespace();
@@ -87,13 +87,13 @@ fn in_traces<'t>(text: &'t str) -> Vec<(&'t str, &'t str)> {
     text.lines().filter_map(step).collect()
 }
 
-/// Whether all names of an item stand in a text.
+/// Whether a text contains all names of an item.
 fn has(text: &str, item: &str) -> bool {
     let mut names = item.split("::");
     names.all(|name| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name))
 }
 
-/// The files of code that a name may mean: those in some folders, or if there are none, all.
+/// The code files that a name may mean: the files in some folders, or all if there are none.
 fn meant_in<'f>(folders: &[String], name: &str, files: &'f [(String, String)]) -> Vec<&'f (String, String)> {
     let all = meant(name, files);
     let is_inside = |path: &str| folders.iter().any(|folder| Path::new(path).starts_with(folder));
@@ -101,8 +101,8 @@ fn meant_in<'f>(folders: &[String], name: &str, files: &'f [(String, String)]) -
     if inside.is_empty() { all } else { inside }
 }
 
-/// What a page says of files of code, and is not so. A table means files in the folders of
-/// `crates/` that stand above it in its section first.
+/// The wrong statements of a page about code files. A table means first the files in the folders of
+/// `crates/` that its section names before it.
 fn lost(page: &str, files: &[(String, String)]) -> Vec<String> {
     let missing = files_in(page).into_iter().filter(|name| meant(name, files).is_empty());
     let mut found: Vec<String> = missing.map(|name| format!("no file {name}")).collect();
@@ -169,7 +169,7 @@ fn code_that_is_elsewhere_is_found() {
     let row = "| `x`; `put`, `gone` and `Queue::wait` in `levels/queue.rs` |\n";
     let expected = ["put", "gone", "Queue::wait"].map(|item| format!("no {item} in levels/queue.rs"));
     assert_eq!(lost(row), expected);
-    // A section tells of which crate it is.
+    // A section applies to the crate that it names.
     let page = "# Page\n\n## A\nIn `crates/formats/deniable`.\n\n| `wait` in `queue.rs` |\n## B\n| `wait` in `queue.rs` |\n";
     assert_eq!(lost(page), ["no wait in queue.rs"]);
     let trace = "  Queue::put   queue.rs   in memory\n  Queue::get   queue.rs\n";

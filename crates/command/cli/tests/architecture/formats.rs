@@ -1,15 +1,15 @@
-//! Library and command ask the table of formats what a disk is like, and say of none which it is: a
-//! format stands in its own files.
+//! The library and the command ask the table of formats for the properties of a disk and name no
+//! format: only the files of a format name it.
 
 use crate::workspace::{root, texts};
 
-/// The code that serves every format alike.
+/// The code that serves all formats alike.
 const FOLDERS: [&str; 2] = ["crates/library/storage/src", "crates/command/cli/src"];
-/// The file of the constants of a format, which says what follows from what its disks rest on.
+/// The file of a format's constants, with the conclusions from the kind of its backing.
 const CONSTANTS: &str = "format_info.rs";
 
-/// Whether a file may say which format it means: a file of a format or of the table, one of vaults,
-/// which are no disks, and tests.
+/// Whether a file may name a format: a file of a format or of the table, a file about vaults, which
+/// are not disks, and tests.
 fn is_of_formats(path: &str) -> bool {
     let file = path.rsplit('/').next().unwrap_or(path);
     path.starts_with("formats/") || file.starts_with("vault") || file.ends_with("tests.rs")
@@ -26,8 +26,7 @@ fn names_format(line: &str) -> bool {
     })
 }
 
-/// The lines of the code of these files, without comments and tests, that say which format they
-/// mean.
+/// The lines of code of these files, without comments and tests, that name a format.
 fn findings(files: &[(String, String)]) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in files.iter().filter(|(path, _)| !is_of_formats(path)) {

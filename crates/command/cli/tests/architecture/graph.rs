@@ -1,10 +1,10 @@
-//! What uses what: crates, or files of a crate.
+//! Dependency graphs: of crates, or of files of a crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Everything that can be reached from a node.
+/// All nodes that can be reached from a node.
 fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     let mut left = vec![from.to_owned()];
@@ -18,7 +18,7 @@ fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
     seen
 }
 
-/// The arrows that no longer way makes superfluous.
+/// The arrows that no longer path makes superfluous.
 pub(crate) fn reduced(graph: &Graph) -> BTreeSet<(String, String)> {
     let mut arrows = BTreeSet::new();
     for (from, to) in graph {

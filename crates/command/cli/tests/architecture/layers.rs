@@ -4,15 +4,15 @@ use crate::workspace::{Crate, crates};
 
 /// The layers from the top down.
 pub(crate) const LAYERS: [&str; 7] = ["command", "front", "host", "library", "formats", "parts", "base"];
-/// The folder of simulated media, games and measurements. It may use every layer; of the layers,
-/// tests alone may use it.
+/// The folder of simulated media, games and measurements. It may use every layer; in the layers,
+/// only tests may use it.
 pub(crate) const TEST: &str = "test";
-/// Layers that front ends do not know: a `Disk` is all that they serve.
+/// Layers that front ends do not know: they serve a `Disk` only.
 const BEHIND_DISK: [&str; 3] = ["library", "formats", "parts"];
-/// The front end that serves more, and what that is.
+/// The exception: the front end that also serves vaults, and the crate of vaults.
 const SERVES_VAULTS: (&str, &str) = ("fuse", "vault");
 
-/// Why one crate may not use another, if it may not.
+/// The reason why one crate may not use another, if there is one.
 fn forbids(from: &Crate, to: &Crate, in_tests: bool) -> Option<&'static str> {
     let row = |one: &Crate| LAYERS.iter().position(|layer| *layer == one.layer);
     if from.layer == TEST {
@@ -35,7 +35,7 @@ fn forbids(from: &Crate, to: &Crate, in_tests: bool) -> Option<&'static str> {
     (knows_more && !in_tests).then_some("a front end knows `Disk` alone, and that of vaults the vault")
 }
 
-/// What is wrong with the layers of the crates.
+/// The violations of the layers by these crates.
 fn findings(crates: &[Crate]) -> Vec<String> {
     let mut found = Vec::new();
     for one in crates {

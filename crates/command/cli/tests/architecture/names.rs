@@ -1,10 +1,10 @@
-//! Each crate has one name: that of its folder. The package puts `lacuna-` before it, the library
+//! Each crate has one name: that of its folder. The package name adds `lacuna-`, the library name
 //! in code `lacuna_`.
 
 use crate::workspace::{Crate, crates};
 use std::collections::BTreeSet;
 
-/// What is wrong with the names of the crates.
+/// The violations of the naming rule by these crates.
 fn findings(crates: &[Crate]) -> Vec<String> {
     let mut found = Vec::new();
     let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! `docs/architecture.md` shows the crates, their folders and their circles of files as they are.
+//! `docs/architecture.md` shows the crates, their folders and their cycles of files correctly.
 
 use crate::circles::real_circles;
 use crate::graph::reduced;
@@ -10,14 +10,14 @@ fn page() -> String {
     std::fs::read_to_string(root().join("docs/architecture.md")).unwrap()
 }
 
-/// A part of a page, without its heading.
+/// A section of a page, without its heading.
 fn section<'p>(page: &'p str, heading: &str) -> &'p str {
     let mut parts = page.split("\n## ").filter_map(|part| part.split_once('\n'));
     let part = parts.find(|(first, _)| *first == heading);
     part.unwrap_or_else(|| panic!("no section {heading}")).1
 }
 
-/// What is only in one of two sets, in words.
+/// The elements of only one of two sets, as text.
 fn differences(shown: &BTreeSet<String>, real: &BTreeSet<String>) -> Vec<String> {
     let missing = real.difference(shown).map(|one| format!("not shown: {one}"));
     missing.chain(shown.difference(real).map(|one| format!("not so: {one}"))).collect()
@@ -28,7 +28,7 @@ fn placed(crates: &[Crate]) -> BTreeSet<String> {
     crates.iter().map(|one| format!("{}/{}", one.layer, one.folder)).collect()
 }
 
-/// A drawing in Mermaid: its nodes with the boxes around them, as `box/node`, and its arrows.
+/// A drawing in Mermaid: its nodes with the surrounding boxes, as `box/node`, and its arrows.
 fn drawn(drawing: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut nodes, mut arrows) = (BTreeSet::new(), BTreeSet::new());
     let mut around = None;
@@ -59,7 +59,7 @@ fn listed(table: &str) -> (Vec<String>, BTreeSet<String>) {
     (layers, crates)
 }
 
-/// The circles of files that a list names, as `crate: file, file`. Each line says why.
+/// The cycles of files that a list names, as `crate: file, file`. Each line has a reason.
 fn named(list: &str) -> BTreeSet<String> {
     let circle = |line: &str| {
         let (place, rest) = line.split_once(": ").expect("- `crate`: `file`, `file`: why");

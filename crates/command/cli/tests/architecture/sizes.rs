@@ -1,17 +1,17 @@
-//! A file has one job, and a function one thing to do: neither is long.
+//! A file has one job and a function does one thing: neither is long.
 
 use crate::workspace::{root, texts};
 
 const MOST_LINES: usize = 500;
 const MOST_LINES_OF_FUNCTION: usize = 100;
-/// A function should have fewer lines.
+/// A function should have at most this number of lines.
 const LONG: usize = 70;
-/// How many functions have more. The number only falls: if there are fewer, it is lowered.
+/// Number of functions that have more. The number only falls: if there are fewer, it is lowered.
 const LONG_FUNCTIONS: usize = 3;
-/// Where our code is.
+/// The folders of our code.
 const FOLDERS: [&str; 4] = ["crates", "papers", "fuzz", "examples"];
 
-/// The name of the function that a line begins, if it begins one.
+/// The name of the function that begins in a line, if one does.
 fn name(line: &str) -> Option<&str> {
     let (before, after) = line.split_once("fn ")?;
     let words = ["default", "const", "async", "unsafe", "extern"];
@@ -21,8 +21,8 @@ fn name(line: &str) -> Option<&str> {
     (before.split_whitespace().all(may_stand_before) && !name.is_empty()).then_some(name)
 }
 
-/// The lines of the function that begins with the first one, up to its closing brace, as rustfmt
-/// puts it. None for a function without a body.
+/// The number of lines of the function that begins with the first line, up to its closing brace as
+/// rustfmt places it. `None` for a function without a body.
 fn length(lines: &[&str]) -> Option<usize> {
     let first = lines.first()?;
     let end = format!("{}}}", &first[..first.len() - first.trim_start().len()]);
@@ -43,7 +43,7 @@ fn length(lines: &[&str]) -> Option<usize> {
     None
 }
 
-/// The functions of a file that rustfmt has formatted, with their lines.
+/// The functions of a file that rustfmt has formatted, with their numbers of lines.
 fn functions(text: &str) -> Vec<(&str, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let begin = lines.iter().enumerate().filter_map(|(at, line)| Some((at, name(line.trim_start())?)));

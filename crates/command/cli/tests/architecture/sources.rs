@@ -1,9 +1,9 @@
-//! Which file of a crate uses which others, read from its text.
+//! Determines from the text of a crate's files which file uses which other files.
 
 use crate::graph::Graph;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The code of a file. Of a module that stands inside of it `super` is the file itself.
+/// The code of a file. In an inline module, `super` means the file itself.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
     let (mut code, mut inside) = (String::new(), false);
@@ -20,8 +20,8 @@ fn code(text: &str) -> String {
     code
 }
 
-/// The paths at the start of a text, each by its names: that of `a::{b, c::d}` are two. Gives what
-/// follows them.
+/// Parses the paths at the start of a text into lists of names: `a::{b, c::d}` gives two. Returns
+/// the text after them.
 fn paths<'t>(text: &'t str, above: &[String], found: &mut Vec<Vec<String>>) -> &'t str {
     let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut path = above.to_vec();
@@ -32,7 +32,7 @@ fn paths<'t>(text: &'t str, above: &[String], found: &mut Vec<Vec<String>>) -> &
             while !rest.is_empty() && !rest.starts_with('}') {
                 let after =
                     paths(rest, &path, found).trim_start_matches(|c: char| c == ',' || c.is_whitespace());
-                // Not a list of paths, but a block of code.
+                // A block of code, not a list of paths.
                 if after.len() == rest.len() {
                     return after;
                 }
@@ -60,7 +60,7 @@ fn paths<'t>(text: &'t str, above: &[String], found: &mut Vec<Vec<String>>) -> &
     rest
 }
 
-/// Whether a file has no code of its own: it declares modules and hands their items on.
+/// Whether a file has no code of its own: it only declares modules and re-exports their items.
 fn is_face(code: &str) -> bool {
     let mut bare = String::new();
     let mut depth = 0_u32;
@@ -80,11 +80,11 @@ fn is_face(code: &str) -> bool {
     })
 }
 
-/// The code of a crate by the names of its modules, and which items they hand on.
+/// The code of a crate by the names of its modules, and the items that they re-export.
 pub(crate) struct Sources {
     /// Without comments and tests. The root's name is empty.
     code: BTreeMap<String, String>,
-    /// Of a module and the name of an item: the module from which its path begins, and the path.
+    /// From a module and the name of an item to the module where its path begins, and the path.
     handed_on: BTreeMap<(String, String), (String, Vec<String>)>,
 }
 
@@ -96,7 +96,7 @@ fn join(module: &str, name: &str) -> String {
     if module.is_empty() { name.to_owned() } else { format!("{module}::{name}") }
 }
 
-/// The module from which a path begins that stands in a module, and the rest of the path.
+/// The module where a path used in `module` begins, and the rest of the path.
 fn begin(module: &str, path: &[String]) -> (String, Vec<String>) {
     let (mut from, mut rest) = (module, path);
     while let Some((first, more)) = rest.split_first() {
@@ -133,10 +133,10 @@ impl Sources {
         Sources { code, handed_on }
     }
 
-    /// The module that has the item of a path, whichever modules hand it on; none if it is of
-    /// another crate.
+    /// The module that defines the item of a path, followed through re-exports; `None` if it
+    /// belongs to another crate.
     fn home(&self, (mut at, mut rest): (String, Vec<String>)) -> Option<String> {
-        // An item is handed on a few times at most.
+        // An item is re-exported a few times at most.
         for _ in 0..8 {
             while let Some(below) = rest.first().map(|first| join(&at, first)) {
                 if !self.code.contains_key(&below) {
@@ -160,8 +160,8 @@ impl Sources {
         Some(at)
     }
 
-    /// The modules whose items a module names: by paths from the root, from its parent and from its
-    /// children.
+    /// The modules with items that a module names: by paths from the root, from its parent and from
+    /// its children.
     fn used_by(&self, module: &str) -> BTreeSet<String> {
         let code = &self.code[module];
         let is_child = |other: &&String| !other.is_empty() && parent(other) == module;
@@ -180,9 +180,10 @@ impl Sources {
         used
     }
 
-    /// Which file uses which others. A parent with code of its own uses the children whose items it
-    /// names, also those that it hands on. A parent that only declares modules and hands items on
-    /// is no node: a file that names such an item uses the file that has it.
+    /// The files that each file uses. A parent with code of its own uses the children with items
+    /// that it names, including re-exported items. A parent that only declares modules and
+    /// re-exports items is not a node: a file that names such an item uses the file that defines
+    /// it.
     pub(crate) fn graph(&self) -> Graph {
         let files: BTreeSet<&String> =
             self.code.iter().filter(|(_, code)| !is_face(code)).map(|(module, _)| module).collect();

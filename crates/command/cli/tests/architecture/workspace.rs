@@ -1,4 +1,4 @@
-//! The crates of the workspace as Cargo has them, and files of the tree.
+//! The crates of the workspace as Cargo reports them, and the files of the tree.
 
 use crate::graph::Graph;
 use serde_json::{Value, json};
@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A crate, which is called by its folder.
+/// A crate, named by its folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Crate {
     pub(crate) folder: String,
-    /// The folder around that.
+    /// The parent folder.
     pub(crate) layer: String,
     pub(crate) package: String,
     /// The name of its library in code, if it has one.
@@ -29,7 +29,7 @@ pub(crate) fn crates() -> Vec<Crate> {
     parse(&metadata())
 }
 
-/// What Cargo tells of the workspace.
+/// Cargo's metadata of the workspace.
 fn metadata() -> Value {
     let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
     let out = Command::new(cargo)
@@ -41,7 +41,7 @@ fn metadata() -> Value {
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
-/// The packages that Cargo builds at the root of the workspace if it is not told which.
+/// The packages that Cargo builds at the root of the workspace by default.
 fn default_packages(metadata: &Value) -> Vec<&str> {
     let is_default =
         |package: &&Value| metadata["workspace_default_members"].as_array().unwrap().contains(&package["id"]);
@@ -49,7 +49,7 @@ fn default_packages(metadata: &Value) -> Vec<&str> {
     packages.map(|package| package["name"].as_str().unwrap()).collect()
 }
 
-/// Which crate depends on which others, tests aside.
+/// The crates that each crate depends on, without tests.
 pub(crate) fn graph(crates: &[Crate]) -> Graph {
     crates.iter().map(|one| (one.folder.clone(), one.uses.clone())).collect()
 }
@@ -62,7 +62,8 @@ fn of_package(package: &Value) -> Crate {
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     let path = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap();
     let folder = name(path);
-    // A crate of others has no path. The tests of a crate may ask for its own features.
+    // An external crate has no path. The tests of a crate may depend on the crate itself for its
+    // features.
     let of_kind = |is_of_kind: fn(&Value) -> bool| -> BTreeSet<String> {
         let dependencies = package["dependencies"].as_array().unwrap().iter();
         let ours = dependencies.filter(|one| is_of_kind(&one["kind"])).filter_map(|one| one["path"].as_str());
@@ -76,16 +77,16 @@ fn of_package(package: &Value) -> Crate {
     Crate { folder, layer, package: package["name"].as_str().unwrap().to_owned(), library, uses, tests_use }
 }
 
-/// The files below a folder whose names end so, with their texts, by their paths from there.
-/// Folders of builds are left out.
+/// The files below a folder with names that end in `ending`, with their texts, by their relative
+/// paths. Build folders are skipped.
 pub(crate) fn texts(root: &Path, ending: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut left = vec![root.to_owned()];
     while let Some(dir) = left.pop() {
         for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
             let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
-            // A link may lead out of the tree, and a folder may be of a program that runs beside
-            // this one.
+            // A link may lead out of the tree, and a folder may belong to a program that runs
+            // concurrently.
             let kind = entry.file_type().unwrap();
             if kind.is_dir() && name != "target" && !name.starts_with('.') {
                 left.push(path);
@@ -99,9 +100,8 @@ pub(crate) fn texts(root: &Path, ending: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Built with others, the command gets the features that those ask of its crates: the benchmark has
-/// disks on flash that encrypt nothing for comparison (`keys-off` of `lacuna-flash`), which are in
-/// no release.
+/// A build with other packages would unify features: the benchmark enables unencrypted flash disks
+/// for comparison (`keys-off` of `lacuna-flash`), which no release contains.
 #[test]
 fn a_plain_build_is_the_command_alone() {
     assert_eq!(default_packages(&metadata()), ["lacuna-cli"]);

@@ -1,4 +1,4 @@
-//! Reading a disk leaves no access time on its file, or the program says that it will.
+//! Reading a disk changes no access time of its file, or the program warns that it will.
 
 use crate::nbd_client::Client;
 use crate::scene::{Ran, Scene, have, skipped};
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Two levels, and an access time older than the modification time, which even `relatime` renews.
+/// Two levels, and an access time older than the modification time, which even `relatime` updates.
 fn scene(format: &str) -> (Scene, SystemTime) {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
@@ -33,7 +33,7 @@ fn reading_a_level_leaves_no_access_time() {
         hidden.flush().unwrap();
         drop(hidden);
         assert_eq!(server.stop(), 0);
-        // Once more, so that nothing is left in memory.
+        // Again, so that no state is left in memory.
         let server = scene.serve_with_key("deep");
         for export in ["1", "0"] {
             Client::connect_to(&server.socket, export).unwrap().read_at(0, 65536).unwrap();
@@ -73,7 +73,7 @@ fn who_does_not_own_the_file_is_told() {
         assert!(ran.stderr.contains("noatime"), "{}", ran.stderr);
         words.push(ran.stderr);
     }
-    // In the same words whatever is opened.
+    // The warning is the same for both passphrases.
     assert_eq!(words[0], words[1]);
     assert!(!scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0).stderr.contains("noatime"));
 }

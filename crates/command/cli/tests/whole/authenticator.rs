@@ -1,6 +1,6 @@
 //! A FIDO2 token in software, behind a unix socket that carries the reports of its USB device:
-//! CTAPHID and as much of CTAP 2.0 as a client of hmac-secret and a PIN uses. It is for tests
-//! alone: its keys are no secrets.
+//! CTAPHID, and the part of CTAP 2.0 that a client of hmac-secret and a PIN uses. For tests only:
+//! its keys are not secret.
 
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes256, Block};
@@ -16,41 +16,41 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 const REPORT: usize = 64;
 const AAGUID: [u8; 16] = [0x1a; 16];
-/// Flags: the user was present; was verified; a credential follows; extensions follow.
+/// Flags: user present; user verified; a credential follows; extensions follow.
 const UP: u8 = 0x01;
 const UV: u8 = 0x04;
 const AT: u8 = 0x40;
 const ED: u8 = 0x80;
 
-/// What it keeps.
+/// The state of the token.
 pub(crate) struct State {
     pub(crate) pin: Option<String>,
     pub(crate) retries: u8,
     pub(crate) credentials: Vec<Credential>,
-    /// How often it was touched.
+    /// Number of touches.
     pub(crate) touches: u32,
-    /// What is wrong with it.
+    /// The simulated fault.
     pub(crate) fault: Option<Fault>,
     /// Makes tokens differ.
     seed: u8,
 }
 
-/// What may be wrong with a token.
+/// A fault of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It does not know hmac-secret.
+    /// It does not support hmac-secret.
     NoExtension,
-    /// It knows hmac-secret, and its answers have no secret.
+    /// It supports hmac-secret, but its answers contain no secret.
     NoSecret,
-    /// It answers with this code where it wants a touch for a secret.
+    /// It answers with this code where it requires a touch for a secret.
     Code(u8),
 }
 
-/// A credential that it keeps.
+/// A stored credential.
 pub(crate) struct Credential {
     pub(crate) rp: String,
     pub(crate) user: Vec<u8>,
-    /// 3: not shown without the PIN.
+    /// 3: listed only with the PIN.
     pub(crate) protection: i128,
     id: u8,
 }
@@ -68,7 +68,7 @@ impl Authenticator {
         let state = Arc::new(Mutex::new(state));
         let (listener, shared) = (UnixListener::bind(path).unwrap(), Arc::clone(&state));
         std::thread::spawn(move || {
-            // A client that goes away in the middle of something is no error.
+            // A client that disconnects during an exchange is not an error.
             listener.incoming().flatten().for_each(|client| drop(serve(client, &shared)));
         });
         Authenticator { path: path.to_owned(), state }
@@ -100,7 +100,7 @@ fn serve(mut client: UnixStream, state: &Mutex<State>) -> std::io::Result<()> {
         }
         message.truncate(len);
         let answer = match command {
-            // INIT: the nonce, a channel, versions, and "CBOR, and no messages of U2F".
+            // INIT: the nonce, a channel, versions, and "CBOR, no U2F messages".
             0x86 => [&message[..], &[0, 0, 0, 9, 2, 1, 0, 0, 0x04 | 0x08]].concat(),
             0x90 => state.lock().unwrap().answer(&message),
             // CANCEL has no answer.
@@ -160,7 +160,7 @@ impl State {
         ])
     }
 
-    /// The key of the key agreement. A real token draws a new one each time that it is plugged in.
+    /// The key of the key agreement. A real token draws a new one each time it is plugged in.
     fn agreement(&self) -> SecretKey {
         SecretKey::from_slice(&[self.seed | 1; 32]).unwrap()
     }
@@ -169,7 +169,7 @@ impl State {
         hash(&[b"pin token", &[self.seed]])
     }
 
-    /// What it and the owner of a public key share.
+    /// The secret shared with the owner of a public key.
     fn shared(&self, cose: &Value) -> [u8; 32] {
         let point = [&[4][..], bytes(get(cose, -2)), bytes(get(cose, -3))].concat();
         let theirs = PublicKey::from_sec1_bytes(&point).unwrap();
@@ -199,7 +199,7 @@ impl State {
         }
     }
 
-    /// Whether the PIN was given for this request.
+    /// Whether the request proves the PIN.
     fn verified(&self, client_data: &Value, proof: &Value) -> Result<bool, Refused> {
         let Value::Bytes(proof) = proof else { return Ok(false) };
         let right = mac(&self.pin_token(), bytes(client_data));
@@ -217,7 +217,7 @@ impl State {
         assert_eq!(named(wanted, "hmac-secret"), &Value::Bool(true));
         let protection = named(wanted, "credProtect").as_integer().map_or(1, i128::from);
         self.touches += 1;
-        // The rule of CTAP: one credential for each relying party and user.
+        // CTAP allows one credential for each relying party and user.
         self.credentials.retain(|known| (&known.rp, &known.user) != (&rp, &user));
         let id = self.touches as u8;
         let flags = UP | AT | ED | if verified { UV } else { 0 };
@@ -252,7 +252,7 @@ impl State {
             let shared = self.shared(get(wanted, 1));
             let salt = bytes(get(wanted, 2));
             assert_eq!(bytes(get(wanted, 3)), &mac(&shared, salt)[..16]);
-            // With and without the PIN the secrets differ.
+            // The secrets with and without the PIN differ.
             let key = hash(&[b"credential", &[self.seed, id, u8::from(verified)]]);
             let secret = mac(&key, &cbc(&shared, salt, false));
             let answer = map([("hmac-secret".into(), Value::Bytes(cbc(&shared, &secret, true)))]);
@@ -319,7 +319,7 @@ fn mac(key: &[u8], message: &[u8]) -> [u8; 32] {
     mac.chain_update(message).finalize().into_bytes().into()
 }
 
-/// AES-256-CBC with an IV of zeros, as protocol 1 of PINs has it.
+/// AES-256-CBC with an IV of zeros, as in PIN protocol 1.
 fn cbc(key: &[u8; 32], text: &[u8], encrypt: bool) -> Vec<u8> {
     let cipher = Aes256::new(&(*key).into());
     let mut last = [0; 16];

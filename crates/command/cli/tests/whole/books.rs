@@ -1,5 +1,5 @@
-//! Clients that write blocks which say what they are, until their server dies, and know what the
-//! disk must hold then.
+//! Clients that write self-describing blocks until their server dies, and then check the contents
+//! of the disk.
 
 use crate::nbd_client::Client;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK: usize = 4096;
 
-/// A block that says what it is: its address, the version, and a sum of all of it.
+/// A self-describing block: its address, the version, and bytes that depend on both.
 fn content(block: u64, version: u64) -> Vec<u8> {
     let mut state =
         block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version.wrapping_mul(0xd6e8_feb8_6659_fd93) | 1;
@@ -24,14 +24,14 @@ fn content(block: u64, version: u64) -> Vec<u8> {
     bytes
 }
 
-/// The version that a block holds, 0 if it was never written; `None` for a mixture.
+/// The version of a block, 0 if it was never written; `None` for a mixture.
 fn version_in(block: u64, bytes: &[u8]) -> Option<u64> {
     let version = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
     let whole = if version == 0 { bytes.iter().all(|b| *b == 0) } else { bytes == content(block, version) };
     whole.then_some(version)
 }
 
-/// Chance, the same for the same beginning, which is not 0.
+/// Pseudorandom numbers from a seed that is not 0.
 pub(crate) struct Dice(pub u64);
 
 impl Dice {
@@ -44,11 +44,11 @@ impl Dice {
     }
 }
 
-/// What a writer knows of its blocks: the last version sent of each, and the last one flushed.
+/// A writer's record of its blocks: the last version sent and the last version flushed of each.
 pub(crate) struct Book {
     export: &'static str,
     first: u64,
-    /// Blocks of the longest run that it writes.
+    /// Number of blocks of the longest run that it writes.
     longest: u64,
     sent: Vec<u64>,
     flushed: Vec<u64>,
@@ -56,7 +56,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    /// Of these blocks of an export, none of them written yet.
+    /// Makes the record for unwritten blocks of an export.
     pub(crate) fn new(export: &'static str, blocks: Range<u64>, longest: u64) -> Book {
         let none = vec![0; (blocks.end - blocks.start) as usize];
         Book { export, first: blocks.start, longest, sent: none.clone(), flushed: none, version: 0 }
@@ -66,7 +66,7 @@ impl Book {
         self.sent.len() as u64
     }
 
-    /// Writes runs of blocks, small and large, and flushes now and then, until the server dies.
+    /// Writes short and long runs of blocks, with occasional flushes, until the server dies.
     pub(crate) fn write_until_death(&mut self, socket: &Path, dice: &mut Dice, acknowledged: &AtomicU64) {
         let Ok(mut client) = Client::connect_to(socket, self.export) else { return };
         loop {
@@ -83,7 +83,8 @@ impl Book {
                 return;
             }
             if dice.below(12) == 0 {
-                // What is flushed is what was acknowledged before: all of it, in this thread.
+                // A flush covers all earlier acknowledged writes, and all of them are from this
+                // thread.
                 if client.flush().is_err() {
                     return;
                 }
@@ -93,8 +94,8 @@ impl Book {
         }
     }
 
-    /// Every block holds one whole version that it may hold; from here on, that one is the flushed
-    /// one.
+    /// Checks that every block holds one whole version in the allowed range, and takes that version
+    /// as the flushed one.
     pub(crate) fn verify(&mut self, client: &mut Client, what: &str) {
         let all = self.blocks();
         for (at, blocks) in (0..all).step_by(256).map(|at| (at, 256.min(all - at))) {

@@ -1,5 +1,5 @@
-//! What starts and ends disks without a person: mount(8), systemd and its notifications, and a time
-//! without use.
+//! Disks started and ended by programs: mount(8), systemd and its notifications, and the idle
+//! timeout.
 
 use crate::keys::answering;
 use crate::scene::{CHEAP, Closing, Scene, Signal, can_mount, have, send, skipped, wait_until};
@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The links are there once.
+/// The links exist only once per machine.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Links of a program where mount(8) looks for its helpers, for as long as this lives.
+/// Links to a program where mount(8) looks for its helpers. They are removed on drop.
 pub(crate) struct Helpers {
     links: Vec<PathBuf>,
     _turn: MutexGuard<'static, ()>,
@@ -27,7 +27,7 @@ impl Helpers {
         for name in ["mount.lacuna", "umount.lacuna"] {
             let link = Path::new("/sbin").join(name);
             if !link.exists() {
-                // Of a run that was killed.
+                // A link that a killed test run left.
                 let _ = fs::remove_file(&link);
             }
             if let Err(e) = std::os::unix::fs::symlink(program, &link) {
@@ -50,7 +50,7 @@ fn in_use(scene: &Scene, disk: &str) -> bool {
     scene.lacuna(&["info", disk, "--json"]).json()["medium"]["in_use"] == true
 }
 
-/// A program of the system; its exit code and what it said.
+/// Runs a program of the system; returns its exit code and its output.
 fn run(scene: &Scene, program: &str, args: &[&str]) -> (i32, String) {
     let output = Command::new(program).args(args).current_dir(scene.path("")).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
@@ -77,7 +77,7 @@ fn mount_and_umount_find_their_helpers() {
     );
     let (_, shown) = run(&scene, "findmnt", &["-no", "FSTYPE,OPTIONS", "mnt"]);
     assert!(shown.starts_with("ext4") && shown.contains("noatime"), "{shown}");
-    // `mount -a` does not know that it is there already.
+    // `mount -a` does not know that it is already mounted.
     assert_eq!(
         run(&scene, "mount", &["-t", "lacuna", "disk.img", "mnt", "-o", &options]),
         (0, String::new())
@@ -88,10 +88,10 @@ fn mount_and_umount_find_their_helpers() {
     assert!(code == 32 && said.contains("in use by"), "{code} {said}");
     drop(held);
     assert_eq!(run(&scene, "umount", &["mnt"]), (0, String::new()));
-    // It waited for the server, which has let the disk go.
+    // `umount` waited for the server, which has released the disk.
     assert!(!in_use(&scene, "disk.img"));
 
-    // As fstab has it, and without writing.
+    // As in fstab, and read-only.
     let at = scene.path("mnt").display().to_string();
     let line = format!("{} {at} lacuna noauto,ro,user,keyfile={key} 0 0\n", scene.path("disk.img").display());
     fs::write(scene.path("fstab"), line).unwrap();
@@ -110,7 +110,7 @@ fn mount_and_umount_find_their_helpers() {
         let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "mnt", "-o", options]);
         assert!(code == expected && said.starts_with("lacuna: "), "{options}: {code} {said}");
     }
-    // A file. There umount(8) knows no helper.
+    // A raw mount: a file. umount(8) calls no helper there.
     let raw = format!("raw,keyfile={key}");
     assert_eq!(run(&scene, "mount", &["-t", "lacuna", "disk.img", "mnt", "-o", &raw]).0, 0);
     assert_eq!(fs::metadata(scene.path("mnt/disk")).unwrap().len(), 64 << 20);
@@ -118,7 +118,7 @@ fn mount_and_umount_find_their_helpers() {
     scene.wait_until_free("disk.img");
 }
 
-/// What a server told its service manager until it ended.
+/// The notifications of a server to its service manager until it ended.
 fn told(scene: &Scene, command: &mut Command, mut when_ready: impl FnMut(&mut Child)) -> Vec<String> {
     let at = scene.path("notify");
     let socket = UnixDatagram::bind(&at).unwrap();
@@ -150,7 +150,7 @@ fn told(scene: &Scene, command: &mut Command, mut when_ready: impl FnMut(&mut Ch
 #[test]
 fn a_service_manager_hears_how_it_goes() {
     let scene = Scene::with_disk(&["--size", "64M"]);
-    // The passphrase comes from the manager, too.
+    // The passphrase also comes from the service manager.
     fs::create_dir(scene.path("credentials")).unwrap();
     fs::copy(scene.path("key"), scene.path("credentials/lacuna.passphrase")).unwrap();
     let with_credential = |args: &[&str]| {
@@ -199,7 +199,8 @@ fn what_nobody_uses_is_closed() {
     assert!(in_use(&scene, "disk.img"));
     drop(held);
     wait_until("the end of what is not used any more", || !in_use(&scene, "disk.img"));
-    // What would be gone with the server stays longer than what was opened after it.
+    // A server with a deleted file stays longer than its idle timeout, because its data would be
+    // lost.
     let idle_later = ["--key-file", "key", "--idle-timeout", "3s"];
     scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle_later].concat()).code(0);
     fs::remove_file(scene.path("disk.img")).unwrap();
@@ -209,7 +210,7 @@ fn what_nobody_uses_is_closed() {
     }
     assert!(scene.path("mnt/disk").exists());
     scene.lacuna(&["close", "mnt", "--deleted"]).code(0);
-    // The same of one that is served.
+    // The same for a disk served over NBD.
     scene.create("served.img", &["--size", "16M"]).code(0);
     let serve = ["serve", "served.img", "--socket", "served.sock", "--fork", "--pid-file", "pid"];
     scene.lacuna(&[&serve[..], &idle_later].concat()).code(0);
@@ -222,7 +223,7 @@ fn what_nobody_uses_is_closed() {
     scene.lacuna(&["close", "served.img", "--deleted"]).code(0);
 }
 
-/// What `user` in fstab and the manual of mount(8) mean, by the words that reach the helper.
+/// Checks `user` in fstab and the options that mount(8) documents, as passed to the helper.
 #[test]
 fn a_vault_obeys_what_a_line_of_fstab_says() {
     if !can_mount("/dev/fuse") {

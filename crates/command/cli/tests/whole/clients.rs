@@ -1,4 +1,4 @@
-//! What other people's clients put in comes out again, with every cipher.
+//! Data written by other programs' clients is read back unchanged, with every cipher.
 
 use crate::scene::{Scene, have, noise, skipped};
 use std::fs;
@@ -38,13 +38,13 @@ fn image_survives(options: &[&str]) {
     assert_eq!(export["is_read_only"], false);
     assert_eq!(server.stop(), 0);
 
-    // Out again from a server that starts from the medium alone.
+    // Reads it back from a server that starts from the medium alone.
     let server = scene.serve(&["--read-only"]);
     scene.tool("nbdcopy", &[&server.uri, "out.img"]);
     assert_eq!(server.stop(), 0);
     assert!(fs::read(scene.path("out.img")).unwrap() == image, "{options:?}: the image came back altered");
 
-    // And in by the other client, over several connections at once.
+    // Writes it with the other client, over several connections at once.
     let server = scene.serve(&[]);
     scene.tool("nbdcopy", &["ext4.img", &server.uri]);
     assert_eq!(server.stop(), 0);
@@ -57,7 +57,7 @@ fn image_survives(options: &[&str]) {
     assert_eq!(server.stop(), 0);
 }
 
-/// Random writes, verified by fio itself; what was there in as much of the disk is gone afterwards.
+/// Random writes, verified by fio itself. They overwrite the first `size` bytes of the disk.
 pub(crate) fn fio_verifies(scene: &Scene, uri: &str, size: &str) {
     let engines = Command::new("fio").arg("--enghelp").output();
     if !engines.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).split_whitespace().any(|e| e == "nbd")) {

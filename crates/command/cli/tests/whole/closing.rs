@@ -1,4 +1,4 @@
-//! What is said while something takes long, to whom, and what `status` says meanwhile.
+//! Messages during long operations, their recipients, and the output of `status` meanwhile.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Signal, Terminal, can_mount, have, noise, wait_until};
@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is never said of a disk without levels.
+/// Words that never appear in messages about a disk without levels.
 const OF_LEVELS: [&str; 3] = ["level", "hidden", "cover"];
 
-/// A command with its standard error on a terminal, and what that shows.
+/// Starts a command with its standard error on a terminal; also returns the text shown.
 fn on_terminal(scene: &Scene, args: &[&str]) -> (Child, Arc<Mutex<String>>, Terminal) {
     let terminal = Terminal::new();
     let seen = terminal.watch();
@@ -49,11 +49,11 @@ fn hidden_in(format: &str) -> Scene {
     scene
 }
 
-/// So many milliseconds that the clock never beats while a test runs: a closing that waited for a
-/// beat would not end.
+/// A period in milliseconds so long that the clock never beats while a test runs: a close that
+/// waited for a beat would not end.
 const NEVER: &str = "3600000";
 
-/// A disk of two levels whose clock beats every so many milliseconds.
+/// A disk of two levels with a clock that beats every `cover` milliseconds.
 fn slow(format: &str, cover: &str) -> Scene {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
@@ -64,11 +64,11 @@ fn slow(format: &str, cover: &str) -> Scene {
     scene
 }
 
-/// Bytes that the cover of a closing takes along, and such as it does not, which the queue of the
-/// level holds all the same.
+/// A number of bytes that the cover of a close carries along, and one that it does not carry but
+/// the queue of the level still holds.
 const FEW: usize = 64 << 10;
 const MANY: usize = 7 << 20;
-/// The same where the level is smaller.
+/// The same for `oblivious`, where the level is smaller.
 const MANY_OBLIVIOUS: usize = 3 << 20;
 
 #[test]
@@ -138,8 +138,8 @@ fn a_disk_that_is_mounted_is_closed_after_its_cover_with_what_is_pending_or_with
     scene.wait_until_free("disk.img");
 }
 
-/// Both levels mounted, with something hidden that waits for cover. The cover timeout, which this
-/// takes, is how long a close waits.
+/// Mounts both levels, with a hidden write that waits for cover. A close waits at most as long as
+/// the cover timeout given here.
 fn waiting() -> Option<Scene> {
     if !can_mount("/dev/fuse") || !have("fusermount3") {
         return None;
@@ -153,7 +153,7 @@ fn waiting() -> Option<Scene> {
     Some(scene)
 }
 
-/// Uses level 0, as far as it is still there.
+/// Uses level 0, if it is still there.
 fn give_cover(scene: &Scene) {
     let public = fs::OpenOptions::new().write(true).open(scene.path("public/disk"));
     let _ = public.and_then(|file| file.write_all_at(&noise(2, 4 << 20), 0).and_then(|()| file.sync_all()));
@@ -187,8 +187,8 @@ fn a_log_hears_nothing_of_what_closing_waits_for() {
     scene.wait_until_free("disk.img");
 }
 
-/// Runs a command while level 0 is used, which is a file system, until it succeeds: on a busy
-/// machine the cover can come too late for it. Fails after three minutes.
+/// Runs a command while the file system of level 0 is used, until it succeeds: on a busy machine
+/// the cover can come too late. Fails after three minutes.
 fn with_cover(scene: &Scene, args: &[&str]) {
     let began = Instant::now();
     while_level_0_is_used(scene, || {
@@ -207,7 +207,7 @@ fn while_level_0_is_used(scene: &Scene, work: impl FnOnce()) {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                // Level 0 is mounted before the others, and unmounted after them.
+                // Level 0 is mounted before the other levels, and unmounted after them.
                 let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&file);
                 let _ = file
                     .and_then(|file| file.write_all_at(&noise(3, 1 << 20), 0).and_then(|()| file.sync_all()));
@@ -229,21 +229,21 @@ fn a_hidden_file_system_without_cover_stays_open_and_loses_nothing() {
 
 fn stays_open_and_loses_nothing(format: &str) {
     let scene = hidden_in(format);
-    // Inode tables that ext4 makes in the background would wait for cover too, and writes of the
-    // test behind them.
+    // ext4 initialises inode tables in the background; these writes would wait for cover too, and
+    // delay the writes of the test.
     let quiet = ["--mount-options", "noinit_itable"];
     let open = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
     let open = [&open[..], &quiet, &["--cover-timeout"]].concat();
-    // One timeout for what must get cover however busy the machine is, another for what must not
-    // get any.
+    // Two timeouts: one for operations that must get cover even on a busy machine, one for
+    // operations that must get none.
     let (patiently, shortly) = ([&open[..], &["60"]].concat(), [&open[..], &["2"]].concat());
-    // By force: what a first try without cover left of a file system is nothing to keep.
+    // With `--force`: a first attempt without cover may leave an incomplete file system.
     with_cover(&scene, &[&patiently[..], &["--mkfs", "ext4", "--force"]].concat());
     with_cover(&scene, &["close", "hidden"]);
     scene.lacuna(&["close", "disk.img"]).code(0);
     scene.wait_until_free("disk.img");
     with_cover(&scene, &shortly);
-    // Level 0 is what the other waits for. The cover of this closing takes along what is there by
+    // The hidden level needs level 0. The cover of this close carries along the data pending by
     // now.
     let (mut close, seen, terminal) = on_terminal(&scene, &["close", "public"]);
     assert_eq!(close.wait().unwrap().code(), Some(5));
@@ -252,7 +252,7 @@ fn stays_open_and_loses_nothing(format: &str) {
     assert!(seen.lock().unwrap().contains("a deeper level that is still mounted"));
     let (file, content) = (scene.path("hidden/file"), noise(4, 1 << 20));
     fs::write(&file, &content).unwrap();
-    // Longer than a flush is allowed to wait, and than ext4 waits before it writes by itself.
+    // Longer than the limit of a flush, and than ext4 waits before it writes back by itself.
     let mut sync = Command::new("sync");
     // If this test fails, nothing else waits for a sync that never ends.
     let mut synced = sync.arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -268,8 +268,8 @@ fn stays_open_and_loses_nothing(format: &str) {
     scene.wait_until_free("disk.img");
     with_cover(&scene, &patiently);
     assert!(fs::read(&file).unwrap() == content);
-    // Whichever is named first, the deepest is closed first. What gives cover may keep level 0 busy
-    // for the moment.
+    // In any order of the arguments, the deepest level is closed first. The thread that gives cover
+    // may keep level 0 busy for a moment.
     let mut busy = true;
     while_level_0_is_used(&scene, || {
         let ran = scene.lacuna(&["close", "public", "hidden"]);
@@ -293,7 +293,8 @@ fn a_log_learns_nothing_from_what_is_not_closed() {
     scene.create("disk.img", &["--format", "deniable", "--size", "64M"]).code(0);
     scene.lacuna(&["open", "disk.img", "public", "--mkfs", "ext4", "--key-file", "key"]).code(0);
     let user = fs::File::create(scene.path("public/used")).unwrap();
-    // Level 0 alone, and busy: the same as when a deeper level needs it.
+    // Only level 0 is open, and it is busy: the message is the same as when a deeper level needs
+    // it.
     let refused = scene.lacuna(&["close", "public"]).code(20).stderr;
     assert!(refused.contains("is told on a terminal only"), "{refused}");
     drop(user);
@@ -311,7 +312,7 @@ fn opening_that_waits_says_what_for_and_quiet_says_nothing() {
         let quietly: &[&str] = if quiet { &["-q"] } else { &[] };
         let (mut child, seen, terminal) =
             on_terminal(&scene, &[quietly, &open[..], &["--cover-timeout", "2"]].concat());
-        // Nobody can use level 0 yet: the file system of the hidden level gets no cover.
+        // Level 0 cannot be used yet, so the file system of the hidden level gets no cover.
         assert_ne!(child.wait().unwrap().code(), Some(0));
         drop(terminal);
         wait_until("the end of what was said", || Arc::strong_count(&seen) == 1);

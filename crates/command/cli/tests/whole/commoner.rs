@@ -1,4 +1,5 @@
-//! Users other than root: each mounts file systems, and none sees or touches what another has open.
+//! Users other than root: each mounts file systems, and none can list or change another user's
+//! mounts.
 
 use crate::boot::Helpers;
 use crate::scene::{CHEAP, Ran, Scene, Signal, can_mount, have, noise, send, skipped, wait_until};
@@ -7,8 +8,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// What makes a mount namespace into one with two more users, a vault of one of them in fstab, to
-/// whom the device of FUSE is open, as it is on an ordinary system.
+/// Prepares a mount namespace with two more users, a vault of one of them in fstab, and a FUSE
+/// device that they may open, as on an ordinary system.
 const TOWN: &str = "
 mount --bind passwd /etc/passwd && { test ! -e /etc/fstab || mount --bind fstab /etc/fstab; } &&
 mount -t tmpfs -o mode=755,dev none dev && mknod dev/fuse c 10 229 && chmod 666 dev/fuse &&
@@ -21,8 +22,7 @@ echo ready && exec sleep 1000
 pub(crate) const FIRST: u32 = 64_001;
 const SECOND: u32 = 64_002;
 
-/// Two users with homes, of whom the first has a vault `v` in fstab, in a mount namespace of their
-/// own.
+/// Two users with homes, in a mount namespace of their own; the first has a vault `v` in fstab.
 pub(crate) struct Town {
     scene: Scene,
     holder: Child,
@@ -30,7 +30,7 @@ pub(crate) struct Town {
 }
 
 impl Town {
-    /// `None`, said, where this machine has not what it takes.
+    /// Returns `None`, with a message, if this machine lacks a requirement.
     pub(crate) fn new() -> Option<Town> {
         if !rustix::process::geteuid().is_root() {
             skipped("becoming another user needs root");
@@ -80,7 +80,7 @@ impl Town {
         self.scene.path(&format!("home-{user}"))
     }
 
-    /// A command of a user, in their home, without a directory for what runs.
+    /// A command of a user, in its home, without XDG_RUNTIME_DIR.
     pub(crate) fn command(&self, user: u32, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).arg("setpriv");
@@ -108,12 +108,12 @@ impl Town {
         self.lacuna(user, &args).code(0);
     }
 
-    /// What `status --json` says of the only server; null without one.
+    /// The entry of `status --json` for the only server; null without one.
     fn server(&self, user: u32) -> serde_json::Value {
         self.lacuna(user, &["status", "--json"]).code(0).json()["servers"].get(0).cloned().unwrap_or_default()
     }
 
-    /// The process that the server of a user has started.
+    /// The child process of a user's server.
     fn child_of(pid: &serde_json::Value) -> u64 {
         let line = format!("PPid:\t{pid}");
         let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -160,7 +160,7 @@ fn a_user_creates_opens_uses_and_closes_a_mounted_disk() {
     town.lacuna(FIRST, &[&OPEN[..], &["--read-only"]].concat()).code(0);
     town.run(FIRST, &["cmp", "large", "mnt/link"]).code(0);
     assert_ne!(town.run(FIRST, &["touch", "mnt/new"]).code, 0);
-    // However it is unmounted, the server ends.
+    // The server also ends after an unmount by another program.
     town.run(FIRST, &["fusermount3", "-u", "mnt"]).code(0);
     wait_until("the end of the server", || town.server(FIRST).is_null());
     town.lacuna(FIRST, &OPEN).code(0);
@@ -168,8 +168,8 @@ fn a_user_creates_opens_uses_and_closes_a_mounted_disk() {
     town.lacuna(FIRST, &["close", "disk.img"]).code(0);
 }
 
-/// mount(8) passes no `$HOME` on: the anchor of the vault is in the home directory that the system
-/// knows.
+/// mount(8) does not pass on `$HOME`: the anchor of the vault is in the home directory from the
+/// user database.
 #[test]
 fn a_user_mounts_a_vault_that_is_in_fstab() {
     let Some(town) = Town::new() else { return };
@@ -187,10 +187,10 @@ fn a_user_mounts_a_vault_that_is_in_fstab() {
         town.run(FIRST, &["sh", "-c", use_it]).code(0);
         town.lacuna(FIRST, &["close", "mnt"]).code(0);
     }
-    // Both found the anchor that `vault init` wrote, and neither began another.
+    // Both found the anchor that `vault init` wrote, and neither created another.
     let anchors = fs::read_dir(town.home(FIRST).join(".local/state/lacuna/anchors")).unwrap();
     assert_eq!(anchors.count(), 1);
-    // That the other's home cannot be looked into is a lack of permission.
+    // Another user's unreadable home is reported as a lack of permission.
     town.run(SECOND, &["mount", &at]).code(1);
 }
 
@@ -198,7 +198,7 @@ fn a_user_mounts_a_vault_that_is_in_fstab() {
 fn lklfuse_is_started_as_its_manual_says() {
     let Some(town) = Town::new() else { return };
     town.create(FIRST);
-    // There is no package of it: one that notes how it is started, and has another do the work.
+    // lklfuse has no package: this script records its arguments, and fuse2fs does the work.
     let bin = town.home(FIRST).join("bin");
     fs::create_dir(&bin).unwrap();
     let script = format!(
@@ -235,14 +235,14 @@ fn what_was_fsynced_survives_the_death_of_everything() {
     town.lacuna(FIRST, &OPEN).code(0);
     town.run(FIRST, &["cmp", "kept", "mnt/kept"]).code(0);
 
-    // The server alone: what its program serves is cleared away with it.
+    // Only the server is killed: the mount of its program is cleaned up as well.
     send(Signal::KILL, &town.server(FIRST)["pid"]);
     wait_until("the end of the server", || town.lacuna(FIRST, &["status"]).stdout.contains("died"));
     town.lacuna(FIRST, &OPEN).code(5);
     town.lacuna(FIRST, &["close", "mnt"]).code(0);
     assert_eq!(town.run(FIRST, &["grep", "-c", "home-64001", "/proc/self/mountinfo"]).stdout, "0\n");
 
-    // The program alone: that is told, and repaired.
+    // Only the program is killed: this is reported and repaired.
     town.lacuna(FIRST, &OPEN).code(0);
     town.run(FIRST, &["cmp", "kept", "mnt/kept"]).code(0);
     send(Signal::KILL, serde_json::json!(Town::child_of(&town.server(FIRST)["pid"])));
@@ -272,15 +272,15 @@ fn users_do_not_see_one_another() {
         let said = town.lacuna(user, &["close", mountpoint.to_str().unwrap()]).code(4).stderr;
         assert!(said.contains(&format!("user {other}")), "{said}");
     }
-    // A disk that both may read and write is open for one of them.
+    // A disk that both users may read and write is open for one of them.
     let disk = town.home(FIRST).join("disk.img");
     fs::set_permissions(&disk, fs::Permissions::from_mode(0o666)).unwrap();
     town.lacuna(SECOND, &["close", "mnt"]).code(0);
     let said =
         town.lacuna(SECOND, &["open", disk.to_str().unwrap(), "mnt", "--key-file", "key"]).code(5).stderr;
     assert!(said.contains("another user"), "{said}");
-    // A directory that another user made in the place of one's own is not trusted, and keeps nobody
-    // out.
+    // A directory that another user created in the place of the user's own run directory is not
+    // trusted, and does not block the user.
     let planted = format!("/dev/shm/lacuna-{SECOND}");
     wait_until("that nothing is left there", || {
         town.run(SECOND, &["sh", "-c", &format!("rmdir {planted} || test ! -e {planted}")]).code == 0
@@ -299,7 +299,7 @@ fn users_do_not_see_one_another() {
 fn servers_are_found_in_every_run_directory_of_the_user() {
     let Some(town) = Town::new() else { return };
     town.create(FIRST);
-    // Without a login: in the memory that all share.
+    // Without a login session, the run directory is in shared memory.
     town.lacuna(FIRST, &[&OPEN[..], &["--mkfs", "ext4"]].concat()).code(0);
     town.run(FIRST, &["mkdir", "-m", "700", "run"]).code(0);
     let base = format!("XDG_RUNTIME_DIR={}", town.home(FIRST).join("run").display());
@@ -311,7 +311,7 @@ fn servers_are_found_in_every_run_directory_of_the_user() {
     lacuna(&["close", "mnt"]).code(0);
     assert_eq!(servers(), 0);
 
-    // A base that others can change, or that leads elsewhere, is used by no server.
+    // No server uses a run directory that other users can change, or that is a symbolic link.
     for plant in ["mkdir -m 777 run/lacuna", "mkdir other && ln -s ../other run/lacuna"] {
         town.run(FIRST, &["sh", "-c", &format!("rm -rf run/lacuna && {plant}")]).code(0);
         lacuna(&OPEN).code(2);

@@ -1,4 +1,4 @@
-//! The program dies, and signals come when they please.
+//! Tests of the death of the program, and of signals at any time.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Signal, skipped, wait_until};
@@ -7,7 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK: u64 = 4096;
-/// Blocks that are written over and over.
+/// Number of blocks that are overwritten repeatedly.
 const BLOCKS: u64 = 700;
 
 fn block_of(number: u64) -> u64 {
@@ -18,8 +18,8 @@ fn content(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(BLOCK as usize / 8)
 }
 
-/// Writes numbers, flushing after every eighth, until the server dies; the last number that was
-/// flushed and the last that was sent.
+/// Writes numbers, with a flush after every eighth, until the server dies. Returns the last flushed
+/// and the last sent number.
 fn write_until_death(socket: &std::path::Path, progress: &AtomicU64) -> (u64, u64) {
     let mut client = Client::connect(socket).unwrap();
     let mut flushed = 0;
@@ -55,7 +55,7 @@ fn survives_kill(cipher: &str) {
         writer.join().unwrap()
     });
     assert!(flushed >= 2992);
-    // What is left of the dead server's socket is in nobody's way.
+    // The dead server's socket does not prevent the next server.
     let server = scene.serve(&[]);
     let mut client = Client::connect(&server.socket).unwrap();
     for block in 0..BLOCKS {
@@ -115,7 +115,7 @@ fn what_a_dead_server_answered_on_is_cleared_away() {
     scene.lacuna(&["status", "disk.img"]).code(0);
     let instance = scene.control("disk.img", "nbd").parent().unwrap().to_owned();
     server.kill();
-    // Commands of other tests may look at it at the same moment, and leave it alone then.
+    // Commands of other tests may open the directory at the same moment and then leave it.
     wait_until("that what a dead server left is cleared away", || {
         scene.lacuna(&["status", "disk.img"]).code(4);
         !instance.exists()
@@ -135,7 +135,7 @@ fn signals_flush_and_end_with_0() {
         assert!(scene.path("pid").exists());
         let mut client = Client::connect(&server.socket).unwrap();
         client.write_at(1 << 20, &content(9)).unwrap();
-        // Not flushed, and the client still there: ending is the server's own doing.
+        // Not flushed, and the client is still connected: the server must end by itself.
         signals.iter().for_each(|signal| server.signal(*signal));
         assert_eq!(server.wait(), 0, "{signals:?}");
         assert!(!scene.path("pid").exists());
@@ -146,7 +146,7 @@ fn signals_flush_and_end_with_0() {
     }
 }
 
-/// Whether this process, and so a server that it starts, was told to ignore HUP.
+/// Whether this process, and so a server that it starts, ignores HUP.
 fn ignores_hup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();

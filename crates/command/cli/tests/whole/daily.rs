@@ -1,5 +1,5 @@
-//! Day to day: what is open, what it does, closing all of it, what is wrong with a disk, and its
-//! end.
+//! Everyday use: listing and watching open disks, closing all of them, diagnosing a disk, and
+//! erasing it.
 
 use crate::nbd_client::Client;
 use crate::scene::{CHEAP, Ran, Scene, Signal, Terminal, can_mount, noise, send, wait_until};
@@ -9,17 +9,18 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 
-/// What begins every copy of a header.
+/// The magic number at the begin of every copy of a header.
 const MAGIC: &[u8] = b"LACUNA\x00\x01";
 
-/// A scene with mounts and a run directory of its own, as on a machine where nothing else is open.
+/// A scene with a mount namespace and a run directory of its own, as on a machine without other
+/// open disks.
 pub(crate) struct Apart {
     pub(crate) scene: Scene,
     keeper: Child,
 }
 
 impl Apart {
-    /// None, said so, where nothing can be mounted.
+    /// Returns `None`, with a message, where mounting is impossible.
     pub(crate) fn new() -> Option<Apart> {
         if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !geteuid().is_root() {
             return None;
@@ -66,7 +67,7 @@ impl Apart {
             .unwrap()
     }
 
-    /// A disk, a vault and a second disk that are open: mounted, mounted, and served.
+    /// Opens a disk, a vault and a second disk: mounted, mounted, and served.
     fn with_three() -> Option<Apart> {
         let apart = Apart::new()?;
         ["mnt", "files"].iter().for_each(|dir| fs::create_dir(apart.scene.path(dir)).unwrap());
@@ -130,7 +131,7 @@ fn what_is_open_is_listed_watched_and_closed_at_once() {
     assert!(watched.lines().all(|line| line.contains(": read ")) && !watched.contains('\x1b'), "{watched}");
     assert!(watched.lines().skip(3).all(|line| line.contains("B/s, ")), "{watched}");
 
-    // What stays open does not keep the others open, and is named.
+    // A disk in use does not keep the other disks open, and is named.
     let mut user = apart.command(&["sh", "-c", "cd mnt && echo there && exec sleep 1000"]);
     let mut user = user.stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(user.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
@@ -185,7 +186,7 @@ fn a_server_that_was_stopped_or_died_is_listed() {
     let list = Ran::from(listing.wait_with_output().unwrap()).code(0).stdout;
     send(Signal::CONT, &served);
     assert!(list.contains(&format!("does not answer (process {served})")), "{list}");
-    // What has died is cleared away, the vault is closed, and the failure says what to do.
+    // Dead servers are cleaned up, the vault is closed, and the failure names a remedy.
     for closed in [closed, named] {
         assert!(closed.code(20).stderr.contains(&format!("kill -CONT {served}")));
     }
@@ -233,7 +234,7 @@ fn a_terminal_of_80_by_24_shows_what_goes_on_until_the_disk_closes() {
     drop(serving);
 }
 
-/// The findings of `doctor` that are not as they should be, with its exit code checked.
+/// The findings of `doctor` with the state "wrong"; checks its exit code.
 fn wrong(scene: &Scene, location: &str, code: i32) -> Vec<String> {
     let json = scene.lacuna(&["doctor", location, "--json"]).code(code).json();
     assert_eq!(json["healthy"], code == 0);
@@ -292,7 +293,7 @@ fn a_doctor_says_the_same_with_and_without_a_hidden_level() {
         let cut = |finding: serde_json::Value| {
             let found =
                 finding["found"].as_str().unwrap().replace(disk, "").split("UUID").next().unwrap().to_owned();
-            // What others do with the file system that holds it is another matter.
+            // The free space of the host file system may change between the runs.
             if finding["check"] == "space" { String::new() } else { found }
         };
         findings.into_iter().map(cut).collect::<Vec<_>>()
@@ -300,8 +301,8 @@ fn a_doctor_says_the_same_with_and_without_a_hidden_level() {
     assert_eq!(told("a.img"), told("b.img"));
 }
 
-/// How often the beginning of a header is in a file, as it is or, as in the file of a simulated
-/// chip, with all bits inverted.
+/// Number of occurrences of the header's magic number in a file, plain or, as in the file of a
+/// simulated chip, with all bits inverted.
 fn copies_in(scene: &Scene, name: &str) -> usize {
     let inverted: Vec<u8> = MAGIC.iter().map(|byte| !byte).collect();
     let bytes = fs::read(scene.path(name)).unwrap();
@@ -321,7 +322,7 @@ fn nothing_of_a_header_is_left_of_a_disk_that_was_erased() {
     serving.signal(Signal::TERM);
     scene.wait_until_free("disk.img");
     serving.kill();
-    // As where a medium ended before it grew.
+    // Simulates a medium that ended here before it grew.
     let file = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
     file.write_all_at(&fs::read(scene.path("disk.hdr")).unwrap(), 20 << 20).unwrap();
 
@@ -351,8 +352,8 @@ fn nothing_of_a_header_is_left_of_a_disk_that_was_erased() {
     scene.lacuna(&["vault", "check", "v", "--key-file", "key"]).code(4);
 }
 
-/// The last partition of a device ends where that does, so its last copy lies where one of the
-/// device would.
+/// The last partition of a device ends with the device, so its last header copy is where a last
+/// copy of the whole device would be.
 #[test]
 fn a_disk_at_the_end_of_another_medium_is_not_taken_for_it() {
     let scene = Scene::with_disk(&["--size", "32M"]);

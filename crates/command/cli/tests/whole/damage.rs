@@ -1,4 +1,4 @@
-//! Altered data, and a host without space.
+//! Tests of modified data, and of a host without space.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, can_mount, noise};
@@ -12,7 +12,8 @@ use std::process::Command;
 const BLOCK: usize = 4096;
 const VICTIM: u64 = 5;
 
-/// Where the ciphertext of the victim rests: what changes as a whole when only that block does.
+/// The place of the victim's ciphertext: the page that changes as a whole when only that block
+/// does.
 fn place_of_victim(scene: &Scene, data: usize) -> usize {
     let before = fs::read(scene.path("disk.img")).unwrap();
     let server = scene.serve(&[]);
@@ -71,7 +72,7 @@ fn a_flipped_bit_costs_one_block_of_a_gcm_disk() {
     assert_eq!(said["good"], 15);
     assert_eq!(said["bad_blocks"][0]["block"], VICTIM);
 
-    // Written anew, it is good again.
+    // Rewritten, it is good again.
     let server = scene.serve(&[]);
     Client::connect(&server.socket).unwrap().write_at(VICTIM * BLOCK as u64, &noise(8, BLOCK)).unwrap();
     assert_eq!(server.stop(), 0);
@@ -130,7 +131,7 @@ fn full_host(cipher: &str) {
     for chunk in 0..flushed {
         assert!(client.read_at(chunk * CHUNK as u64, CHUNK).unwrap() == noise(chunk + 1, CHUNK));
     }
-    // What the host refused failed alone, and the disk goes on when there is room.
+    // Only the refused write failed, and the disk continues when there is space.
     small.grow("200m");
     let again = noise(flushed + 1, CHUNK);
     let written = client.write_at(flushed * CHUNK as u64, &again).and_then(|()| client.flush());

@@ -1,4 +1,4 @@
-//! What a disk is like that was made without options.
+//! The properties of a disk that was made without options.
 
 use crate::pool::{Cluster, PoolDisk};
 use crate::scene::Scene;

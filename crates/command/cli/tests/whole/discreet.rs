@@ -1,5 +1,5 @@
-//! What hidden levels alone can cause reaches a person at a terminal, and who asks `lacuna status`,
-//! and no log.
+//! Failures that only hidden levels can cause are reported on a terminal and by `lacuna status`,
+//! and never in a log.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Terminal, can_mount, have, noise};
@@ -7,11 +7,10 @@ use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 
-/// What no log may say.
+/// Words that a log must not contain.
 const TELLING: [&str; 6] = ["cover", "hidden", "level", "export", "flush", "deep"];
 
-/// A disk of two levels without cover: what is written to the hidden one waits for writes to the
-/// public one.
+/// A disk of two levels without cover of its own: hidden writes wait for public writes.
 fn scene(format: &str) -> Scene {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
@@ -22,14 +21,14 @@ fn scene(format: &str) -> Scene {
 
 #[track_caller]
 fn says_nothing(words: &str) {
-    // Of the note that every opening gives, whatever there is.
+    // Except the note that every opening prints, for any number of levels.
     let rest: Vec<&str> = words.lines().filter(|line| !line.contains("What lies deeper")).collect();
     let telling = |word: &&str| rest.iter().any(|line| line.contains(*word));
     assert!(!TELLING.iter().any(telling), "{rest:?}");
 }
 
-/// Serves the disk, lets a hidden flush wait in vain, and ends; the exit code, and what status
-/// said.
+/// Serves the disk, lets a hidden flush fail for lack of cover, and ends. Returns the exit code and
+/// the last error in `status`.
 fn serve_in_vain(scene: &Scene, said: Stdio) -> (i32, String) {
     let arguments =
         ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "deep", "--cover-timeout", "1"];
@@ -102,7 +101,7 @@ fn more_mount_points_than_levels_are_refused_without_a_number() {
     assert!(fs::read(scene.path("disk.img")).unwrap() == before, "a refused opening wrote to the disk");
 }
 
-/// How many blocks of the disk a command changes that fails as a log hears it.
+/// Number of blocks of the disk that a failing command changes; checks its log.
 fn changed_by(scene: &Scene, args: &[&str]) -> usize {
     let before = fs::read(scene.path("disk.img")).unwrap();
     says_nothing(&scene.lacuna(args).code(20).stderr);
@@ -127,10 +126,10 @@ fn an_opening_that_fails_closes_the_disk_however_many_levels_there_are() {
         let one = changed_by(&scene, &["open", "disk.img", "public", "--key-file", "key"]);
         let two = changed_by(&scene, &["open", "disk.img", "public", "--key-file", "deep"]);
         let both = changed_by(&scene, &["open", "disk.img", "public", "hidden", "--key-file", "deep"]);
-        // Some of what is written may lie where something was written before.
+        // Some of the changed blocks may have been written before.
         let is_like_one = |changed: usize| 2 * changed > one;
         assert!(one > 0 && is_like_one(two) && is_like_one(both), "{format}: {one}, {two}, {both}");
-        // Level 0 has one, and is mounted when the other fails.
+        // Level 0 has a file system, and is mounted when mounting the other fails.
         scene.lacuna(&["open", "disk.img", "public", "--mkfs", "ext4", "--key-file", "key"]).code(0);
         scene.lacuna(&["close", "public"]).code(0);
         scene.wait_until_free("disk.img");

@@ -1,6 +1,6 @@
-//! How a server of NBD ends, or fails to start, is the same whichever levels of its disk are open:
-//! its exit code, what it says in a log, how much of the medium changed, what lies beside it, and
-//! what other commands find.
+//! An NBD server ends, or fails to start, in the same way for all combinations of open levels: the
+//! exit code, the log, the number of changed blocks of the medium, the files beside it, and the
+//! results of other commands.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Serving, Signal, noise};
@@ -14,12 +14,12 @@ const BLOCK: usize = 4096;
 const FORMATS: [&str; 2] = ["deniable", "oblivious"];
 /// The key files of level 0 and of level 1.
 const KEYS: [&str; 2] = ["key", "deep"];
-/// Bytes of level 1 that the cover of a closing takes along.
+/// A number of bytes of level 1 that the cover of a close carries along.
 const FEW: usize = 64 << 10;
-/// Such as it does not, of each format, which the queue of the level holds all the same.
+/// For each format, a number that the cover does not carry along but the queue of the level holds.
 const MANY: [usize; 2] = [7 << 20, 3 << 20];
 
-/// A disk of two levels, `fresh.img`, whose clock never beats while the test runs.
+/// A disk of two levels, `fresh.img`, with a clock that never beats while the test runs.
 fn scene(format: &str) -> Scene {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
@@ -34,13 +34,13 @@ fn copy_disk(scene: &Scene) {
     fs::copy(scene.path("fresh.img"), scene.path("disk.img")).unwrap();
 }
 
-/// What is seen of an ending without a key.
+/// The observations of an ending that need no key.
 struct Ending {
     code: i32,
     said: String,
-    /// What `status` finds then, and the files beside the disk.
+    /// The output of `status` afterwards, and the files beside the disk.
     left: String,
-    /// Blocks of the medium.
+    /// Number of changed blocks of the medium.
     changed: usize,
 }
 
@@ -56,13 +56,13 @@ impl Ending {
     #[track_caller]
     fn is_like(&self, other: &Ending, what: &str) {
         self.looks_like(other, what);
-        // Chance decides which cells of an `oblivious` disk are rewritten, some of them more than
+        // The rewritten cells of an `oblivious` disk are random, and some are rewritten more than
         // once.
         let (one, two) = (self.changed, other.changed);
         assert!(one.abs_diff(two) <= one / 4, "{what}: {one} blocks changed, and {two}");
     }
 
-    /// The same, of all but the medium.
+    /// Compares everything except the medium.
     #[track_caller]
     fn looks_like(&self, other: &Ending, what: &str) {
         let seen = |ending: &Ending| (ending.code, ending.said.clone(), ending.left.clone());
@@ -70,7 +70,7 @@ impl Ending {
     }
 }
 
-/// All that lies in a directory and below it.
+/// All files and directories below a directory.
 fn below(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -84,7 +84,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// How a server ends that does not come to serve.
+/// The ending of a server that fails to start.
 fn refused(scene: &Scene, key: &str, options: &[&str]) -> Ending {
     copy_disk(scene);
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key];
@@ -93,7 +93,7 @@ fn refused(scene: &Scene, key: &str, options: &[&str]) -> Ending {
     Ending::of(scene, ran.code, ran.stderr)
 }
 
-/// The same for each key: how it ends with that of level 0.
+/// Compares the endings for both keys; returns that of level 0.
 #[track_caller]
 fn refused_alike(scene: &Scene, options: &[&str]) -> Ending {
     let [public, hidden] = KEYS.map(|key| refused(scene, key, options));
@@ -110,7 +110,7 @@ fn a_server_that_cannot_start_ends_alike_whatever_its_key_opens() {
         for options in [&["--idle-timeout", "90s"][..], &["--write-through"], &["--pid-file", "file"]] {
             assert_eq!(refused_alike(&scene, options).changed, 0, "{format}, {options:?}");
         }
-        // What is found when the disk is open: closing it writes cover.
+        // Errors found while the disk is open: closing it writes cover.
         for options in [&["--tls-dir", "empty"][..], &["--pid-file", "none/pid"]] {
             let is_found_then = options[0] != "--tls-dir" || cfg!(feature = "tls");
             assert_eq!(refused_alike(&scene, options).changed > 0, is_found_then, "{format}, {options:?}");
@@ -137,20 +137,20 @@ fn a_log_does_not_hear_how_many_passphrases_were_given() {
     }
 }
 
-/// Whether the medium takes writes.
+/// Whether the medium accepts writes.
 #[derive(Clone, Copy, PartialEq)]
 enum Medium {
     Good,
     Full,
 }
 
-/// Serves the disk, and lets a file hear what is said.
+/// Serves the disk with its messages in a file.
 fn serve(scene: &Scene, key: &str, medium: Medium) -> Serving {
     copy_disk(scene);
     let args = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key];
     let mut command = scene.command(&args);
     if medium == Medium::Full {
-        // Whichever unit the shell counts in: before everything but the header.
+        // The limit is below all data but above the header, whatever unit the shell uses.
         let script = "ulimit -f 1024; exec \"$0\" \"$@\"";
         command = Command::new("sh");
         command.args(["-c", script, env!("CARGO_BIN_EXE_lacuna")]).args(args).stdin(Stdio::null());
@@ -164,7 +164,7 @@ fn ended(scene: &Scene, server: Serving) -> Ending {
     Ending::of(scene, code, fs::read_to_string(scene.path("log")).unwrap())
 }
 
-/// How a server with level 0 alone ends while a client is connected.
+/// The ending of a server with level 0 alone while a client is connected.
 fn public_end(scene: &Scene, medium: Medium, signal: Signal) -> Ending {
     let server = serve(scene, "key", medium);
     let mut client = Client::connect_to(&server.socket, "0").unwrap();
@@ -173,15 +173,15 @@ fn public_end(scene: &Scene, medium: Medium, signal: Signal) -> Ending {
     ended(scene, server)
 }
 
-/// How one with level 1 ends while a flush of so many bytes of that waits for cover, and what its
-/// client hears of the flush.
+/// The ending of a server with level 1 while a flush of `len` bytes waits for cover; also the
+/// result of the flush for the client.
 fn hidden_end(scene: &Scene, medium: Medium, signal: Signal, len: usize) -> (Ending, io::Result<()>) {
     let server = serve(scene, "deep", medium);
     let mut client = Client::connect_to(&server.socket, "1").unwrap();
     let writes = (0..len).step_by(FEW);
     writes.for_each(|at| client.write_at(at as u64, &noise(1 + at as u64, FEW)).unwrap());
     client.begin_flush().unwrap();
-    // The server has read the flush, for it answers what came after it.
+    // The server has read the flush, because it answers a later request.
     client.read_at(0, BLOCK).unwrap();
     server.signal(signal);
     let flushed = client.answer();
@@ -196,7 +196,7 @@ fn a_server_that_is_told_to_end_does_not_wait_for_what_hidden_requests_wait_for(
             let public = public_end(&scene, Medium::Good, signal);
             assert!(public.code == 0 && public.changed > 0, "{format}: {}, {}", public.code, public.said);
             let (hidden, flushed) = hidden_end(&scene, Medium::Good, signal, FEW);
-            // The cover of the closing took it along.
+            // The cover of the close carried it along.
             flushed.unwrap();
             hidden.is_like(&public, format);
         }
@@ -205,11 +205,11 @@ fn a_server_that_is_told_to_end_does_not_wait_for_what_hidden_requests_wait_for(
         let (hidden, flushed) = hidden_end(&scene, Medium::Full, Signal::TERM, FEW);
         flushed.unwrap_err();
         hidden.is_like(&full, format);
-        // What the cover does not take along is lost, as if the medium had failed.
+        // Data that the cover does not carry along is lost, as if the medium had failed.
         let (hidden, flushed) = hidden_end(&scene, Medium::Good, Signal::TERM, many);
         flushed.unwrap_err();
         hidden.looks_like(&full, format);
-        // The log or journal ends early then, and cells that are in the journal alone are not
+        // The log or journal then ends early, and cells that are in the journal alone are not
         // written in place.
         let public = public_end(&scene, Medium::Good, Signal::TERM);
         assert!(hidden.changed > public.changed / 4, "{format}: {}, {}", hidden.changed, public.changed);

@@ -1,4 +1,4 @@
-//! What people do by habit or by accident while a disk is in use: it costs them nothing.
+//! Habits and accidents of users while a disk is in use: no data is lost.
 
 use crate::scene::{Closing, Device, Scene, Signal, can_mount, have, noise, send, skipped};
 use std::fs;
@@ -21,7 +21,7 @@ fn no_tool_destroys_a_device_that_is_open() {
             &["mkfs.btrfs", "-f", "-q"],
             &["mkswap"],
             &["wipefs", "-a"],
-            // It reads no other devices: those of other tests may keep it waiting.
+            // Restricted to this device: the devices of other tests could delay it.
             &["pvcreate", "-ff", "-y", "--devices", &device.0],
             &[
                 "cryptsetup",
@@ -51,7 +51,7 @@ fn a_disk_is_written_under_one_name_at_a_time() {
     let check = ["check", "copy.img", "--key-file", "key"];
     let refused = scene.lacuna(&check).code(5).stderr;
     assert!(refused.contains(&format!("process {}", server.process())), "{refused}");
-    // A copy is read beside it.
+    // A copy can be read at the same time.
     scene.lacuna(&[&check[..], &["--read-only"]].concat()).code(0);
     if can_mount("/dev/loop-control") {
         let device = Device::over(&scene, &["disk.img"]);
@@ -149,7 +149,7 @@ fn disks_are_closed_by_location_and_several_at_once() {
         scene.lacuna(&["open", disk, at, "--key-file", "key", "--mkfs", "ext4"]).code(0);
     }
     let _closing = Closing(&scene, &["a", "b c"]);
-    // The mount point stands for the disk.
+    // The mount point names the disk.
     assert_eq!(scene.lacuna(&["info", "b c", "--json"]).code(0).json()["size"], 64 << 20);
     scene.lacuna(&["check", "a"]).code(0);
     scene.lacuna(&["header", "backup", "a", "a.hdr"]).code(0);
@@ -193,8 +193,8 @@ fn a_copy_of_an_open_disk_is_read_and_stays_as_it_is() {
     }
 }
 
-/// What docs/usage.md says of a copy: frozen while it is made, it mounts as it is, with what was
-/// written last.
+/// The procedure in docs/usage.md: a copy made while the file system is frozen mounts without
+/// repair, with the latest data.
 #[test]
 fn a_copy_of_a_frozen_file_system_mounts_read_only() {
     if !can_open() {

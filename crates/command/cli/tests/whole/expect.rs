@@ -1,4 +1,4 @@
-//! `--expect`: another disk than the one that is meant is refused, though the same passphrase opens
+//! `--expect`: a disk other than the expected one is refused, although the same passphrase opens
 //! it.
 
 use crate::pool::{Cluster, PoolDisk};
@@ -12,13 +12,13 @@ use std::process::Command;
 /// An ID that no disk has.
 const OTHER: &str = "00112233445566778899aabbccddeeff";
 
-/// What `create` said the ID is.
+/// The ID that `create` printed.
 fn told(created: &Ran) -> String {
     let line = created.stdout.lines().find_map(|line| line.strip_prefix("ID "));
     line.unwrap_or_else(|| panic!("no ID in {}", created.stdout)).to_owned()
 }
 
-/// What is said of a disk of the ID `found` where `expected` was meant.
+/// Checks the error for a disk with the ID `found` where `expected` was expected.
 #[track_caller]
 fn is_refused(ran: Ran, found: &str, expected: &str) {
     let ran = ran.code(10);
@@ -41,7 +41,7 @@ fn every_format_has_an_id_that_is_checked() {
             scene.lacuna(&[&["info", location, "--json"], options].concat()).code(0).json()
         };
         assert_eq!(info(&["--key-file", "key"])["id"], *id, "{location}");
-        // Without the key nothing tells.
+        // Without the key the ID is not shown.
         assert!(info(&[])["id"].is_null(), "{location}");
         let words = scene.lacuna(&["info", location, "--key-file", "key"]).code(0).stdout;
         assert!(words.contains(&format!("ID               {id}\n")), "{words}");
@@ -53,7 +53,7 @@ fn every_format_has_an_id_that_is_checked() {
         let status = scene.lacuna(&["status", location, "--json"]).code(0).json();
         assert_eq!(status["servers"][0]["id"], *id, "{location}");
         assert!(scene.lacuna(&["-v", "status", location]).code(0).stdout.contains(&id));
-        // Its server tells.
+        // Its server tells the ID.
         assert_eq!(info(&[])["id"], *id, "{location}");
         assert_eq!(server.stop(), 0);
     }
@@ -69,7 +69,7 @@ fn a_level_does_not_show_in_the_id() {
         let info = scene.lacuna(&["info", "disk.img", "--json", "--key-file", key]).code(0).json();
         assert_eq!(info["id"], *id);
         let serve = ["serve", "disk.img", "--socket", "s", "--key-file", key, "--expect", OTHER];
-        // The same words, also where they may be kept in a log.
+        // The messages are the same, also where a log may keep them.
         is_refused(scene.lacuna(&serve), &id, OTHER);
         let server = scene.served_by(&mut scene.command(&[
             "serve",
@@ -83,8 +83,8 @@ fn a_level_does_not_show_in_the_id() {
         ]));
         assert_eq!(server.stop(), 0);
     }
-    // New passphrases and another size leave it as it is; a backup of the header that is brought
-    // back, too.
+    // New passphrases and a new size do not change the ID, and neither does restoring a backup of
+    // the header.
     let flat = told(&scene.create("flat.img", &["--size", "8M"]).code(0));
     fs::write(scene.path("new"), "another").unwrap();
     scene.lacuna(&["key", "change", "flat.img", "--key-file", "key", "--new-key-file", "new"]).code(0);
@@ -101,7 +101,7 @@ fn a_disk_that_was_put_in_its_place_is_refused() {
     assert_ne!(mine, theirs);
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key", "--expect", &mine];
     fs::copy(scene.path("mine.img"), scene.path("disk.img")).unwrap();
-    // A copy of it is the same disk.
+    // A copy is the same disk.
     assert_eq!(scene.served_by(&mut scene.command(&serve)).stop(), 0);
     fs::rename(scene.path("theirs.img"), scene.path("disk.img")).unwrap();
     let before = fs::read(scene.path("disk.img")).unwrap();
@@ -109,7 +109,7 @@ fn a_disk_that_was_put_in_its_place_is_refused() {
     assert!(fs::read(scene.path("disk.img")).unwrap() == before, "a disk that was refused was written to");
 }
 
-/// What checks, changes or purges a disk means one disk, open or closed.
+/// Verbs that check, change or purge a disk accept only the expected disk, open or closed.
 #[test]
 fn no_verb_takes_another_disk() {
     let scene = Scene::new();
@@ -149,7 +149,7 @@ fn no_verb_takes_another_disk() {
     scene.lacuna(&["purge", "--all", "--expect", &chip]).code(1);
 }
 
-/// A program that gives the passphrase, and puts another file in the place of the disk meanwhile.
+/// A program that returns the passphrase, and meanwhile replaces the disk by another file.
 fn swapping(scene: &Scene) -> String {
     let script = "#!/bin/sh\n[ -e away.img ] || { mv disk.img away.img; mv theirs.img disk.img; }\ncat key\n";
     fs::write(scene.path("ask"), script).unwrap();
@@ -166,12 +166,12 @@ fn what_was_checked_is_what_is_opened() {
     let untouched = fs::read(scene.path("theirs.img")).unwrap();
     let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--askpass", &ask, "--expect", &mine];
     let server = scene.served_by(&mut scene.command(&serve));
-    // The disk that was there when the command looked is open, and known by its file.
+    // The original disk is open, and is identified by its file.
     let status = scene.lacuna(&["status", "away.img", "--json"]).code(0).json();
     assert_eq!(status["servers"][0]["id"], *mine);
     let path = status["servers"][0]["file"]["path"].as_str().unwrap();
     assert!(path.ends_with("/away.img"), "{path}");
-    // What has the name now is another disk, of which that server knows nothing.
+    // The name now belongs to another disk, unknown to that server.
     scene.lacuna(&["check", "disk.img", "--key-file", "key", "--read-only"]).code(0);
     let now = scene.lacuna(&["info", "disk.img", "--json", "--key-file", "key"]).code(0).json();
     assert_eq!(now["id"], *theirs);
@@ -210,14 +210,14 @@ fn a_vault_has_an_id_too() {
     let status = scene.0.lacuna(&["status", "mnt", "--json"]).code(0).json();
     assert_eq!(status["servers"][0]["id"], *one);
     scene.close().code(0);
-    // A vault that was put in the place of another.
+    // A vault that replaced another.
     fs::rename(scene.0.path("v"), scene.0.path("away")).unwrap();
     fs::rename(scene.0.path("w"), scene.0.path("v")).unwrap();
     is_refused(scene.keyed(&["open", "v", "mnt", "--expect", &one]), &two, &one);
 }
 
-/// As fstab and units have it: what mount(8) runs takes the option, and so does what is mounted
-/// already.
+/// As in fstab and in units: the helper of mount(8) takes the option, also for a disk that is
+/// already mounted.
 #[test]
 fn fstab_can_say_which_disk_it_means() {
     if !can_mount("/dev/fuse") {
@@ -234,18 +234,18 @@ fn fstab_can_say_which_disk_it_means() {
         helper.args(["disk.img", "mnt", "-o", &options]).current_dir(scene.path(""));
         helper.env("XDG_RUNTIME_DIR", scene.path("")).output().unwrap().into()
     };
-    // 32 is what mount(8) knows for all that kept it from mounting.
+    // 32 is the exit code of mount(8) for every failed mount.
     let refused = mount(OTHER).code(32).stderr;
     assert!(refused.contains(&id) && refused.contains(OTHER), "{refused}");
     mount(&id).code(0);
     let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
     assert_eq!(status["servers"][0]["id"], *id);
-    // `mount -a` does not know that it is there already.
+    // `mount -a` does not know that it is already mounted.
     mount(&id).code(0);
     let refused = mount(OTHER).code(32).stderr;
     assert!(refused.contains(&id) && refused.contains(OTHER), "{refused}");
     scene.lacuna(&["close", "mnt"]).code(0);
-    // The units hand their options on as they are.
+    // The units pass their options on unchanged.
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../packaging/systemd");
     let says = |unit: &str, words: &str| fs::read_to_string(units.join(unit)).unwrap().contains(words);
     assert!(says("lacuna@.service", "-o foreground,${OPTIONS}") && says("lacuna@.service", "expect="));
@@ -265,6 +265,6 @@ fn a_disk_in_a_pool_is_not_taken_from_others_before_it_is_known() {
     let steal = ["--socket", "stolen.sock", "--steal", "--expect", OTHER];
     is_refused(disk.keyed(&["serve"], &steal), &id, OTHER);
     assert_eq!(disk.lockers(), 1);
-    // The client that held it holds it still.
+    // The first client still holds the disk.
     assert_eq!(holder.stop(), 0);
 }

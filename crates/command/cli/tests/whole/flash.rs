@@ -1,4 +1,4 @@
-//! Disks on a simulated flash chip, as people use them: made, served, purged, mounted, closed.
+//! Use of disks on a simulated flash chip: created, served, purged, mounted, closed.
 
 #[path = "../../../../formats/flash/tests/fixture/adversary.rs"]
 mod adversary;
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
 
-/// A disk of 32 MiB on a chip, with what people do not wait for in tests.
+/// A disk of 32 MiB on a chip, with a cheap key derivation.
 fn scene(options: &[&str]) -> Scene {
     let scene = Scene::new();
     let made = scene.create("nand:chip.img", &[&["--size", "32M"], options].concat()).code(0);
@@ -82,8 +82,8 @@ fn a_disk_that_a_crash_left_is_purged_by_location() {
     serving.kill();
     scene.wait_until_free("nand:chip.img");
     let info = scene.lacuna(&["info", "nand:chip.img", "--key-file", "key"]).code(0).stdout;
-    // Two versions of 16 blocks were overwritten. The unused keys of a fresh block are as many as
-    // there may be besides.
+    // Two versions of 16 blocks were overwritten. In addition the unused keys of a fresh block may
+    // belong to deleted data.
     assert!(
         info.contains("that were deleted or overwritten, of which 128 KiB are known; `lacuna purge` ends"),
         "{info}"
@@ -159,7 +159,7 @@ fn a_disk_grows_as_far_as_its_flash_goes() {
     let serving = scene.serve_disk("nand:chip.img", &[]);
     let mut client = Client::connect(&serving.socket).unwrap();
     client.write_at(largest - 8192, &noise(2, 8192)).unwrap();
-    // How much the chip holds beyond 32 MiB follows from its spare.
+    // The capacity of the chip beyond 32 MiB depends on its spare blocks.
     let gap = (largest - 8192 - (32 << 20)).min(8192) as usize;
     assert_eq!(
         client.read_at((32 << 20) - 8192, 8192 + gap).unwrap(),
@@ -209,7 +209,7 @@ fn erase_blocks_that_are_too_short_are_named() {
 
 #[test]
 fn all_open_disks_on_flash_are_purged_at_once() {
-    // Disks of other tests are open at the same time, and none of theirs is to be purged.
+    // Disks of other tests are open at the same time and must not be purged.
     let Some(apart) = Apart::new() else { return };
     let scene = &apart.scene;
     scene.create("nand:chip.img", &["--size", "32M"]).code(0);
@@ -233,7 +233,7 @@ fn all_open_disks_on_flash_are_purged_at_once() {
         "{purged}"
     );
     assert_eq!(apart.counter("nand:chip.img", "recoverable"), 0);
-    // One that does not answer is told of.
+    // A disk with an unresponsive server is reported.
     serving.signal(Signal::STOP);
     let silent = purge();
     serving.signal(Signal::CONT);
@@ -271,8 +271,7 @@ fn what_btrfs_keeps_is_told_with_a_purge() {
     apart.lacuna(&["close", "mnt"]).code(0);
 }
 
-/// A server keeps the disk that it opened, wherever that is moved. Another one in its place is
-/// another disk.
+/// A server keeps its disk when the file is moved. A new file in its place is another disk.
 #[test]
 fn a_purge_is_of_the_disk_that_is_there() {
     let scene = scene(&[]);
@@ -284,8 +283,8 @@ fn a_purge_is_of_the_disk_that_is_there() {
     assert_eq!(serving.stop(), 0);
 }
 
-/// The file of the first server was removed: another disk is at its path, perhaps in a file of the
-/// same number, with a server of its own. Both say the same location.
+/// The file of the first server was removed: another disk is at its path, perhaps with the same
+/// inode number, with a server of its own. Both servers report the same location.
 #[test]
 fn a_purge_asks_the_server_of_the_disk_that_is_there() {
     let scene = scene(&[]);
@@ -346,8 +345,8 @@ fn what_makes_no_sense_on_flash_is_refused() {
     assert!(made.code == 1 || made.code == 0, "{}", made.stderr);
 }
 
-/// The content of every block that somebody reads who takes the chip apart as it is now, and has
-/// the passphrase.
+/// The content of every block that an adversary can read from the chip's current state with the
+/// passphrase.
 fn recovered(scene: &Scene) -> BTreeSet<Vec<u8>> {
     fs::copy(scene.path("chip.img"), scene.path("copy.img")).unwrap();
     let medium = Arc::new(FileMedium::open(&scene.path("copy.img"), Access::Read).unwrap());
@@ -388,7 +387,7 @@ fn no_block_of_a_file_that_was_deleted_on_ext4_is_recoverable_after_a_purge() {
     scene.tool("sync", &["-f", "mnt"]);
     let before = recovered(&scene);
     assert_eq!((count(&secret, &before), count(&kept, &before)), (512, 256));
-    // What is mounted over it is not asked for what it freed.
+    // The file system mounted over it is not trimmed instead.
     scene.tool("mount", &["-t", "tmpfs", "lacuna-test", "mnt"]);
     let covered = scene.lacuna(&["purge", "mnt"]);
     scene.tool("umount", &["mnt"]);

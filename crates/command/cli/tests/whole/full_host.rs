@@ -1,5 +1,5 @@
-//! A host file system that is filled to the last byte, and disks that take their whole space ahead
-//! of that.
+//! A host file system that is filled to the last byte, and disks that allocate all their space in
+//! advance.
 
 use crate::nbd_client::Client;
 use crate::scene::{Closing, Device, Scene, can_mount, have, noise};
@@ -24,10 +24,10 @@ impl Host {
         Host::made(scene, size, &[])
     }
 
-    /// The same, made with more options.
+    /// The same with more options of mkfs.
     fn made(scene: &Scene, size: u64, options: &[&str]) -> Host {
         fs::File::create(scene.path("backing")).unwrap().set_len(size).unwrap();
-        // Nothing is kept for root, so that full is full.
+        // No space is reserved for root, so that a full file system is full for all users.
         scene.tool("mkfs.ext4", &[&["-q", "-m", "0"][..], options, &["backing"]].concat());
         let device = Device::over(scene, &["backing"]);
         fs::create_dir(scene.path("host")).unwrap();
@@ -70,8 +70,8 @@ fn scene() -> Option<Scene> {
 
 const OPEN: [&str; 5] = ["open", "host/disk.img", "mnt", "--key-file", "key"];
 
-/// A disk in use on a host that fills up, a server that is killed: the owner gets in, deletes,
-/// trims and closes.
+/// A disk in use on a host that fills up, with a server that is killed: the owner can still open
+/// the disk, delete, trim and close.
 fn opened_emptied_and_closed(options: &[&str]) {
     let Some(scene) = scene() else { return };
     let host = Host::mount(&scene, 128 << 20);
@@ -83,7 +83,7 @@ fn opened_emptied_and_closed(options: &[&str]) {
     }
     scene.tool("sync", &["-f", "mnt"]);
     host.fill();
-    // What is written now is acknowledged, and durable as far as the disk has a place for it.
+    // These writes are acknowledged, and durable as far as the disk has space for them.
     for file in 0..100 {
         let _ = fs::write(scene.path(&format!("mnt/late {file}")), noise(file, 3000));
     }
@@ -172,7 +172,7 @@ fn a_preallocated_disk_takes_every_write_of_a_full_host() {
     }
 }
 
-/// Space is there, and the last block lies beyond what the host's file system can address.
+/// There is space, but the last block is beyond the maximum file size of the host's file system.
 #[test]
 fn a_write_beyond_the_longest_file_of_the_host_fails_alone() {
     if !can_mount("/dev/loop-control") || !have("mkfs.ext4") {
@@ -212,7 +212,7 @@ fn what_a_full_host_refuses_says_what_to_do() {
     });
     assert!(matches!(refused.unwrap().raw_os_error(), Some(libc::ENOSPC | libc::EIO)));
     drop(client);
-    // The client was told, and everything else is on the medium.
+    // The client got the error, and all other data is on the medium.
     assert_eq!(server.stop(), 0);
     let mut words = String::new();
     std::io::Read::read_to_string(said.as_file_mut(), &mut words).unwrap();

@@ -56,7 +56,7 @@ fn a_disk_grows_with_its_device() {
     for options in [&[][..], &["--cipher", "xts-random"]] {
         let Some(grown) = Grown::new(200 << 20, options) else { return };
         let created = grown.size();
-        // A segment more may fit than `create` found room for.
+        // One more segment may fit than `create` reserved.
         grown.resize(&[]).code(0);
         let small = grown.size();
         grown.write(small - CHUNK as u64, 1);
@@ -72,7 +72,7 @@ fn a_disk_grows_with_its_device() {
         grown.write(large - CHUNK as u64, 2);
         grown.holds(large - CHUNK as u64, 2);
         grown.holds(small - CHUNK as u64, 1);
-        // Sixteen times is what its map has room for.
+        // The map has room for sixteen times the original size.
         grown.enlarge(8 << 30);
         grown.resize(&[]).code(0);
         let largest = grown.size();

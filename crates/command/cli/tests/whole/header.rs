@@ -1,5 +1,5 @@
-//! The header of a disk is destroyed, copy by copy and whole, and comes back; other programs see
-//! that a disk is there.
+//! The header of a disk is destroyed, in single copies and completely, and restored; other programs
+//! recognise the disk.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, noise, skipped};
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Where the copies lie on the medium.
+/// The positions of the copies on the medium.
 fn copies(scene: &Scene) -> [u64; 3] {
     let len = fs::metadata(scene.path("disk.img")).unwrap().len();
     [0, 524_288, (len / 65_536 - 1) * 65_536]
@@ -60,7 +60,7 @@ fn a_backup_brings_the_header_back_and_an_old_one_is_refused() {
 
     let ran = restore("old", &[]).code(11);
     assert!(ran.stderr.contains("generation 1 in the backup, 2 on the disk"), "{}", ran.stderr);
-    // Asked for once is not enough where nobody can be asked again.
+    // Without a terminal the question cannot be repeated, so one option is not enough.
     restore("old", &["--older"]).code(1);
     restore("new", &["--key-file", "wrong"]).code(1);
     restore("new", &[]).code(0);
@@ -76,7 +76,7 @@ fn a_backup_brings_the_header_back_and_an_old_one_is_refused() {
     scene.lacuna(&["check", "disk.img", "--key-file", "second"]).code(2);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
 
-    // The backup of another disk, and what is none.
+    // The backup of another disk, and files that are not backups.
     scene.create("disk.img", &["--size", "64M", "--force"]).code(0);
     backup("present").code(0);
     assert!(restore("new", &["--yes"]).code(1).stderr.contains("another disk"));
@@ -84,7 +84,7 @@ fn a_backup_brings_the_header_back_and_an_old_one_is_refused() {
     restore("new", &["--replace", "--yes"]).code(0);
     restore("present", &["--replace", "--yes"]).code(0);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
-    // What the disk grew by would be lost.
+    // The added part of the disk would be lost.
     scene.lacuna(&["resize", "disk.img", "--size", "128M", "--key-file", "key"]).code(0);
     assert!(restore("present", &["--older", "--yes"]).code(11).stderr.contains("has grown"));
     assert!(restore("key", &["--yes"]).code(4).stderr.contains("no backup of a header"));
@@ -125,7 +125,7 @@ fn a_header_from_before_a_resize_is_refused_until_the_disk_has_its_size() {
         assert!(ran.stderr.contains("more than 96468992 bytes"), "{}", ran.stderr);
     }
     assert!(fs::read(scene.path("disk.img")).unwrap() == before);
-    // Larger, and not yet as large as it was.
+    // Larger, but not yet the former size.
     resize("80M").code(0);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(11);
     resize("128M").code(0);
@@ -196,7 +196,7 @@ fn a_partition_table_in_the_place_of_the_first_copy_is_not_overwritten_without_a
     scene.lacuna(&[&restore[..], &["--yes"]].concat()).code(0);
     assert!(fs::read(scene.path("disk.img")).unwrap() == before);
 
-    // Both are told: what becomes of the header, and of the table.
+    // The message names both losses: of the header and of the partition table.
     fs::write(scene.path("second"), "second").unwrap();
     scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "second"]).code(0);
     table.fill(0);

@@ -1,5 +1,4 @@
-//! Faults and limits of the host: what fails is the request that meets them, with a word of what to
-//! do.
+//! Faults and limits of the host: only the affected request fails, and its error names a remedy.
 
 use crate::nbd_client::Client;
 use crate::scene::{Device, Ran, Scene, can_mount, have, noise, skipped};
@@ -11,8 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A shell that limits its files before it becomes the program: `ulimit -f` counts blocks of 512
-/// bytes or of 1 KiB.
+/// Runs the program from a shell that limits file sizes: `ulimit -f` counts blocks of 512 bytes or
+/// of 1 KiB.
 fn limited(scene: &Scene, args: &[&str]) -> crate::scene::Ran {
     let lacuna = env!("CARGO_BIN_EXE_lacuna");
     let script = format!("ulimit -f 2048; exec {lacuna} \"$@\"");
@@ -32,7 +31,7 @@ fn a_limit_of_file_sizes_is_an_error_and_no_signal() {
     assert!(!scene.path("disk.img").exists(), "half a disk is left");
 }
 
-/// The limit lies within the disk, whichever unit the shell counts in.
+/// The limit is within the disk, whatever unit the shell uses.
 #[test]
 fn the_server_of_a_disk_lives_on_at_a_limit_of_file_sizes() {
     let scene = Scene::with_disk(&["--size", "200M"]);
@@ -51,11 +50,11 @@ fn the_server_of_a_disk_lives_on_at_a_limit_of_file_sizes() {
     assert!(server.stop() >= 0, "a signal ended it");
 }
 
-/// A group of processes with little memory, as a container is one.
+/// A control group with little memory, like that of a container.
 struct Group(PathBuf);
 
 impl Group {
-    /// None, said so, where no group can be made.
+    /// Returns `None`, with a message, where no group can be made.
     fn with_memory(bytes: u64) -> Option<Group> {
         let root = Path::new("/sys/fs/cgroup");
         let first = root.join("memory");
@@ -63,7 +62,7 @@ impl Group {
         let (group, limit) = if first.is_dir() {
             (first.join(name), "memory.limit_in_bytes")
         } else {
-            // Where groups below have it already, or none may, the next steps say so.
+            // If the controller is enabled already, or cannot be enabled, the next steps show it.
             let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
             (root.join(name), "memory.max")
         };
@@ -78,7 +77,7 @@ impl Group {
         }
     }
 
-    /// `lacuna` in it.
+    /// Runs `lacuna` in the group.
     fn lacuna(&self, scene: &Scene, words: &[&str]) -> Ran {
         let mut shell = Command::new("sh");
         let script = "echo $$ > \"$GROUP/cgroup.procs\" && exec \"$0\" \"$@\"";
@@ -102,8 +101,8 @@ fn a_passphrase_costs_no_more_memory_than_a_container_has() {
     let dear = ["--size", "64M", "--kdf-memory", "512M", "--kdf-passes", "1", "--key-file", "key"];
     scene.lacuna(&[&["create", "dear.img"], &dear[..]].concat()).code(0);
     let refused = group.lacuna(&scene, &["check", "dear.img", "--key-file", "key"]).code(3).stderr;
-    // Whoever reads it knows which limit to raise, and that it is not the machine's memory that is
-    // short.
+    // The message tells the user which limit to raise, and that the machine itself has enough
+    // memory.
     let name = group.0.file_name().unwrap().to_str().unwrap();
     assert!(refused.contains("under a limit of 307200 KiB, of the control group /"), "{refused}");
     assert!(refused.contains(name) && refused.contains("raise the limit"), "{refused}");
@@ -135,7 +134,7 @@ fn names_need_not_be_text() {
     assert!(!scene.path("").join(name).join("disk").exists());
 }
 
-/// The vault `v` in a scene, opened by a shell that does something before it becomes the program.
+/// Opens the vault `v` of a scene from a shell that runs `before` first.
 fn opened_by_shell(vault: &VaultScene, before: &str) -> Ran {
     let script = format!("{before}; exec \"$0\" open v mnt --key-file key");
     shell(vault, &script).output().unwrap().into()
@@ -151,7 +150,7 @@ fn shell(vault: &VaultScene, script: &str) -> Command {
     shell
 }
 
-/// `ulimit -f` of 20 or 40 MiB stands for a file system whose files may have 4 GiB.
+/// `ulimit -f` of 20 or 40 MiB simulates a file system that limits files to 4 GiB.
 #[test]
 fn a_write_beyond_the_longest_file_fails_alone_in_a_vault() {
     let Some(vault) = VaultScene::new(&[]) else { return };
@@ -174,7 +173,7 @@ fn a_write_beyond_the_longest_file_fails_alone_in_a_vault() {
     vault.close().code(0);
 }
 
-/// The hard limit cannot be raised: the vault lives with it.
+/// The hard limit cannot be raised: the vault works within it.
 #[test]
 fn few_descriptors_are_enough_for_a_vault() {
     let Some(vault) = VaultScene::new(&[]) else { return };
@@ -186,7 +185,8 @@ fn few_descriptors_are_enough_for_a_vault() {
     vault.keyed(&["vault", "check", "v"]).code(0);
 }
 
-/// A pipe that the shell has open: whoever reads it would otherwise wait for the end of the server.
+/// The shell has a pipe open: if the server kept it, the reader would wait for the end of the
+/// server.
 #[test]
 fn a_server_keeps_no_descriptor_that_it_was_started_with() {
     let Some(vault) = VaultScene::new(&[]) else { return };
@@ -195,13 +195,14 @@ fn a_server_keeps_no_descriptor_that_it_was_started_with() {
     let opened = shell.stdout(writer).status().unwrap();
     assert!(opened.success());
     drop(shell);
-    // Ends as soon as nobody can write any more: with the server, if it kept the pipe.
+    // Ends as soon as no process has the pipe open for writing. If the server kept it, that is at
+    // its end.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     vault.0.lacuna(&["status", "mnt"]).code(0);
     vault.close().code(0);
 }
 
-/// Every verb that writes to the disk at `location`. `backup` is one of its header.
+/// Every verb that writes to the disk at `location`. `backup` is a backup of its header.
 fn writing_verbs<'a>(location: &'a str, backup: &'a str) -> Vec<Vec<&'a str>> {
     let mut verbs = vec![
         vec!["serve", location, "--socket", "s", "--key-file", "key"],
@@ -223,7 +224,7 @@ fn writing_verbs<'a>(location: &'a str, backup: &'a str) -> Vec<Vec<&'a str>> {
     verbs
 }
 
-/// Each of them is refused for `reason`, and says how to read what is there.
+/// Checks that each of them is refused for `reason`, and that the error tells how to read the disk.
 #[track_caller]
 fn assert_way_to_read(scene: &Scene, location: &str, backup: &str, reason: &str) {
     for words in writing_verbs(location, backup) {
@@ -234,8 +235,7 @@ fn assert_way_to_read(scene: &Scene, location: &str, backup: &str, reason: &str)
     scene.lacuna(&["check", location, "--read-only", "--key-file", "key"]).code(0);
 }
 
-/// Disks that something was written to, and backups of their headers: a disk in a file, and one on
-/// flash.
+/// Disks with data, and backups of their headers: a disk in a file, and a disk on flash.
 fn written_disks() -> Scene {
     let scene = Scene::with_disk(&["--size", "16M"]);
     scene.create("nand:chip.img", &["--size", "8M"]).code(0);
@@ -263,11 +263,11 @@ fn a_device_that_takes_no_writes_names_the_way_to_read_it() {
     }
 }
 
-/// A file that nobody may change, while this is there.
+/// A file made immutable until this is dropped.
 struct Immutable(PathBuf);
 
 impl Immutable {
-    /// None, said so, where the system or the file system has no such files.
+    /// Returns `None`, with a message, where the system or the file system has no immutable files.
     fn set(path: PathBuf) -> Option<Immutable> {
         let set = Command::new("chattr").arg("+i").arg(&path).output();
         if set.is_ok_and(|output| output.status.success()) {
@@ -297,7 +297,7 @@ fn an_immutable_file_names_the_way_to_read_it() {
     }
 }
 
-/// The maker of a directory chooses its name.
+/// The name of a directory is chosen by its creator.
 #[test]
 fn names_reach_no_terminal_with_control_characters() {
     let scene = Scene::new();
@@ -320,16 +320,16 @@ fn names_reach_no_terminal_with_control_characters() {
     assert_eq!(server.stop(), 0);
 }
 
-/// Pages of a medium that memory holds, as the system tells its owner.
+/// Number of resident pages of a medium, as the system reports it to the owner.
 fn resident(scene: &Scene, file: &str) -> u64 {
     let told = scene.tool("fincore", &["--bytes", "--noheadings", "--output", "PAGES", file]).stdout;
     told.trim().parse().unwrap_or_else(|e| panic!("{e}: {told:?}"))
 }
 
-/// Which slots were read would tell that there is a level that was read.
+/// The slots that were read would reveal the level that was read.
 #[test]
 fn memory_holds_nothing_of_a_closed_disk_with_levels() {
-    // What a file system in memory holds is resident for good.
+    // Pages of a file in tmpfs stay resident.
     let in_memory = |scene: &Scene| scene.tool("stat", &["-f", "-c", "%T", "."]).stdout.contains("tmpfs");
     if !have("fincore") || in_memory(&Scene::new()) {
         return;

@@ -1,4 +1,4 @@
-//! Passphrases come and go, and disks grow.
+//! Adding, changing and removing passphrases, and growing disks.
 
 use crate::nbd_client::Client;
 use crate::scene::{CHEAP, Ran, Scene, have, noise};
@@ -31,28 +31,28 @@ fn where_levels_may_be_hidden_all_passphrases_are_given() {
     let works = |expected: [bool; 3]| {
         assert_eq!(["key", "second", "third"].map(|name| opens(&scene, name)), expected);
     };
-    // Not without being told of the loss.
+    // Refused without consent to the loss.
     let ran = key(&scene, &["add", "--new-key-file", "second"]).code(1);
     assert!(ran.stderr.contains("rewrites all key slots"), "{}", ran.stderr);
-    // Nor without being told how many there are to stay.
+    // Also refused without the number of passphrases to keep.
     assert!(key(&scene, &["add", "--new-key-file", "second", "--yes"]).code(1).stderr.contains("--keep"));
     works([true, false, false]);
 
     let ran = key(&scene, &["add", "--new-key-file", "second", "--yes", "--keep", "1"]).code(0);
     assert_eq!(ran.stderr.matches("rewrites all key slots").count(), 1, "{}", ran.stderr);
     works([true, true, false]);
-    // It is said before anything is asked for.
+    // The warning is printed before any prompt.
     let ran =
         scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--keep", "1", "--askpass", "false"]).code(1);
     assert!(ran.stderr.contains("rewrites all key slots"), "{}", ran.stderr);
     key(&scene, &["add", "--new-key-file", "second", "--key-file", "second", "--yes", "--keep", "2"]).code(1);
-    // One of two was forgotten.
+    // One of two passphrases is missing.
     let forgotten = key(&scene, &["add", "--new-key-file", "third", "--yes", "--keep", "2"]).code(1).stderr;
     assert!(
         forgotten.contains("another number of passphrases") && forgotten.contains("2, as --keep says"),
         "{forgotten}"
     );
-    // Nor does one that was given twice count for two.
+    // A passphrase that is given twice counts once.
     key(&scene, &["add", "--key-file", "key", "--new-key-file", "third", "--yes", "--keep", "2"]).code(1);
     works([true, true, false]);
     key(&scene, &["add", "--key-file", "second", "--new-key-file", "third", "--yes", "--keep", "2"]).code(0);
@@ -66,11 +66,11 @@ fn where_levels_may_be_hidden_all_passphrases_are_given() {
     key(&scene, &[&["remove", "--remove-key-file", "third"], &keep[..]].concat()).code(0);
     works([true, true, false]);
 
-    // The first one given is changed, the others stay.
+    // The first given passphrase is changed, the other ones stay.
     key(&scene, &[&["change", "--new-key-file", "third"], &keep[..]].concat()).code(0);
     works([false, true, true]);
     key(&scene, &["refresh", "--yes", "--keep", "1"]).code(2);
-    // Refreshing keeps what is given, and nothing else.
+    // A refresh keeps only the given passphrases.
     scene.lacuna(&["key", "refresh", "disk.img", "--key-file", "third", "--yes", "--keep", "1"]).code(0);
     works([false, false, true]);
 }
@@ -84,7 +84,7 @@ fn passphrases_come_and_go_without_the_others() {
     let ran = key(&scene, &["add", "--new-key-file", "second"]).code(0);
     assert!(ran.stdout.contains("2 passphrases work now") && ran.stderr.is_empty(), "{}", ran.stderr);
     key(&scene, &["add", "--new-key-file", "second"]).code(1);
-    // What disks with levels take does no harm here: no passphrase is lost.
+    // The options that disks with levels require are accepted here: no passphrase is lost.
     key(&scene, &["add", "--new-key-file", "third", "--yes", "--keep", "1"]).code(0);
     works([true, true, true]);
     let dearer = ["add", "--new-key-file", "third", "--kdf-memory", "2M", "--kdf-passes", "2"];
@@ -98,7 +98,7 @@ fn passphrases_come_and_go_without_the_others() {
     key(&scene, &["change", "--new-key-file", "third"]).code(1);
     key(&scene, &["change", "--new-key-file", "second"]).code(0);
     works([false, true, true]);
-    // Refreshing keeps what is given, and says so first.
+    // A refresh keeps only the given passphrases, and warns of that.
     let refresh = ["key", "refresh", "disk.img", "--key-file", "third"];
     assert!(
         scene.lacuna(&refresh).code(1).stderr.contains("Every passphrase that you do not give now stops")
@@ -111,7 +111,8 @@ fn passphrases_come_and_go_without_the_others() {
     works([false, false, true]);
 }
 
-/// Answers prompts with the lines of `answers` in turn, and keeps them in `asked`.
+/// Makes `ask`, which answers prompts with the lines of `answers` in turn and records them in
+/// `asked`.
 pub(crate) fn answering(scene: &Scene, answers: &str) {
     let script = "#!/bin/sh\necho \"$1\" >>asked\nsed -n \"$(wc -l <asked)p\" answers\n";
     fs::write(scene.path("ask"), script).unwrap();
@@ -231,7 +232,7 @@ fn a_new_cost_is_taken_over_and_the_old_one_is_kept() {
 #[test]
 fn a_disk_grows_and_keeps_its_data() {
     for options in [["--cipher", "xts-random"], ["--cipher", "gcm"], ["--cipher", "xts"]] {
-        // Not a whole number of segments: growth begins inside one.
+        // Not a multiple of the segment size: growth begins within a segment.
         let scene = Scene::with_disk(&[["--size", "30M"], options].concat());
         let server = scene.serve(&[]);
         let mut client = Client::connect(&server.socket).unwrap();

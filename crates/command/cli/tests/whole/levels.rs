@@ -1,13 +1,13 @@
-//! A disk with hidden levels, as people use it: mounted together, served side by side, opened with
-//! fewer levels.
+//! Use of a disk with hidden levels: mounted together, served in parallel, opened with fewer
+//! levels.
 
 use crate::clients::fio_verifies;
 use crate::scene::{Closing, Scene, can_mount, have, noise};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-/// A disk of two levels: `key` opens level 0, `deep` both. Hidden writes are covered often, to save
-/// the test's time.
+/// A disk of two levels: `key` opens level 0, `deep` both. Hidden writes get cover often, to save
+/// time.
 fn scene(format: &str, size: &str) -> Scene {
     scene_of(&["--format", format, "--size", size, "--cover", "5"])
 }
@@ -63,7 +63,7 @@ fn trees_come_back(shape: &[&str]) {
         scope.spawn(|| scene.tool("cp", &["-a", "one", "public/tree"]));
         scope.spawn(|| scene.tool("cp", &["-a", "two", "hidden/tree"]));
     });
-    // While it is open nobody else gets it, and its server checks it.
+    // While it is open, other commands cannot open it, and its server checks it.
     scene.lacuna(&["serve", "disk.img", "--socket", "s", "--key-file", "key"]).code(5);
     scene.lacuna(&["check", "disk.img"]).code(0);
     let status = scene.lacuna(&["status", "hidden", "--json"]).code(0).json();
@@ -133,7 +133,7 @@ fn says_nothing(format: &str) {
     single.create("disk.img", &["--size", "64M", "--format", format]).code(0);
     let told = single.lacuna(&["check", "disk.img", "--key-file", "wrong"]).code(2);
     assert_eq!(wrong.stderr, told.stderr);
-    // What anybody may know is the same as well, but for names and sizes in use.
+    // The public facts are the same as well, except names and sizes in use.
     let facts = |scene: &Scene| {
         let mut info = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
         info["header"]["uuid"] = "".into();
@@ -198,10 +198,10 @@ fn a_level_is_added_seen_and_dropped() {
     scene.lacuna(&[&refresh[..], &["--new-key-file", "deep"]].concat()).code(1);
     scene.lacuna(&[&refresh[..], &["--add-level", "--new-key-file", "deep"]].concat()).code(0);
 
-    // A level that never was open yet.
+    // A level that was never open.
     let info = scene.lacuna(&["info", "disk.img", "--json", "--key-file", "deep"]).code(0).json();
     assert_eq!(info["levels"][1]["data"], 0);
-    // The header tells the most that it can have, its passphrase how much that is.
+    // The header gives its maximum size, the passphrase its actual size.
     let (size, most) =
         (info["levels"][1]["size"].as_u64().unwrap(), info["hidden_sizes"][0].as_u64().unwrap());
     assert!(size <= most && size >= most / 16 * 15 - 4096, "{info}");
@@ -211,7 +211,7 @@ fn a_level_is_added_seen_and_dropped() {
     if have("nbdcopy") {
         scene.tool("nbdcopy", &["--flush", "noise", &deep]);
         scene.tool("nbdcopy", &["--flush", "noise", &server.uri]);
-        // Its server tells, and no passphrase is needed.
+        // Its server tells, without a passphrase.
         let levels = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["levels"].take();
         assert_eq!(levels[0]["data"], 4 << 20);
         assert_eq!(levels[1]["data"], 4 << 20);
@@ -279,8 +279,8 @@ fn damage_is_named_by_level_and_the_rest_reads() {
     scene.tool("nbdcopy", &["--flush", "noise", &deep]);
     scene.tool("nbdcopy", &["--flush", "noise", &server.uri]);
     assert_eq!(server.stop(), 0);
-    // One public and one hidden block of each stripe, until a block in use was hit: which stripes
-    // hold the data depends on the cover.
+    // One public and one hidden block of each stripe, until a used block was hit: the stripes of
+    // the data depend on the cover.
     let file = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
     let check = ["check", "disk.img", "--key-file", "deep"];
     let damaged = (40..250).find_map(|stripe| {

@@ -1,8 +1,8 @@
-//! Servers of disks with levels killed under load, with a client on each level: every block of
-//! every level is then one whole version of itself, at least as new as what was flushed.
+//! Servers of disks with levels are killed under load, with a client on each level. Afterwards
+//! every block of every level is one whole version of itself, at least as new as the last flush.
 //!
-//! `LACUNA_KILLS` says how often each combination is killed, for the long run; `LACUNA_SEED` where
-//! the randomness begins.
+//! `LACUNA_KILLS` sets how often each combination is killed, for the long run; `LACUNA_SEED` sets
+//! the seed.
 
 use crate::books::{Book, Dice};
 use crate::nbd_client::Client;
@@ -12,14 +12,14 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Blocks of each level that are written over and over.
+/// Number of blocks of each level that are overwritten repeatedly.
 const BLOCKS: u64 = 256;
 /// Kills of each combination in a short run.
 const KILLS: u64 = 3;
 /// Levels, by the names of their exports.
 const EXPORTS: [&str; 3] = ["0", "1", "2"];
 
-/// Kills servers of disks of one level, of two and of three.
+/// Kills servers of disks with one, two and three levels.
 fn killed(shape: &[&str]) {
     for levels in 1..=EXPORTS.len() {
         killed_with(shape, levels);
@@ -54,7 +54,7 @@ fn killed_with(shape: &[&str], levels: usize) {
                     scope.spawn(move || book.write_until_death(socket, &mut dice, acknowledged))
                 })
                 .collect();
-            // In the middle of the work of every level.
+            // During writes on every level.
             let begun = || acknowledged.iter().all(|count| count.load(Ordering::Relaxed) > 0);
             while !begun() && !writers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
                 std::thread::yield_now();

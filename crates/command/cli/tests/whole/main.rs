@@ -1,5 +1,5 @@
-//! Whole-program tests: the real binary, driven with real clients. What this machine lacks a
-//! program or a privilege for is skipped, and the test says so.
+//! Whole-program tests: the real binary, used by real clients. A test is skipped, with a message,
+//! if this machine lacks a program or a privilege.
 
 mod access_time;
 mod authenticator;

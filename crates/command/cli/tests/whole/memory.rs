@@ -1,8 +1,7 @@
-//! What is left in the memory of a server of what clients wrote and read, and of passphrases:
-//! nothing, soon after the last request.
+//! The memory of a server holds no data of clients and no passphrases soon after the last request.
 //!
-//! How soon is no matter of these tests: `lacuna_contracts::IdlePool` says it, and its own tests
-//! see to it.
+//! These tests do not check how soon: `lacuna_contracts::IdlePool` specifies the time, and its own
+//! tests check it.
 
 mod marks;
 
@@ -18,12 +17,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::slice::from_mut;
 use std::time::Duration;
 
-/// Blocks that are written to a level: with what goes with them they make three batches of an
-/// `oblivious` disk, the last of which is nearly full.
+/// Number of blocks written to a level: with their metadata they make three batches of an
+/// `oblivious` disk, and the last of these is nearly full.
 const BLOCKS: u64 = 47;
-/// Looks before what is still in memory counts as left there for good.
+/// Number of searches before data in memory counts as left there permanently.
 const LOOKS: u32 = 120;
-/// Past the longest file of a vault.
+/// Beyond the maximum file size of a vault.
 const FAR: u64 = 1 << 44;
 
 /// A kind of disk.
@@ -31,19 +30,19 @@ struct Kind {
     format: &'static str,
     size: &'static str,
     levels: usize,
-    /// Marked blocks that may be among those that its server has read and decrypted ahead of need
-    /// (docs/threat-model.md, *A machine that is on*).
+    /// Maximum number of marked blocks among the blocks that its server has read and decrypted
+    /// ahead of need (docs/threat-model.md, *A machine that is on*).
     ahead: usize,
 }
 
 const KINDS: [Kind; 4] = [
     Kind { format: "sealed", size: "64M", levels: 1, ahead: 0 },
     Kind { format: "nand", size: "32M", levels: 1, ahead: 0 },
-    // Its log has not come round: no stripe carries anything on.
+    // Its log has not wrapped around: no stripe carries blocks.
     Kind { format: "deniable", size: "64M", levels: 2, ahead: 0 },
     // The next two batches draw 16 of some 4,000 groups of 8 cells, and a dozen groups hold marked
-    // blocks: four of these are among the 16 once in a million times. The memory of a batch that
-    // was written holds more blocks.
+    // blocks: the chance that four of these are among the 16 is one in a million. The memory of a
+    // written batch holds more blocks.
     Kind { format: "oblivious", size: "256M", levels: 2, ahead: 24 },
 ];
 
@@ -56,7 +55,8 @@ impl Kind {
         if self.levels > 1 { "deep" } else { "key" }
     }
 
-    /// The disk in a scene of its own. No beat of its clock uses memory in the background.
+    /// The disk in a scene of its own. Its clock does not beat, so that no background work uses
+    /// memory.
     fn scene(&self) -> Scene {
         let scene = Scene::new();
         fs::write(scene.path("deep"), "battery staple").unwrap();
@@ -72,7 +72,7 @@ impl Kind {
     }
 }
 
-/// A level as a client has it, or a file.
+/// A level of a client, or a file.
 trait Blocks {
     fn write(&mut self, at: u64, data: &[u8]);
     fn read(&mut self, at: u64, len: usize) -> Vec<u8>;
@@ -98,7 +98,7 @@ impl Blocks for File {
         self.write_all_at(data, at).unwrap();
     }
 
-    /// From the server, whatever the kernel keeps.
+    /// Reads from the server, not from the kernel's cache.
     fn read(&mut self, at: u64, len: usize) -> Vec<u8> {
         fadvise(&*self, 0, None, Advice::DontNeed).unwrap();
         let mut data = vec![0; len];
@@ -111,9 +111,8 @@ impl Blocks for File {
     }
 }
 
-/// Writes and reads marked blocks of a level in requests of many lengths, some of which do not
-/// begin with a block. What a hidden level was given goes to the medium with what is written to
-/// level 0.
+/// Writes and reads marked blocks of a level in requests of many lengths, some not aligned to
+/// blocks. Data of a hidden level reaches the medium with writes to level 0.
 fn use_blocks(levels: &mut [impl Blocks], level: usize, numbers: Range<u64>) {
     let all = marked(numbers);
     for (at, block) in (0..).step_by(4096).zip(all.chunks(4096)) {
@@ -140,7 +139,7 @@ fn numbers(level: usize) -> Range<u64> {
     first..first + BLOCKS
 }
 
-/// Waits until at most so many of the blocks are in memory, looking again and again, after
+/// Waits until at most `most` of the blocks are in memory; searches repeatedly, each time after
 /// `before`.
 #[track_caller]
 fn wait_until_forgotten(
@@ -169,15 +168,16 @@ fn assert_no_passphrase(process: u32) {
     }
 }
 
-/// The process that serves what is open at a mount point.
+/// The process that serves the disk at a mount point.
 fn server_of(scene: &Scene, mountpoint: &str) -> u32 {
     let status = scene.lacuna(&["status", mountpoint, "--json"]).code(0).json();
     status["servers"][0]["pid"].as_u64().unwrap() as u32
 }
 
-/// Sends writes as long as any that went before, to a place where the server refuses them without a
-/// look at what they bring. The memory of the FUSE library keeps the last write that each of its
-/// threads got, and is not ours to wipe (docs/threat-model.md): now it keeps these.
+/// Sends writes at least as long as all earlier ones, to a place where the server refuses them
+/// without reading their data. Each thread of the FUSE library keeps the last write that it
+/// received, in memory that we cannot wipe (docs/threat-model.md): afterwards it keeps these
+/// writes.
 fn fill_library(file: &File, place: u64) {
     let long = vec![0x5a; 1 << 20];
     for _ in 0..64 {
@@ -189,7 +189,7 @@ fn can_open() -> bool {
     can_search() && can_mount("/dev/fuse") && have("fusermount3")
 }
 
-/// Uses the levels of a disk that is open at these mount points.
+/// Uses the levels of a disk that is mounted at these mount points.
 fn use_mounted(what: &str, scene: &Scene, points: &[&str], ahead: usize) {
     let process = server_of(scene, points[0]);
     assert_no_passphrase(process);
@@ -222,7 +222,7 @@ fn nothing_that_nbd_clients_wrote_or_read_stays_in_memory() {
             let what = format!("{name}, level {level}, idle");
             wait_until_forgotten(&what, process, numbers(level), kind.ahead, || ());
         }
-        // Not on the medium yet, so that the search finds what is there.
+        // Not on the medium yet, so that the search must find them.
         levels[0].write_at(4 << 20, &marked(9000..9010)).unwrap();
         assert!(found(process, 9000..9010) > 0, "{name}: the search finds nothing");
         use_blocks(&mut levels, 0, 5000..5000 + BLOCKS);
@@ -246,7 +246,7 @@ fn nothing_that_was_written_or_read_through_fuse_stays_in_memory() {
         let open = [&["open", kind.location()][..], points, &["--raw", "--key-file", kind.key()]].concat();
         scene.lacuna(&open).code(0);
         use_mounted(kind.format, &scene, points, kind.ahead);
-        // The deepest first: level 0 covers what is left of the others.
+        // The deepest level first: level 0 covers its remaining writes.
         for point in points.iter().rev() {
             scene.lacuna(&["close", *point]).code(0);
         }
@@ -294,15 +294,14 @@ fn nothing_that_was_written_to_a_vault_or_read_from_it_stays_in_memory() {
         let path = vault.0.path("mnt/file");
         let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         use_blocks(from_mut(&mut file), 0, numbers(0));
-        // A copy within the vault, an end in the middle of a block, and a hole that does not begin
-        // with one.
+        // A copy within the vault, an end within a block, and a hole that begins within one.
         fs::copy(&path, vault.0.path("mnt/copy")).unwrap();
         file.set_len(40 * 4096 + 100).unwrap();
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&file, hole, 10_000, 10_000).unwrap();
         file.sync_all().unwrap();
         drop(file);
-        // Past the cache of the kernel, which would keep it.
+        // Bypasses the cache of the kernel, which would keep the data.
         let far = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
         let what = format!("a vault, {integrity}");
         wait_until_forgotten(&what, process, numbers(0), 0, || fill_library(&far, FAR));
@@ -322,7 +321,7 @@ fn no_purged_block_stays_in_memory() {
     let process = serving.process();
     let mut client = Client::connect(&serving.socket).unwrap();
     use_blocks(from_mut(&mut client), 0, 0..256);
-    // Not written yet, so that the search finds what is there.
+    // Not written yet, so that the search must find them.
     client.write_at(2 << 20, &marked(256..266)).unwrap();
     assert!(found(process, 256..266) == 10, "the search finds nothing");
     client.flush().unwrap();

@@ -1,4 +1,4 @@
-//! Slips of the hand, and what is said to them.
+//! Slips of the hand, and the messages about them.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, can_mount, have, noise};
@@ -21,7 +21,7 @@ fn a_person_is_asked_before_a_disk_is_overwritten() {
     typist.answer(&format!("a lacuna disk (UUID {uuid}) is there, which is lost then\r\nGo on? [y/N] "), "n");
     assert_eq!(typist.end(), 1);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
-    // A script that gives the passphrase means what it says.
+    // A script that gives the passphrase intends the overwriting.
     scene.create("disk.img", &["--size", "64M", "--force"]).code(0);
 }
 

@@ -1,4 +1,4 @@
-//! A file system on a disk, as people use it.
+//! Use of a file system on a disk.
 
 use crate::scene::{Closing, Device, Scene, Signal, can_mount, have, noise, send, wait_until};
 use std::fs;
@@ -17,7 +17,7 @@ fn used(scene: &Scene) -> u64 {
     fs::metadata(scene.path("disk.img")).unwrap().blocks() * 512
 }
 
-/// A few thousand small files.
+/// Makes a few thousand small files.
 fn make_tree(scene: &Scene) {
     for dir in 0..50u64 {
         let path = scene.path(&format!("tree/{}/d{dir}", dir % 7));
@@ -43,7 +43,7 @@ fn a_tree_comes_back_and_trimmed_space_is_given_back() {
     scene.tool("cp", &["-r", "tree", "mnt/tree"]);
     fs::write(scene.path("mnt/large"), noise(5, 60 << 20)).unwrap();
 
-    // While it is open: nobody else gets it, info, status and check still answer.
+    // While it is open, other commands cannot open it; `info`, `status` and `check` still answer.
     scene.lacuna(&["serve", "disk.img", "--socket", "s", "--key-file", "key"]).code(5);
     scene.lacuna(&["check", "disk.img"]).code(0);
     assert_eq!(scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["medium"]["in_use"], true);
@@ -77,7 +77,7 @@ fn a_tree_comes_back_and_trimmed_space_is_given_back() {
     let options = scene.tool("findmnt", &["-no", "OPTIONS", "--mountpoint", "mnt"]).stdout;
     assert!(options.contains("norecovery") || options.contains("noload"), "{options}");
     scene.lacuna(&["close", "mnt"]).code(0);
-    // Over what is there nothing is made.
+    // No file system is made over an existing one.
     scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(1);
 }
 
@@ -108,7 +108,7 @@ fn what_cannot_be_opened_leaves_nothing_mounted() {
     scene.lacuna(&["open", "disk.img", "nowhere", "--key-file", "key"]).code(4);
     scene.lacuna(&["open", "disk.img", "key", "--key-file", "key"]).code(1);
     scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "key", "--mkfs", "no-such"]).code(1);
-    // Nobody hears that it is open: so it is not.
+    // If the opening cannot be reported, the disk is not opened.
     let mut deaf = scene.command(&["open", "disk.img", "mnt", "--raw", "--key-file", "key"]);
     deaf.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
     assert_eq!(deaf.status().unwrap().code(), Some(13));
@@ -126,7 +126,7 @@ fn what_a_dead_server_left_mounted_is_cleared_away() {
     scene.tool("sync", &["-f", "mnt"]);
     let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
     send(Signal::KILL, &status["servers"][0]["pid"]);
-    // The kernel takes a moment to let go of what the dead process held.
+    // The kernel takes a moment to release the locks of the dead process.
     scene.wait_until_free("disk.img");
     let dead = || scene.lacuna(&["status", "mnt"]).stdout.contains("its server died");
     wait_until("that status tells of it", dead);
@@ -162,7 +162,7 @@ fn a_block_device_is_filled_and_not_overwritten_by_mistake() {
     let resize = ["resize", &device.0, "--size", "1G", "--key-file", "key"];
     scene.lacuna(&resize).code(13);
 
-    // What the system itself uses is not to be had, even by force.
+    // A device in use by the system is refused, even with `--force`.
     scene.tool("mkfs.ext4", &["-q", "-F", &device.0]);
     fs::create_dir(scene.path("other")).unwrap();
     scene.tool("mount", &[&device.0, "other"]);

@@ -1,10 +1,10 @@
-//! The file of an open disk is moved, deleted or copied: lacuna says what is open where, and loses
-//! nothing without a word.
+//! The file of an open disk is moved, deleted or copied: lacuna reports where the disk is open, and
+//! loses no data without a warning.
 
 use crate::scene::{CHEAP, Closing, Scene, can_mount, have};
 use std::fs;
 
-/// A disk of two levels, mounted at `mnt` and `second` as files alone.
+/// Opens a disk of two levels, mounted raw at `mnt` and `second`.
 fn open_levels() -> Option<Scene> {
     if !can_mount("/dev/fuse") || !have("fusermount3") {
         return None;
@@ -19,14 +19,14 @@ fn open_levels() -> Option<Scene> {
     Some(scene)
 }
 
-/// What `list` says of the disks of this scene: other tests have theirs open.
+/// The lines of `list` for the disks of this scene: other tests have disks open as well.
 fn listed(scene: &Scene) -> String {
     let dir = scene.path(".").canonicalize().unwrap().display().to_string();
     let list = scene.lacuna(&["list"]).code(0).stdout;
     list.lines().filter(|line| line.contains(&dir)).collect::<Vec<_>>().join("\n")
 }
 
-/// A disk whose file is `disk.img`, mounted at `mnt` as a file alone.
+/// Opens a disk in `disk.img`, mounted raw at `mnt`.
 fn open() -> Option<Scene> {
     if !can_mount("/dev/fuse") || !have("fusermount3") {
         return None;
@@ -87,7 +87,7 @@ fn a_disk_whose_file_was_deleted_is_not_closed_without_a_word() {
     assert!(
         scene.lacuna(&["check", "disk.img"]).code(5).stderr.contains("no file that can be seen at this path")
     );
-    // What is on it can still be had.
+    // The data of the disk can still be read.
     assert_eq!(fs::read(scene.path("mnt/disk")).unwrap().len(), 64 << 20);
     scene.lacuna(&["close", "mnt", "--deleted"]).code(0);
 }
@@ -132,7 +132,7 @@ fn all_levels_of_a_deleted_file_stay_until_the_loss_is_meant() {
         let refused = scene.lacuna(&[&["close"][..], targets].concat()).code(20).stderr;
         assert!(refused.contains("deleted while it was open"), "{refused}");
     }
-    // What is on them can still be had.
+    // The data of the levels can still be read.
     for level in ["mnt/disk", "second/disk"] {
         assert!(!fs::read(scene.path(level)).unwrap().is_empty(), "{level}");
     }
@@ -153,7 +153,7 @@ fn another_file_at_the_old_path_is_another_disk() {
     fs::write(scene.path("new"), "new").unwrap();
     scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "new"]).code(0);
     scene.lacuna(&["resize", "disk.img", "--grow-fs"]).code(1);
-    // A mount point stands for what is mounted there, and not for what is at its old path.
+    // A mount point names the disk mounted there, not the file at its old path.
     assert_eq!(scene.lacuna(&["info", "mnt", "--json"]).code(0).json()["size"], 64 << 20);
     scene.lacuna(&["check", "mnt"]).code(0);
     scene.lacuna(&["open", "disk.img", "second", "--raw", "--key-file", "key"]).code(0);
@@ -214,7 +214,7 @@ fn a_file_that_was_replaced_is_closed_when_its_loss_is_meant() {
     scene.lacuna(&["close", "disk.img", "--deleted"]).code(0);
     assert_eq!(listed(&scene), "");
 
-    // The same of one that is served.
+    // The same for a served disk.
     let server = scene.serve(&[]);
     scene.create("new.img", &["--size", "32M"]).code(0);
     fs::rename(scene.path("new.img"), scene.path("disk.img")).unwrap();

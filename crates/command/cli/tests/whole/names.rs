@@ -1,5 +1,5 @@
-//! A disk under other names than its own, names that a shell reads as something else, and names
-//! that a terminal obeys.
+//! A disk under other names than its own, names with a meaning for a shell, and names with control
+//! characters for a terminal.
 
 use crate::scene::{Device, Scene, can_mount, have};
 use crate::vault_scene::VaultScene;
@@ -7,9 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// A name that would clear a terminal, and forge a line of a log.
+/// A name that would clear a terminal and forge a line of a log.
 const EVIL: &str = "evil\u{1b}[2J\u{7}\nlacuna: a line that was never said";
-/// The same as people may see it.
+/// The same name as it may be printed.
 const TAMED: &str = "evil\\u{1b}[2J\\u{7}\\nlacuna: a line that was never said";
 
 #[track_caller]
@@ -57,13 +57,13 @@ fn hints_can_be_pasted_into_a_shell() {
     assert!(!scene.path("it's a disk/disk").exists());
 }
 
-/// Of the program that claimed a disk, and of one that uses a mount: their makers choose what they
-/// are called.
+/// The names of the process that claimed a disk and of one that uses a mount are chosen by their
+/// makers.
 #[test]
 fn names_of_processes_reach_no_terminal_with_control_characters() {
     let Some(vault) = VaultScene::new(&[]) else { return };
     let scene = &vault.0;
-    // What the kernel keeps of a process's name: 15 bytes.
+    // The kernel keeps 15 bytes of a process's name.
     let (evil, tamed) = ("\u{1b}[2J\u{7}\nlacuna:", "\\u{1b}[2J\\u{7}\\nlacuna:");
     let copy = |program: &Path, dir: &str| {
         fs::create_dir(scene.path(dir)).unwrap();
@@ -81,7 +81,7 @@ fn names_of_processes_reach_no_terminal_with_control_characters() {
     assert!(!busy.contains('\u{1b}') && busy.contains(tamed), "{busy:?}");
     vault.close().code(0);
 
-    // A copy has the UUID of the disk, which the other program has claimed.
+    // A copy has the UUID of the disk that the other program has claimed.
     scene.create("disk.img", &["--size", "16M"]).code(0);
     fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
     let mut command = Command::new(copy(Path::new(env!("CARGO_BIN_EXE_lacuna")), "b"));
@@ -93,7 +93,8 @@ fn names_of_processes_reach_no_terminal_with_control_characters() {
     assert_eq!(server.stop(), 0);
 }
 
-/// Whoever fills a vault chooses names in it, and whoever holds its directory when they are told.
+/// A user of a vault chooses the names in it, and an adversary with access to its directory decides
+/// when they are printed.
 #[test]
 fn names_in_a_vault_reach_no_log_and_no_terminal_with_control_characters() {
     let Some(vault) = VaultScene::new(&["--integrity", "mt"]) else { return };
@@ -131,7 +132,7 @@ fn names_of_certificates_reach_no_terminal_with_control_characters() {
         assert_tame(&ran.stderr);
         assert!(!cfg!(feature = "tls") || ran.stderr.contains(TAMED), "{:?}", ran.stderr);
     };
-    // None, and what is none.
+    // Missing certificates, and invalid ones.
     refused();
     for name in ["ca-cert.pem", "server-cert.pem", "server-key.pem"] {
         fs::write(scene.path(EVIL).join(name), "-----BEGIN \u{1b}[2J-----\nlacuna: a line\n").unwrap();

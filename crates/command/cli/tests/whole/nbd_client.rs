@@ -1,4 +1,4 @@
-//! A client of a few lines, which sees each error number and dies with its server.
+//! A minimal NBD client that returns error numbers and fails with its server.
 
 use std::io::{self, Error, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ impl Client {
     pub(crate) fn connect_to(socket: &Path, export: &str) -> io::Result<Client> {
         let mut client = Client(UnixStream::connect(socket)?);
         client.read::<18>()?;
-        // Fixed newstyle, no zeroes; then GO for the export without further questions.
+        // Fixed newstyle, no zeroes; then GO for the export without information requests.
         client.0.write_all(&3u32.to_be_bytes())?;
         client.0.write_all(b"IHAVEOPT")?;
         let name_len = export.len() as u32;
@@ -59,7 +59,7 @@ impl Client {
         self.request(TRIM, offset, len, &[])
     }
 
-    /// Asks for a flush and goes on. As long as that takes, other requests are answered before it.
+    /// Sends a flush without waiting. Until it is answered, later requests may be answered first.
     pub(crate) fn begin_flush(&mut self) -> io::Result<()> {
         self.send(FLUSH, 0, 0, &[])
     }
@@ -81,7 +81,7 @@ impl Client {
         self.0.write_all(&request)
     }
 
-    /// What became of the request that is answered next. What was read follows.
+    /// The result of the request that is answered next. The data of a read follows.
     pub(crate) fn answer(&mut self) -> io::Result<()> {
         let reply = self.read::<16>()?;
         assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes());

@@ -1,5 +1,4 @@
-//! What is done to a disk while it is open: checked, its passphrases changed, made larger, with
-//! programs at work on it.
+//! Operations on an open disk while programs use it: checking, changing passphrases, growing.
 
 use crate::nbd_client::Client;
 use crate::scene::{Closing, Ran, Scene, Serving, Signal, can_mount, have, noise, send, skipped};
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const CHUNK: usize = 256 << 10;
 
-/// Ends what goes on until then, also when a test fails.
+/// Sets the flag that ends concurrent work, also when a test fails.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -30,15 +29,15 @@ fn scene(options: &[&str]) -> Scene {
     scene
 }
 
-/// A client that writes one chunk after another, flushes now and then, and reads what it wrote,
-/// while `work` is done.
+/// Runs `work` while a client writes one chunk after another, flushes occasionally, and reads its
+/// data back.
 fn while_writing<R>(socket: &Path, chunks: u64, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let mut client = Client::connect(socket).unwrap();
             let mut round = 0;
-            // All of them at least once, so that there is something to check afterwards.
+            // Every chunk at least once, so that there is data to check afterwards.
             while round < chunks || !done.load(Ordering::Relaxed) {
                 let at = (round % chunks) * CHUNK as u64;
                 client.write_at(at, &noise(round % chunks + 1, CHUNK)).unwrap();
@@ -98,7 +97,7 @@ fn a_served_disk_is_checked_rekeyed_and_grown_under_a_client() {
         scene.lacuna(&["header", "backup", "disk.img", "backup"]).code(0);
         scene.lacuna(&["header", "repair", "disk.img", "--key-file", "third"]).code(0);
         key(&scene, &["remove", "--key-file", "third", "--remove-key-file", "key"]).code(0);
-        // Another header than the one the disk was opened with cannot come back under it.
+        // A different header cannot be restored while the disk is open.
         scene.lacuna(&["header", "restore", "disk.img", "backup", "--key-file", "key", "--yes"]).code(5);
 
         for size in ["80M", "200M"] {
@@ -130,7 +129,7 @@ fn a_served_disk_is_checked_rekeyed_and_grown_under_a_client() {
 fn a_kill_while_a_disk_grows_leaves_the_old_size_or_the_new() {
     let scene = scene(&["--size", "16M"]);
     let mut sizes: Vec<u64> = Vec::new();
-    // The last one is killed when it has grown.
+    // In the last round the server is killed after the growth.
     let delays = [0, 1, 2, 4, 7, 12, 20, 40, u64::MAX];
     for (round, delay) in delays.into_iter().enumerate() {
         let mut server = scene.serve(&[]);
@@ -145,7 +144,7 @@ fn a_kill_while_a_disk_grows_leaves_the_old_size_or_the_new() {
         if delay == u64::MAX {
             assert!(resize.wait().unwrap().success());
         }
-        // A client is at work until the end.
+        // A client writes until the kill.
         for part in 1..=delay.min(40) {
             if client.write_at(part * CHUNK as u64 % (8 << 20) + CHUNK as u64, &noise(part, CHUNK)).is_err() {
                 break;
@@ -175,7 +174,7 @@ fn levels_are_checked_and_rekeyed_while_they_are_open_and_say_no_more_than_befor
         };
         let server = scene.serve(&[]);
         while_writing(&server.socket, 8, || {
-            // Of a level that is not open nothing is known; the check is of those that are.
+            // A level that is not open is unknown; the check covers the open levels.
             let words = scene.lacuna(&["check", "disk.img"]).code(0).stdout;
             assert!(words.contains(" 0 bad") && !words.contains("level"), "{words}");
             key(&scene, &["add", "--key-file", "wrong", "--new-key-file", "second", "--yes", "--keep", "1"])
@@ -188,7 +187,7 @@ fn levels_are_checked_and_rekeyed_while_they_are_open_and_say_no_more_than_befor
         holds(&server.socket, 8);
         assert_eq!(server.stop(), 0);
         assert_eq!(["key", "second", "third"].map(|name| opens(&scene, name)), [true, true, false]);
-        // A level more, under a server that does not have it.
+        // A level is added while a server without it runs.
         let server = scene.serve(&[]);
         with_level(&["--new-key-file", "third"]).code(0);
         Client::connect(&server.socket).unwrap().write_at(0, &noise(50, CHUNK)).unwrap();
@@ -210,7 +209,7 @@ fn bad_blocks_of_an_open_disk_are_named() {
     client.flush().unwrap();
     assert_eq!(server.stop(), 0);
     let file = fs::OpenOptions::new().read(true).write(true).open(scene.path("disk.img")).unwrap();
-    // Two blocks of what was written.
+    // Two written blocks.
     let data = scene.lacuna(&["info", "disk.img", "--json"]).json()["data_offset"].as_u64().unwrap();
     let bytes = fs::read(scene.path("disk.img")).unwrap();
     let written = |at: &u64| bytes[*at as usize..].iter().take(4096).any(|byte| *byte != 0);
@@ -261,7 +260,7 @@ fn a_mounted_file_system_is_checked_and_grows_in_use() {
         drop(ending);
         writer.join().unwrap();
     });
-    // More than there was room for.
+    // More than the old size had room for.
     let large = noise(77, if grew { 150 << 20 } else { 20 << 20 });
     if !grew {
         skipped("the kernel does not let a mounted ext4 grow here");
@@ -287,7 +286,7 @@ fn a_raw_mount_shows_the_new_length() {
     scene.lacuna(&["open", "disk.img", "mnt", "--raw", "--key-file", "key"]).code(0);
     let file = fs::OpenOptions::new().read(true).write(true).open(scene.path("mnt/disk")).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 64 << 20);
-    // There is no file system here that it could make larger.
+    // A raw mount has no file system to grow.
     scene.lacuna(&["resize", "disk.img", "--size", "80M", "--grow-fs"]).code(1);
     assert_eq!(file.metadata().unwrap().len(), 64 << 20);
     scene.lacuna(&["resize", "disk.img", "--size", "80M"]).code(0);
@@ -304,7 +303,7 @@ fn a_server_does_nothing_for_another_file_at_the_path_of_its_disk() {
     let server = scene.serve(&[]);
     fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
     let before = fs::metadata(scene.path("moved.img")).unwrap().len();
-    // The same disk once more, and then one that nobody has open.
+    // First a copy of the same disk, then a different disk that is not open.
     for other in ["a copy", "another"] {
         if other == "a copy" {
             fs::copy(scene.path("moved.img"), scene.path("disk.img")).unwrap();
@@ -347,7 +346,7 @@ fn a_stopped_server_and_hostile_bytes_keep_no_command_waiting() {
     hostile(&[request(&scene, "check").as_bytes(), &noise(5, 4096)[..]].concat());
     hostile(&noise(6, 1 << 16));
     ask_for_what_is_not_the_header(&scene, &socket);
-    // Whatever they left behind is over at once.
+    // The server drops the remains of these connections at once.
     crate::scene::wait_until("that the header is free", || {
         key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code == 0
     });
@@ -356,18 +355,18 @@ fn a_stopped_server_and_hostile_bytes_keep_no_command_waiting() {
     assert_eq!(server.stop(), 0);
 }
 
-/// A request as lacuna makes it, for the file that is open.
+/// A request as `lacuna` makes it, for the file of the open disk.
 fn request(scene: &Scene, job: &str) -> String {
     let about = fs::metadata(scene.path("disk.img")).unwrap();
     let file = format!("file:{}:{}", about.dev(), about.ino());
     format!("{{\"v\":1,\"op\":\"job\",\"job\":\"{job}\",\"disk\":{{\"file\":\"{file}\"}}}}\n")
 }
 
-/// All that the server says at this socket to a client that says `said` and ends, but for signs of
-/// life.
+/// The server's answer at this socket, without keep-alives, to a client that sends `said` and then
+/// shuts down its side.
 fn answer(socket: &Path, said: &[u8]) -> serde_json::Value {
     let mut stream = UnixStream::connect(socket).unwrap();
-    // It need not read all of it.
+    // The server may not read all of it.
     let _ = stream.write_all(said);
     stream.shutdown(Shutdown::Write).unwrap();
     let mut heard = Vec::new();
@@ -407,7 +406,7 @@ fn a_server_and_a_mount_answer_whatever_is_said_alike_and_go_on() {
         let told = sockets.each_ref().map(|socket| answer(socket, said.as_bytes()));
         assert!(told.iter().all(|told| told["error"]["kind"] == kind), "{said:?}: {told:?}");
     }
-    // A client that says nothing keeps no other from its answer.
+    // A silent client does not delay the answers of other clients.
     let _silent = sockets.each_ref().map(|socket| UnixStream::connect(socket).unwrap());
     let status = sockets.each_ref().map(|socket| answer(socket, b"{\"v\":1,\"op\":\"status\"}\n"));
     let fields = status.each_ref().map(|told| told["ok"].as_object().unwrap().keys().collect::<Vec<_>>());
@@ -419,7 +418,8 @@ fn a_server_and_a_mount_answer_whatever_is_said_alike_and_go_on() {
     assert_eq!(server.wait(), 0);
 }
 
-/// Asks for parts of the medium that are not the header, and for nonsense. Nothing of it is done.
+/// Requests parts of the medium outside the header, and invalid parts. None of these requests is
+/// performed.
 fn ask_for_what_is_not_the_header(scene: &Scene, socket: &Path) {
     let before = fs::read(scene.path("disk.img")).unwrap();
     let mut stream = UnixStream::connect(socket).unwrap();

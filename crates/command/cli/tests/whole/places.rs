@@ -1,4 +1,4 @@
-//! Where a server listens: several places at once, and those that a service manager chose.
+//! The places where a server listens: several at once, and sockets of a service manager.
 
 use crate::scene::{Scene, Signal, have, send};
 use std::fs;
@@ -40,7 +40,7 @@ fn each_of_several_places_must_be_out_of_reach_of_strangers() {
     assert!(!scene.path("a").exists());
 }
 
-/// A server that is given `listener` as a service manager gives it.
+/// A server that gets `listener` as from a service manager.
 fn activated(scene: &Scene, listener: TcpListener, options: &[&str]) -> Command {
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
     let mut command = Command::new("bash");

@@ -1,5 +1,5 @@
-//! Disks in a pool of Ceph RADOS, for tests. Where there is no cluster the tests skip themselves
-//! and say so.
+//! Disks in a pool of Ceph RADOS, for tests. Without a cluster the tests are skipped, with a
+//! message.
 
 use crate::scene::{CHEAP, Ran, Scene, Serving, skipped};
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The configuration of the cluster, and the folder that `scripts/ceph-cluster.sh` keeps it in.
+/// The configuration of the cluster, and the folder where `scripts/ceph-cluster.sh` keeps it.
 const CONF: &str = "LACUNA_CEPH_CONF";
 const DIR: &str = "LACUNA_CEPH_DIR";
 /// The pool that the script makes.
 pub(crate) const POOL: &str = "lacuna";
 
-/// Tests that break the cluster have it for themselves.
+/// Tests that break the cluster run alone.
 static TURN: RwLock<()> = RwLock::new(());
 static DISKS: AtomicU32 = AtomicU32::new(0);
 
@@ -22,11 +22,11 @@ enum Turn {
     Shared(RwLockReadGuard<'static, ()>),
     #[allow(dead_code)]
     Alone(RwLockWriteGuard<'static, ()>),
-    /// Another value of the same test has it.
+    /// Another value of the same test holds the lock.
     Elsewhere,
 }
 
-/// A cluster that is up.
+/// A running cluster.
 pub(crate) struct Cluster {
     pub conf: PathBuf,
     _turn: Turn,
@@ -39,12 +39,12 @@ impl Cluster {
         Some(Cluster { conf, _turn: Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner)) })
     }
 
-    /// The same cluster for the same test, which must not wait for its own turn.
+    /// The same cluster for the same test, which must not wait for its own lock.
     pub(crate) fn again(&self) -> Cluster {
         Cluster { conf: self.conf.clone(), _turn: Turn::Elsewhere }
     }
 
-    /// The cluster, for a test that breaks and mends it.
+    /// The cluster, for a test that breaks and repairs it.
     pub(crate) fn alone() -> Option<Cluster> {
         let conf = conf()?;
         if std::env::var_os(DIR).is_none() {
@@ -54,20 +54,20 @@ impl Cluster {
         Some(Cluster { conf, _turn: Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner)) })
     }
 
-    /// One of Ceph's own programs, which must succeed; what it printed.
+    /// Runs one of Ceph's own programs, requires success and returns its output.
     #[track_caller]
     pub(crate) fn tool(&self, program: &str, args: &[&str]) -> String {
         let output = Command::new(program).arg("-c").arg(&self.conf).args(args).output();
         Ran::from(output.unwrap_or_else(|e| panic!("{program}: {e}"))).code(0).stdout
     }
 
-    /// A verb of the script that runs the cluster.
+    /// Runs a verb of the script that manages the cluster.
     #[track_caller]
     pub(crate) fn script(&self, verb: &str, rest: &[&str]) {
         assert!(self.try_script(verb, rest), "ceph-cluster.sh {verb} failed");
     }
 
-    /// The same; whether it succeeded.
+    /// The same; returns whether it succeeded.
     #[allow(clippy::unused_self)]
     pub(crate) fn try_script(&self, verb: &str, rest: &[&str]) -> bool {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/ceph-cluster.sh");
@@ -85,12 +85,12 @@ fn conf() -> Option<PathBuf> {
     conf
 }
 
-/// A name in the pool, unlike those of other tests and other runs.
+/// A name in the pool that no other test or run uses.
 pub(crate) fn new_name() -> String {
     format!("test-{}-{}", std::process::id(), DISKS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A directory to run the program in, and a disk in the pool, which goes when this is dropped.
+/// A directory to run the program in, and a disk in the pool, which is deleted on drop.
 pub(crate) struct PoolDisk {
     pub scene: Scene,
     pub cluster: Cluster,
@@ -98,14 +98,14 @@ pub(crate) struct PoolDisk {
 }
 
 impl PoolDisk {
-    /// A disk made with `options`.
+    /// Makes a disk with `options`.
     pub(crate) fn create(cluster: Cluster, options: &[&str]) -> PoolDisk {
         let disk = PoolDisk::unmade(cluster);
         disk.verb(&["create"], &[&["--key-file", "key"], &CHEAP[..], options].concat()).code(0);
         disk
     }
 
-    /// A name at which no disk is.
+    /// A name without a disk.
     pub(crate) fn unmade(cluster: Cluster) -> PoolDisk {
         PoolDisk { scene: Scene::new(), cluster, location: format!("rados:{POOL}/{}", new_name()) }
     }
@@ -142,7 +142,7 @@ impl PoolDisk {
         self.serve_in(&self.scene, &self.location, options)
     }
 
-    /// Serves the disk read-only, and does not show what it says of requests that fail.
+    /// Serves the disk read-only, and discards messages about failed requests.
     pub(crate) fn serve_damaged(&self) -> Serving {
         let words = ["--socket", "nbd.sock", "--key-file", "key", "--read-only"];
         self.scene.served_by_saying(&mut self.scene.command(&self.words(&["serve"], &words)), Stdio::null())
@@ -159,13 +159,13 @@ impl PoolDisk {
         scene.serve_disk(location, &[options, &["--ceph-conf", conf]].concat())
     }
 
-    /// The prefix of the objects of the disk's data.
+    /// The prefix of the disk's data objects.
     pub(crate) fn data_prefix(&self) -> String {
         let info = self.verb(&["info"], &["--json"]).code(0).json();
         info["medium"]["objects"].as_str().unwrap().to_owned()
     }
 
-    /// How many clients hold the lock on the disk.
+    /// Number of clients that hold the lock on the disk.
     pub(crate) fn lockers(&self) -> usize {
         let object = format!("lacuna.{}.lock.{:016x}", self.location.rsplit('/').next().unwrap(), 0);
         let words = ["-p", POOL, "lock", "info", &object, "lacuna.writer", "--format", "json"];
@@ -173,7 +173,7 @@ impl PoolDisk {
         info["lockers"].as_array().unwrap().len()
     }
 
-    /// Every object in the pool whose name begins so.
+    /// Every object in the pool with a name that begins with `prefix`.
     pub(crate) fn objects(&self, prefix: &str) -> Vec<String> {
         let listed = self.cluster.tool("rados", &["-p", POOL, "ls"]);
         let mut found: Vec<String> =
@@ -185,7 +185,7 @@ impl PoolDisk {
 
 impl Drop for PoolDisk {
     fn drop(&mut self) {
-        // What a failed test left is in nobody's way.
+        // Deletes the disk even if a failed test still holds it.
         let _ = self.verb(&["delete"], &["--yes", "--steal", "--timeout", "30"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Rights that the program has and the person who starts it may not have.
+//! Privileges that the program has and the user that starts it may lack.
 
 use crate::scene::{Ran, Scene, can_mount, have, skipped};
 use crate::vault_scene::VaultScene;
@@ -40,8 +40,8 @@ fn root_runs_no_program_that_lies_in_the_way() {
     assert!(opened.status.success() && closed.status.success());
 }
 
-/// Without the right to mount, as in a container, root asks `fusermount3`: that of the system,
-/// which may not mount either.
+/// Without the right to mount, as in a container, root uses `fusermount3`: the program of the
+/// system, which cannot mount either.
 #[test]
 fn root_without_rights_runs_no_fusermount3_that_lies_in_the_way() {
     if !is_root() || !have("setpriv") || !have("fusermount3") {
@@ -63,7 +63,7 @@ fn root_without_rights_runs_no_fusermount3_that_lies_in_the_way() {
         command.env("XDG_RUNTIME_DIR", scene.path(".")).env("XDG_STATE_HOME", scene.path("state"));
         command.env("PATH", &path).env("FUSERMOUNT_PATH", &trap).output().unwrap().into()
     };
-    // The trap works, and the right is gone.
+    // The trap works, and the privilege is dropped.
     if bounded(&["sh", "-c", "fusermount3; ! mount -t tmpfs none mnt"]).code != 0 {
         return skipped("a right cannot be given up here");
     }

@@ -1,4 +1,4 @@
-//! The life of a disk in RADOS, verb by verb, and everything that can be asked wrongly.
+//! The life of a disk in RADOS, verb by verb, and invalid requests.
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
@@ -44,7 +44,7 @@ fn from_create_to_delete() {
     let text = disk.verb(&["info"], &[]).code(0).stdout;
     assert!(text.contains(info["header"]["uuid"].as_str().unwrap()), "{text}");
 
-    // Sparse: what was never written takes no object.
+    // Sparse: unwritten segments have no object.
     let prefix = disk.data_prefix();
     assert!(prefix.strip_suffix(".data").is_some());
     assert_eq!(disk.objects(&prefix).len(), 0);
@@ -65,7 +65,7 @@ fn from_create_to_delete() {
     assert!(read(&disk, 190 << 20, 1 << 20) == noise(2, 1 << 20));
     assert!(read(&disk, 5 << 20, 3 << 20) == noise(1, 3 << 20));
 
-    // Passphrases come and go.
+    // Passphrases are added and removed.
     fs::write(disk.scene.path("second"), "second\n").unwrap();
     let yes = ["--yes", "--keep", "1", "--new-key-file", "second"];
     disk.keyed(&["key", "add"], &yes).code(0);
@@ -74,7 +74,7 @@ fn from_create_to_delete() {
     disk.keyed(&["check"], &[]).code(2);
     disk.verb(&["check"], &["--key-file", "second"]).code(0);
 
-    // And all of it goes.
+    // Deletion removes all objects.
     disk.verb(&["delete"], &[]).code(1);
     disk.verb(&["delete"], &["--yes"]).code(0);
     let uuid = prefix.strip_suffix("data").unwrap();
@@ -100,13 +100,13 @@ fn every_cipher_in_every_layout_comes_back() {
                 ["--size", "64M", "--force", "--cipher", cipher, "--layout", layout, "--key-file", "key"];
             disk.verb(&["create"], &[&made[..], &CHEAP].concat()).code(0);
             assert!(read(&disk, 0, 8 << 20).iter().all(|byte| *byte == 0), "{cipher} {layout}: not new");
-            // Across two objects, and one block alone.
+            // Across two objects, and a single block.
             write(&disk, &["--cache", "2M"], (4 << 20) - 8192, &noise(7, 1 << 20));
             write(&disk, &[], 20 << 20, &noise(8, 4096));
             assert!(read(&disk, (4 << 20) - 8192, 1 << 20) == noise(7, 1 << 20), "{cipher} {layout}");
             assert!(read(&disk, 20 << 20, 4096) == noise(8, 4096), "{cipher} {layout}");
             let check = disk.keyed(&["check"], &["--json", "--read-only"]).code(0).json();
-            // Without metadata nobody knows of single blocks in an object that is there.
+            // Without metadata, single unwritten blocks in an existing object are unknown.
             assert_eq!(check["good"], if bare { 3 * 1024 } else { 257 }, "{cipher} {layout}");
         }
     }
@@ -186,7 +186,7 @@ fn a_snapshot_is_read_only_and_names_are_checked() {
     );
     disk.scene.lacuna(&["info", &format!("{location}x"), "--ceph-conf", conf]).code(4);
     disk.scene.lacuna(&["delete", &location, "--yes", "--ceph-conf", conf]).code(1);
-    // Several may read one at a time, and the disk beside them.
+    // Several servers may read the snapshot at a time, also in parallel with the disk.
     let (one, two) = (Scene::new(), Scene::new());
     let servers = [disk.serve_in(&one, &location, &[]), disk.serve_in(&two, &location, &[])];
     write(&disk, &[], 0, &noise(1, 4096));
@@ -210,7 +210,7 @@ fn what_there_is_is_not_made_again() {
     assert!(read(&disk, 0, 4096) == noise(1, 4096));
     create(&["--size", "64M", "--force"]).code(0);
     assert_ne!(disk.data_prefix(), old);
-    // The store lists a removed object until it has removed the copies of it that a snapshot kept.
+    // The store lists a removed object until it has removed the object's snapshot copies.
     wait_until("that no object of the old disk is left", || {
         disk.objects(old.strip_suffix("data").unwrap()).is_empty()
     });
@@ -218,7 +218,7 @@ fn what_there_is_is_not_made_again() {
     assert!(disk.verb(&["snapshot", "list"], &[]).code(0).stdout.is_empty());
 }
 
-/// A header that was copied to another name leads to the data of the disk that it was copied from.
+/// A header that was copied to another name leads to the data of the original disk.
 #[test]
 fn a_copied_header_takes_no_data_with_it() {
     let Some(cluster) = Cluster::shared() else { return };
@@ -259,7 +259,7 @@ fn namespaces_are_apart() {
     disk.verb(&["create"], &[&made[..], &CHEAP].concat()).code(0);
     assert_eq!(disk.verb(&["info"], &["--json", "--namespace", "other"]).json()["size"], 32 << 20);
     assert_eq!(disk.verb(&["info"], &["--json"]).json()["size"], 64 << 20);
-    // What is open of one is not taken for the other.
+    // An open disk in one namespace is not taken for the disk in the other.
     let server = disk.serve(&[]);
     fs::create_dir(disk.scene.path("mnt")).unwrap();
     let _closing = Closing(&disk.scene, &["mnt"]);
@@ -276,7 +276,7 @@ fn namespaces_are_apart() {
         erase.contains("--namespace other` first") || erase.contains("--namespace other --ceph-conf"),
         "{erase}"
     );
-    // Nor if they are reached by other configuration files.
+    // Nor are two disks that are opened with different configuration files.
     let second = disk.scene.path("second.conf");
     fs::copy(&disk.cluster.conf, &second).unwrap();
     close(&["--namespace", "other", "--ceph-conf", "second.conf"]).code(4);
@@ -314,7 +314,7 @@ fn no_cluster_no_pool_no_disk_no_key() {
     assert!(ran.stderr.contains("no-such-pool"), "{}", ran.stderr);
     let ran = lacuna(&disk.location, &["--ceph-conf", "missing.conf"]).code(4);
     assert!(ran.stderr.contains("missing.conf"), "{}", ran.stderr);
-    // A user that the key ring does not know.
+    // A user that the key ring does not contain.
     lacuna(&disk.location, &["--ceph-conf", &conf, "--ceph-id", "nobody-knows"]).code(2);
     // A key ring with the wrong key.
     fs::write(disk.scene.path("ring"), "[client.admin]\n\tkey = AQAAAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAAAA==\n")
@@ -324,7 +324,7 @@ fn no_cluster_no_pool_no_disk_no_key() {
     fs::write(disk.scene.path("wrong.conf"), wrong).unwrap();
     let ran = lacuna(&disk.location, &["--ceph-conf", "wrong.conf", "--timeout", "5"]);
     assert!([2, 20].contains(&ran.code), "{}: {}", ran.code, ran.stderr);
-    // A cluster that nobody runs.
+    // A cluster that does not run.
     fs::write(
         disk.scene.path("none.conf"),
         "[global]\nmon_host = v2:127.0.0.1:9\nauth_client_required = none\n",
@@ -355,7 +355,7 @@ fn a_pool_without_keys_takes_the_layouts_that_need_none() {
         let ran = create(layout).code(1);
         assert!(ran.stderr.contains("segment-end (--layout)"), "{}", ran.stderr);
     }
-    // Without a word about layouts it is the one that fits, and the program says which.
+    // Without `--layout`, a suitable layout is chosen and printed.
     assert!(create(&["--cipher", "gcm"]).code(0).stdout.contains("gcm, segment-end"));
     for options in [
         &["--layout", "segment-end", "--cipher", "gcm", "--force"][..],

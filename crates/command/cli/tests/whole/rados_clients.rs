@@ -1,5 +1,5 @@
-//! What other people's clients put on a disk in RADOS comes out again: images over NBD in every
-//! layout, and trees of files on a mounted ext4 with snapshots of it.
+//! Data that other programs' clients write to a disk in RADOS is read back unchanged: images over
+//! NBD in every layout, and file trees on a mounted ext4 with snapshots.
 
 use crate::clients::{ext4_image, fio_verifies};
 use crate::pool::{Cluster, PoolDisk};
@@ -25,7 +25,7 @@ fn image_survives(options: &[&str]) {
         "{options:?}: the image came back altered"
     );
 
-    // In by the other client, over several connections at once, and compared by the first.
+    // Written by the other client, over several connections at once, and compared by the first.
     let server = disk.serve(&["--cache", "8M"]);
     disk.scene.tool("nbdcopy", &["ext4.img", &server.uri]);
     disk.scene.tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", "ext4.img", &server.uri]);
@@ -90,7 +90,7 @@ fn gcm_in_keys() {
     image_survives(&["--cipher", "gcm", "--layout", "kv"]);
 }
 
-/// Copies a tree of real files, as much of it as keeps the test short.
+/// Copies a tree of real files, limited to keep the test short.
 fn real_tree(disk: &PoolDisk, to: &str) {
     let take = "{ find /usr/share/doc /usr/share/zoneinfo /usr/lib/python3 -xdev -type f -size -300k 2>/dev/null || true; } \
                 | head -n 3000 | tar -cf - -T - 2>/dev/null | tar -xf - -C \"$0\"";
@@ -99,7 +99,7 @@ fn real_tree(disk: &PoolDisk, to: &str) {
     fs::write(disk.scene.path(to).join("large"), noise(5, 20 << 20)).unwrap();
 }
 
-/// Changes a tree in all the ways in which trees change.
+/// Changes a tree in typical ways.
 fn change(tree: &Path) {
     let mut large = fs::read(tree.join("large")).unwrap();
     large[7 << 20..9 << 20].copy_from_slice(&noise(6, 2 << 20));
@@ -129,7 +129,7 @@ fn a_tree_its_snapshot_and_the_way_back() {
     real_tree(&disk, "tree");
     open(&["--mkfs", "ext4"]);
     disk.scene.tool("cp", &["-a", "tree", "mnt/tree"]);
-    // While it is mounted, nobody else changes its snapshots, and is told why.
+    // While it is mounted, other commands cannot change its snapshots; the error gives the reason.
     let ran = disk.keyed(&["snapshot", "create"], &["early"]).code(5);
     assert!(ran.stderr.contains("close it there first"), "{}", ran.stderr);
     let status = disk.scene.lacuna(&["status", &disk.location, "--json"]).code(0).json();
@@ -142,7 +142,7 @@ fn a_tree_its_snapshot_and_the_way_back() {
     disk.scene.tool("cp", &["-a", "tree", "changed"]);
     change(&path("changed"));
     change(&path("mnt/tree"));
-    // The snapshot beside it, read-only, while it is being written.
+    // The snapshot is mounted read-only while the disk is being written.
     disk.keyed_at("before", &["open"], &["then"]).code(0);
     same("tree", "then/tree");
     assert!(fs::write(path("then/tree/no"), b"no").is_err());
@@ -171,7 +171,7 @@ fn trimmed_space_is_given_back_to_the_pool() {
         return;
     }
     let Some(cluster) = Cluster::shared() else { return };
-    // With gcm an object that is empty stays: its seal says that it is.
+    // With gcm an empty object stays: its seal records that it is empty.
     let disk = PoolDisk::create(cluster, &["--size", "256M", "--cipher", "xts-random"]);
     let _closing = Closing(&disk.scene, &["mnt", "then"]);
     fs::create_dir(disk.scene.path("mnt")).unwrap();

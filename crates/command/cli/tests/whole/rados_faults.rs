@@ -1,4 +1,4 @@
-//! A cluster that loses parts of itself, and objects that somebody has altered behind our back.
+//! A cluster that loses OSDs, and objects that an adversary has modified.
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 const MIB: u64 = 1 << 20;
 const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
 
-/// The cluster with some OSDs killed; all run again when this is dropped.
+/// The cluster with some OSDs killed; all are started again on drop.
 struct Wounded<'a>(&'a Cluster, Vec<&'static str>);
 
 impl<'a> Wounded<'a> {
@@ -19,7 +19,7 @@ impl<'a> Wounded<'a> {
     }
 
     fn heal(mut self) {
-        // The system takes a moment to take from a dead process what it held.
+        // The system takes a moment to release the resources of a dead process.
         self.1.drain(..).for_each(|osd| wait_until("an OSD", || self.0.try_script("start-osd", &[osd])));
     }
 }
@@ -50,7 +50,7 @@ fn an_osd_that_dies_and_comes_back_is_not_noticed() {
         let mut fio = Command::new("fio");
         fio.args(["--name=verify", "--ioengine=nbd", &uri, "--rw=randwrite", block_size, "--size=96m"]);
         fio.args(["--verify=crc32c", "--do_verify=1", "--iodepth=16", "--randseed=7", "--end_fsync=1"]);
-        // Slow enough that the OSD dies and returns in the middle of the writes.
+        // Slow enough that the OSD dies and returns during the writes.
         fio.args(["--rate=,8m", "--output=fio.log"]).current_dir(disk.scene.path("."));
         let mut fio = fio.stdout(Stdio::null()).spawn().unwrap();
         let written = || disk.objects(&disk.data_prefix()).len();
@@ -79,8 +79,7 @@ fn without_two_osds_of_three_it_waits_and_goes_on() {
             client.flush()?;
             client.read_at(0, 12 << 20)
         });
-        // Whether it waits is seen by its not having ended; nothing is asserted on how long
-        // anything takes.
+        // The test only checks that the write has not ended; it asserts no durations.
         std::thread::sleep(std::time::Duration::from_secs(3));
         assert!(!waiting.is_finished(), "written to one OSD of three");
         wounded.heal();
@@ -129,7 +128,7 @@ fn with_a_timeout_it_fails_clearly_and_loses_nothing() {
     disk.keyed(&["check"], &[]).code(0);
 }
 
-/// A `gcm` disk with data in three objects, and the names of these.
+/// A `gcm` disk with data in three objects, and the names of these objects.
 fn three_objects(layout: &str) -> Option<(PoolDisk, Vec<String>)> {
     let disk =
         PoolDisk::create(Cluster::shared()?, &["--size", "64M", "--cipher", "gcm", "--layout", layout]);
@@ -146,7 +145,7 @@ fn three_objects(layout: &str) -> Option<(PoolDisk, Vec<String>)> {
     Some((disk, objects))
 }
 
-/// Blocks in segment 1 that cannot be read, and that nothing is wrong with the others.
+/// Counts unreadable blocks in segment 1, and checks that the other segments are intact.
 fn bad_in_the_middle(disk: &PoolDisk, server: &Serving) -> usize {
     let mut client = Client::connect(&server.socket).unwrap();
     for segment in [0, 2] {
@@ -166,7 +165,8 @@ fn bad_in_the_middle(disk: &PoolDisk, server: &Serving) -> usize {
     bad.count()
 }
 
-/// Says what was done to the middle object, and expects at least so many bad blocks.
+/// Checks that a change `what` of the middle object is detected, with at least `at_least` bad
+/// blocks.
 fn noticed(disk: &PoolDisk, object: &str, what: &str, at_least: usize) {
     let ran = disk.keyed(&["check"], &["--read-only"]).code(10);
     assert!(ran.stdout.contains(object), "{what}: {}", ran.stdout);
@@ -189,7 +189,7 @@ fn an_object_that_was_removed_or_cut_is_named() {
         noticed(&disk, &objects[1], &format!("{layout}: cut"), 200);
         rados(&["rm", &objects[1]]);
         noticed(&disk, &objects[1], &format!("{layout}: removed"), 256);
-        // Put back, all is well again.
+        // After the object is restored, the disk is intact again.
         rados(&["cp", "kept", &objects[1]]);
         rados(&["rm", "kept"]);
         disk.keyed(&["check"], &[]).code(0);
@@ -210,7 +210,7 @@ fn a_flipped_bit_costs_one_block() {
         noticed(&disk, &objects[1], &format!("{layout}: a bit"), 1);
         let report = disk.keyed(&["check"], &["--json"]).code(10).json();
         assert_eq!(report["bad"], 1, "{layout}");
-        // Written anew, it is good again.
+        // Rewritten, it is good again.
         let server = disk.serve(&[]);
         let at = report["bad_blocks"][0]["block"].as_u64().unwrap() * 4096;
         Client::connect(&server.socket).unwrap().write_at(at, &noise(5, 4096)).unwrap();
@@ -276,7 +276,7 @@ fn damaged_headers_and_books() {
     flipped(&header, &[a, b]);
     flipped(&last, &[20]);
     assert_eq!(disk.keyed(&["check"], &[]).code(0).stderr, "");
-    // The object with the first two copies is gone, with the record of the length.
+    // The object with the first two copies and the record of the length is removed.
     rados(&["rm", &header]);
     disk.keyed(&["check"], &[]).code(0);
     disk.keyed(&["header", "repair"], &[]).code(0);
@@ -287,14 +287,15 @@ fn damaged_headers_and_books() {
     disk.keyed(&["header", "restore"], &["backup", "--yes"]).code(0);
     assert_eq!(disk.keyed(&["check"], &[]).code(0).stderr, "");
 
-    // The table of snapshots is under the key; without it nothing is opened for writing.
+    // The snapshot table is protected by the key; with a damaged table the disk is not opened
+    // for writing.
     let table = objects[0].replace(".data.", ".book.");
     disk.keyed(&["snapshot", "create"], &["a"]).code(0);
     flipped(&table, &[10]);
     disk.keyed(&["check"], &[]).code(10);
     flipped(&table, &[10]);
     disk.keyed(&["check"], &[]).code(0);
-    // Another disk's header under this name leads to another disk, not into this one's data.
+    // Another disk's header under this name leads to the other disk, not to this disk's data.
     let other = PoolDisk::create(disk.cluster.again(), &["--size", "64M"]);
     let from = format!("lacuna.{}.{:016x}", other.location.rsplit('/').next().unwrap(), 0);
     rados(&["cp", &header, "mine"]);
@@ -324,17 +325,17 @@ fn a_full_pool_says_so_to_the_end_and_loses_nothing_flushed() {
     }
     client.flush().unwrap();
     ceph(&["osd", "pool", "set-quota", &pool, "max_bytes", "8388608"]);
-    // The manager counts what is there now and then.
+    // The manager updates the used space only occasionally.
     let pools = || ceph(&["osd", "dump"]);
     wait_until("the quota", || pools().lines().any(|l| l.contains(&pool) && l.contains("full_quota")));
-    // Writes that take no more room would be taken still; these take some.
+    // Writes that need no more space would still be accepted; these need some.
     let data = noise(9, 4 << 20);
     let mut write = |segment: u64| client.write_at(segment * 4 * MIB, &data).and_then(|()| client.flush());
     let failed = (4..60).find_map(|segment| write(segment).err());
     let error = failed.expect("a full pool takes writes");
     assert!(error.raw_os_error() == Some(libc::ENOSPC), "{error}");
     assert!(client.read_at(12 * MIB, 4 << 20).unwrap() == noise(4, 4 << 20));
-    // What was acknowledged and never found room is told of when the server ends.
+    // Acknowledged data that never found space is reported when the server ends.
     client.write_at(61 * 4 * MIB, &noise(61, 4096)).unwrap();
     assert_eq!(client.flush().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
     drop(client);

@@ -1,6 +1,6 @@
-//! Who writes the pool beside the program, on a real cluster: snapshots that are gone from it, and
-//! objects that are removed, cut or put back. (`hostile_pool` of `games` plays all of it, in
-//! memory.)
+//! An adversary that writes to the pool, on a real cluster: removed snapshots, and objects that are
+//! removed, truncated or restored to an older state. (`hostile_pool` of `games` covers all of it,
+//! in memory.)
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
@@ -9,7 +9,7 @@ use crate::scene::{CHEAP, noise};
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
 
-/// A pool of its own, which goes when this is dropped.
+/// A pool of its own, deleted on drop.
 struct OwnPool<'a>(&'a PoolDisk, String);
 
 impl OwnPool<'_> {
@@ -67,21 +67,21 @@ fn a_pool_that_is_copied_object_by_object_has_no_snapshots() {
         assert!(lost.contains("not in the store any more"), "{cipher}: {lost}");
         assert!(read(&copy, MIB) == noise(2, MIB), "{cipher}");
         lacuna(&["check"], &copy, &[]).code(0);
-        // The way out, as the message says.
+        // The remedy that the message names.
         lacuna(&["snapshot", "remove"], &copy, &["s"]).code(0);
         lacuna(&["snapshot", "create"], &copy, &["t"]).code(0);
         write(&copy, &noise(3, MIB));
         assert!(read(&at(&copy, "t"), MIB) == noise(2, MIB), "{cipher}");
         assert!(read(&copy, MIB) == noise(3, MIB), "{cipher}");
-        // And nothing of this has touched the original.
+        // The original is unchanged.
         assert!(read(&at(&original, "s"), 2 * MIB) == noise(1, 2 * MIB), "{cipher}");
         lacuna(&["snapshot", "rollback"], &original, &["s"]).code(0);
         assert!(read(&original, 2 * MIB) == noise(1, 2 * MIB), "{cipher}");
     }
 }
 
-/// Single acts on the objects of a disk. With gcm what reads is right; with every cipher the
-/// program ends as it should.
+/// Single changes to the objects of a disk. With gcm every successful read returns the right data;
+/// with every cipher the program ends with a proper exit code.
 #[test]
 fn objects_are_removed_cut_and_put_back() {
     for (cipher, layout) in [("gcm", "adaptive"), ("gcm", "segment-end"), ("xts-random", "adaptive")] {
@@ -95,7 +95,7 @@ fn objects_are_removed_cut_and_put_back() {
         let objects = if cipher == "gcm" { &objects[..] } else { &objects[..3] };
         let keep =
             |suffix: &str| objects.iter().for_each(|o| drop(rados(&["cp", o, &format!("{o}-{suffix}")])));
-        // Two sessions, which both write to both objects.
+        // Two sessions that both write to both objects.
         let holds = [(0, 1), (200, 2), (1024, 3), (1500, 4)];
         for session in [10, 0] {
             let server = disk.serve(&[]);
@@ -113,8 +113,8 @@ fn objects_are_removed_cut_and_put_back() {
                 rados(act);
                 let what = format!("{cipher} {layout} {act:?}");
                 let ran = disk.keyed(&["check"], &["--json", "--read-only"]);
-                // Nothing was written to the table of snapshots between the sessions: put back, it
-                // says the same.
+                // The snapshot table was not changed between the sessions, so the restored one is
+                // the same.
                 let same = act[0] == "cp" && object.ends_with("book.0000000000000000");
                 assert!(
                     ran.code == 10 || ran.code == 0 && (cipher != "gcm" || same),

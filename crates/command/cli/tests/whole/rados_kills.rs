@@ -1,8 +1,8 @@
-//! Clients killed at random moments under load: every block is then one whole version of itself, in
-//! every layout, at least as new as what was flushed.
+//! Clients are killed at random moments under load. Afterwards every block is one whole version of
+//! itself, in every layout, at least as new as the last flush.
 //!
-//! `LACUNA_KILLS` says how often each combination is killed, for the long run; `LACUNA_SEED` where
-//! the randomness begins.
+//! `LACUNA_KILLS` sets how often each combination is killed, for the long run; `LACUNA_SEED` sets
+//! the seed.
 
 use crate::books::{Book, Dice};
 use crate::nbd_client::Client;
@@ -11,7 +11,7 @@ use lacuna_testkit::setting;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Blocks of the disk, and of the part of it that each writer has for itself.
+/// Number of blocks of the disk, of writers, and of blocks per writer.
 const BLOCKS: u64 = 4096;
 const WRITERS: u64 = 4;
 const EACH: u64 = BLOCKS / WRITERS;
@@ -27,7 +27,7 @@ fn killed(cipher: &str, layout: &str) {
         (0..WRITERS).map(|writer| Book::new("", writer * EACH..(writer + 1) * EACH, 300)).collect();
     for kill in 0..setting("LACUNA_KILLS", KILLS) {
         let what = format!("{cipher} {layout}, kill {kill} of seed {seed}");
-        // A snapshot now and then: what is overwritten after it is copied by the store first.
+        // Occasional snapshots: the store copies the old data before it is overwritten.
         if kill % 4 == 2 {
             let name = format!("s{kill}");
             disk.keyed(&["snapshot", "create"], &[&name, "--steal"]).code(0);
@@ -52,7 +52,7 @@ fn killed(cipher: &str, layout: &str) {
                     scope.spawn(move || book.write_until_death(&server.socket, &mut dice, acknowledged))
                 })
                 .collect();
-            // In the middle of the work, wherever that happens to be.
+            // During the writes, at any point of them.
             while acknowledged.load(Ordering::Relaxed) == 0
                 && !writers.iter().all(std::thread::ScopedJoinHandle::is_finished)
             {

@@ -1,5 +1,5 @@
-//! Objects that somebody removes or puts back while a server uses them, what mends them, and a pool
-//! that is full: on a real cluster, in every layout.
+//! Objects that an adversary removes or restores to an older state while a server uses them, the
+//! remedies, and a full pool: on a real cluster, in every layout.
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
@@ -8,11 +8,11 @@ use std::process::Stdio;
 
 const MIB: u64 = 1 << 20;
 const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
-/// A block, and all of an object.
+/// Length of a block, and of an object.
 const BLOCK: usize = 4096;
 const OBJECT: usize = 4 << 20;
 
-/// A `gcm` disk of two full objects, and the names of these.
+/// A `gcm` disk of two full objects, and the names of these objects.
 fn two_objects(layout: &str) -> Option<(PoolDisk, Vec<String>)> {
     let disk =
         PoolDisk::create(Cluster::shared()?, &["--size", "64M", "--cipher", "gcm", "--layout", layout]);
@@ -26,7 +26,7 @@ fn two_objects(layout: &str) -> Option<(PoolDisk, Vec<String>)> {
     Some((disk, objects))
 }
 
-/// Blocks of the first object that cannot be read.
+/// Number of unreadable blocks of the first object.
 fn unreadable(client: &mut Client) -> usize {
     (0..1024).filter(|block| client.read_at(block * BLOCK as u64, BLOCK).is_err()).count()
 }
@@ -38,7 +38,7 @@ fn a_write_to_an_object_that_is_gone_or_older_makes_nothing_else_good() {
         let rados = |args: &[&str]| disk.cluster.tool("rados", &[&["-p", POOL], args].concat());
         rados(&["cp", &objects[0], "older"]);
         for gone in [true, false] {
-            // What it says of requests that fail is not shown.
+            // Its messages about failed requests are discarded.
             let words = disk.words(&["serve"], &["--socket", "nbd.sock", "--key-file", "key"]);
             let server = disk.scene.served_by_saying(&mut disk.scene.command(&words), Stdio::null());
             let mut client = Client::connect(&server.socket).unwrap();
@@ -54,7 +54,7 @@ fn a_write_to_an_object_that_is_gone_or_older_makes_nothing_else_good() {
             client.flush().unwrap();
             assert_eq!(unreadable(&mut client), 1023, "{layout}");
             assert!(client.read_at(5 * BLOCK as u64, BLOCK).unwrap() == noise(8, BLOCK), "{layout}");
-            // No other object is concerned.
+            // No other object is affected.
             client.write_at(4 * MIB, &noise(9, BLOCK)).unwrap();
             client.flush().unwrap();
             assert!(client.read_at(4 * MIB, BLOCK).unwrap() == noise(9, BLOCK), "{layout}");
@@ -72,7 +72,7 @@ fn a_write_to_an_object_that_is_gone_or_older_makes_nothing_else_good() {
                 (Some(1023), Some(1025)),
                 "{layout}"
             );
-            // As the advice says, block by block or discarded.
+            // The remedy from the message: blocks are rewritten or discarded.
             let server = disk.serve(&[]);
             let mut client = Client::connect(&server.socket).unwrap();
             client.discard(0, 512 * BLOCK).unwrap();
@@ -112,14 +112,14 @@ fn trim_works_on_a_full_pool_and_makes_room() {
             pools.lines().any(|l| l.contains(&format!("'{pool}'")) && l.contains("full_quota"))
         };
         wait_until("the quota", is_full);
-        // The OSDs learn of it a moment later.
+        // The OSDs learn of the quota a moment later.
         let mut next = 40 * 4 * MIB;
         wait_until("a refusal", || {
             client.write_at(next, &noise(50, BLOCK)).unwrap();
             next += BLOCK as u64;
             client.flush().is_err()
         });
-        // Every flush says the same, and what was written is not forgotten.
+        // Every flush fails in the same way, and the pending data is kept.
         for _ in 0..3 {
             let error = client.flush().expect_err("a full pool takes a new object");
             assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{layout}: {error}");
@@ -128,8 +128,8 @@ fn trim_works_on_a_full_pool_and_makes_room() {
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{layout}: {error}");
         assert!(client.read_at(0, OBJECT).unwrap() == noise(1, OBJECT), "{layout}");
         (1..7).for_each(|n| client.discard(n * 4 * MIB, OBJECT).unwrap());
-        // The layouts with the seal behind the data keep the length of an object: the quota counts
-        // that.
+        // The layouts with the seal after the data keep the length of an object, and the quota
+        // counts that length.
         if !matches!(layout, "adaptive" | "kv") {
             ceph(&["osd", "pool", "set-quota", &pool, "max_bytes", "0"]);
         }

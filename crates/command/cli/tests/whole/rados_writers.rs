@@ -1,5 +1,5 @@
-//! One writer: a second one is refused, takes over from the dead, and by force from the living, who
-//! then stop.
+//! One writer: a second one is refused, takes over from a dead one, or takes over from a live one
+//! by force; the live one then stops.
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
@@ -24,7 +24,8 @@ fn a_second_client_is_refused_whatever_it_wants() {
     refused(&["serve"], &["--socket", "other.sock"]);
     refused(&["serve"], &["--socket", "other.sock", "--fork"]);
     refused(&["serve"], &["--socket", "other.sock", "--read-only"]);
-    // The server does that for its own user; in a pool it does not grow.
+    // The server performs these verbs for its own user; a disk in a pool cannot grow while it is
+    // open.
     disk.keyed(&["check"], &[]).code(0);
     disk.keyed(&["key", "refresh"], &["--yes", "--keep", "1"]).code(0);
     let ran = disk.keyed(&["resize"], &["--size", "128M"]).code(5);
@@ -34,7 +35,7 @@ fn a_second_client_is_refused_whatever_it_wants() {
     }
     disk.verb(&["delete"], &["--yes"]).code(5);
     disk.keyed(&["create"], &["--size", "64M", "--force"]).code(5);
-    // What only looks is not in the way, nor is anything in its.
+    // Verbs that only read neither disturb the writer nor are refused.
     disk.verb(&["info"], &[]).code(0);
     disk.verb(&["snapshot", "list"], &[]).code(0);
     disk.keyed_at("then", &["check"], &[]).code(0);
@@ -43,7 +44,7 @@ fn a_second_client_is_refused_whatever_it_wants() {
     drop(client);
     assert_eq!(disk.lockers(), 1);
     assert_eq!(server.stop(), 0);
-    // Given back, and not left for the next one to find out that its holder is dead.
+    // The lock is released, so the next client need not detect a dead holder.
     assert_eq!(disk.lockers(), 0);
     disk.keyed(&["check"], &[]).code(0);
     assert_eq!(disk.lockers(), 0);
@@ -66,8 +67,8 @@ fn the_dead_are_taken_over_from() {
     disk.keyed(&["check"], &[]).code(0);
 }
 
-/// Who takes a disk over is told whom that shuts out; and the cluster keeps the dead on its list
-/// for a shorter time.
+/// A takeover reports the client that it shuts out; the cluster keeps a dead client on its
+/// blocklist for a shorter time.
 #[test]
 fn a_client_that_is_shut_out_is_named() {
     let Some(cluster) = Cluster::shared() else { return };
@@ -80,7 +81,7 @@ fn a_client_that_is_shut_out_is_named() {
         let address = client.rsplit(' ').next().unwrap().trim_start_matches("v1:").trim_start_matches("v2:");
         let listed = disk.cluster.tool("ceph", &["osd", "blocklist", "ls"]);
         let entry = listed.lines().find(|line| line.contains(address));
-        // When it expires: a time that sorts as text.
+        // When the entry expires: a time that sorts as text.
         entry.unwrap_or_else(|| panic!("{address}: {listed}")).split_once(' ').unwrap().1.to_owned()
     };
     let mut server = disk.serve(&[]);
@@ -117,7 +118,7 @@ fn the_living_are_shut_out_and_stop() {
         client.write_at(0, &noise(2, 1 << 20)).unwrap();
         client.flush().unwrap();
 
-        // Nothing that the old one does reaches the disk any more, and it ends, saying why.
+        // No write of the old server reaches the disk any more, and the server ends with an error.
         let failed = (0..100)
             .any(|n| shut_out.write_at(0, &noise(3 + n, 1 << 20)).and_then(|()| shut_out.flush()).is_err());
         assert!(failed, "{layout}: the old server still acknowledges flushes");
@@ -179,7 +180,7 @@ fn what_is_mounted_stays_so_when_it_is_taken_over_and_fails() {
         file.and_then(|file| file.write_all_at(&noise(1, 1 << 20), 0).and_then(|()| file.sync_all()))
     };
     wait_until("failure", || write().is_err());
-    // Nothing goes into the directory below instead.
+    // No data goes into the directory below the mount.
     assert!(mountpoint.join("disk").exists());
     disk.scene.lacuna(&["close", "mnt"]).code(5);
     assert!(!mountpoint.join("disk").exists());

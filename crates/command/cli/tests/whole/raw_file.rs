@@ -5,15 +5,15 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-/// Linux has allowed the mapping of such files since 6.6.
+/// Linux can map such files since 6.6.
 fn kernel_maps() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 6)
 }
 
-/// Reads what others wrote, changes some of it, and changes more of it after a write by other
-/// means.
+/// Reads data written by other means, modifies part of it through the mapping, and modifies more
+/// after a `pwrite`.
 const MAP: &str = "
 import mmap, os, sys
 file = os.open(sys.argv[1], os.O_RDWR)

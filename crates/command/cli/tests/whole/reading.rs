@@ -1,4 +1,4 @@
-//! The reading verbs: JSON that parses, streams that end early, servers in the background.
+//! The reading verbs: valid JSON, streams that end early, servers in the background.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Signal, send};
@@ -54,14 +54,14 @@ fn a_server_in_the_background_tells_of_itself() {
     assert!(items.iter().any(|item| item["name"] == "journal_batches" && item["value"].as_u64() > Some(0)));
     assert!(scene.lacuna(&["status"]).code(0).stdout.contains("disk.img"));
 
-    // What fails after the fork is told by the process that waits.
+    // The waiting parent reports failures after the fork.
     scene.create("other.img", &["--size", "64M"]).code(0);
     let taken = ["serve", "other.img", "--key-file", "key", "--socket", "nbd.sock", "--fork"];
     let said = scene.lacuna(&taken).code(5).stderr;
     assert_eq!(said.lines().filter(|line| line.starts_with("lacuna: ")).count(), 1, "{said}");
 
     send(Signal::TERM, &pid);
-    // The pid file goes when the disk is closed; the lock on the medium goes last.
+    // The pid file is removed when the disk is closed; the lock on the medium is released last.
     scene.wait_until_free("disk.img");
     assert!(!scene.path("pid").exists() && !scene.path("nbd.sock").exists());
     scene.lacuna(&["check", "disk.img", "--read-only", "--key-file", "key"]).code(0);
@@ -118,7 +118,7 @@ fn completions_and_manual_pages() {
     let mut pages =
         fs::read_dir(scene.path("man")).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     pages.sort();
-    // Those of the verbs.
+    // Only the pages of the verbs.
     pages.retain(|page| page.extension().is_some_and(|section| section == "1"));
     assert!(pages.len() > 30, "{pages:?}");
     for page in pages {
@@ -127,13 +127,13 @@ fn completions_and_manual_pages() {
     }
 }
 
-/// That a manual page has the sections that the options of its command ask for, and no others.
+/// Checks that a manual page has exactly the sections that the options of its command require.
 fn has_what_applies(page: &str, text: &str) {
     let section = |title: &str| {
         let from = text.find(&format!(".SH {title}\n").replace("EXIT STATUS", "\"EXIT STATUS\""))?;
         Some(text[from + 4..].split("\n.SH ").next().unwrap().to_owned())
     };
-    // They stand in sections of their own kinds, before what follows from them.
+    // Options are in their own sections, before the derived sections.
     let options = text.split(".SH SIGNALS").next().unwrap().split(".SH \"EXIT STATUS\"").next().unwrap();
     let [signals, codes, environment, files, examples] =
         ["SIGNALS", "EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES"].map(section);

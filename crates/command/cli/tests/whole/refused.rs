@@ -1,4 +1,4 @@
-//! Bad input: each gets its exit code and an error of one line, and changes nothing.
+//! Invalid input: each case gets its exit code and an error of one line, and changes nothing.
 
 use crate::scene::{CHEAP, Scene, can_mount, have, noise, skipped};
 use std::fs;
@@ -67,7 +67,7 @@ fn passphrases() {
     check("missing").code(1);
     scene.lacuna(&["create", "new.img", "--size", "64M", "--key-file", "empty"]).code(1);
     scene.lacuna(&["create", "new.img", "--size", "64M", "--key-file", "key", "--key-file", "wrong"]).code(1);
-    // No terminal and no other source.
+    // Without a terminal and without another source.
     let mut lone = Command::new("setsid");
     lone.arg("--wait").arg(env!("CARGO_BIN_EXE_lacuna")).args(["check", "disk.img"]);
     let out = lone.current_dir(scene.path(".")).stdin(Stdio::null()).output().unwrap();
@@ -99,7 +99,7 @@ fn what_is_there_is_not_overwritten() {
     fs::write(scene.path("precious"), b"data").unwrap();
     scene.create("precious", &["--size", "64M"]).code(1);
     assert_eq!(fs::read(scene.path("precious")).unwrap(), b"data");
-    // Refused for another reason, so left alone even by force.
+    // Refused for another reason, so the file is unchanged even with `--force`.
     scene.create("precious", &["--size", "5", "--force"]).code(1);
     assert_eq!(fs::read(scene.path("precious")).unwrap(), b"data");
     scene.create("precious", &["--size", "64M", "--force"]).code(0);
@@ -128,7 +128,7 @@ fn a_descriptor_works_for_everyone() {
     if !can_mount("/proc/self/status") {
         return;
     }
-    // As nobody, who may not look into processes that keep their memory to themselves.
+    // As `nobody`, which cannot read /proc of processes with protected memory.
     scene.tool("chmod", &["a+rwx", "."]);
     scene.tool("chmod", &["a+rw", "disk.img", "key"]);
     let script = "exec setpriv --reuid 65534 --clear-groups \"$0\" check disk.img --key-fd 5 5<key";
@@ -203,7 +203,7 @@ fn headers_that_are_damaged_or_not_ours() {
     scene.lacuna(&["info", "."]).code(4);
 }
 
-/// As `openssl x509 -req` of several systems makes them.
+/// As `openssl x509 -req` of several systems makes it.
 #[test]
 fn a_certificate_of_version_1_is_named() {
     if !have("openssl") {
@@ -231,7 +231,7 @@ fn a_certificate_of_version_1_is_named() {
 #[test]
 fn a_file_that_could_not_be_made_whole_goes_again() {
     let scene = Scene::new();
-    // The shell's limit on the size of files makes the system refuse what create wants.
+    // The shell's file size limit makes the system refuse the write of `create`.
     let args = ["create", "new.img", "--size", "1G", "--key-file", "key"].into_iter().chain(CHEAP);
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; ulimit -f 100; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lacuna")]);

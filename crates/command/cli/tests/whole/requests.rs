@@ -1,4 +1,4 @@
-//! Requests of NBD clients as long as they come.
+//! The longest requests of NBD clients.
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, have, noise};

@@ -1,4 +1,4 @@
-//! `rescue`: of a damaged disk all blocks that can be read, and a map that tells which those are.
+//! `rescue`: copies all readable blocks of a damaged disk, and writes a map of them.
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
@@ -11,16 +11,17 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 const BLOCK: usize = 4096;
-/// Blocks that are written, from the first on: more than a segment. The others never are.
+/// Number of written blocks at the begin of the disk: more than a segment. The other blocks are
+/// never written.
 const WRITTEN: usize = 1152;
-/// Bytes at the end of a medium that hold the last copy of its header.
+/// Bytes at the end of a medium with the last copy of its header.
 const TAIL: u64 = 64 << 10;
 
-/// A disk at a location, with what is written on it.
+/// A disk at a location, with the data written on it.
 struct Damaged {
     scene: Scene,
     location: &'static str,
-    /// Its file.
+    /// The file of the disk.
     file: &'static str,
     key: &'static str,
     export: &'static str,
@@ -28,7 +29,7 @@ struct Damaged {
 }
 
 impl Damaged {
-    /// A disk with `shape`, of which the first [`WRITTEN`] blocks of a level are written.
+    /// Makes a disk with `shape`, and writes the first [`WRITTEN`] blocks of a level.
     fn make(location: &'static str, shape: &[&str], level: u8) -> Damaged {
         let scene = Scene::new();
         let (mut key, mut export) = ("key", "");
@@ -62,18 +63,18 @@ impl Damaged {
         fs::OpenOptions::new().read(true).write(true).open(self.scene.path(self.file)).unwrap()
     }
 
-    /// The pages of the medium that hold the content.
+    /// The pages of the medium that hold the data.
     fn body(&self) -> Range<usize> {
         let info = self.scene.lacuna(&["info", self.location, "--json"]).code(0).json();
         let len = self.medium().metadata().unwrap().len();
-        // Without the parts of which all else depends.
+        // Without the parts that all other data depends on.
         let is_log = info["header"]["format"] == "deniable";
         let from = info["data_offset"].as_u64().unwrap_or(if is_log { 2 << 20 } else { len / 4 });
         from as usize / BLOCK..(len - TAIL) as usize / BLOCK
     }
 
-    /// Overwrites `pieces` pages of the medium that hold something, spread evenly; each `turn`
-    /// others.
+    /// Overwrites `pieces` used pages of the medium, spread evenly; each `turn` selects different
+    /// pages.
     fn destroy(&self, pieces: usize, turn: usize) {
         let medium = fs::read(self.scene.path(self.file)).unwrap();
         let used = |page: &usize| medium[page * BLOCK..][..BLOCK].iter().any(|byte| *byte != 0);
@@ -91,8 +92,8 @@ impl Damaged {
         self.scene.lacuna(&[&words[..], options].concat())
     }
 
-    /// What is lost, by the map. Everything else must be in the image as it was written, and the
-    /// source as it was.
+    /// The lost blocks, from the map. Checks that every other block of the image is as written, and
+    /// that the source is unchanged.
     #[track_caller]
     fn rescued(&self, options: &[&str], code: i32) -> (BTreeSet<u64>, Value) {
         let before = fs::read(self.scene.path(self.file)).unwrap();
@@ -115,7 +116,7 @@ impl Damaged {
         (lost, said)
     }
 
-    /// The bad blocks of the level, as `check` names them.
+    /// The bad blocks of the level, from `check`.
     fn checked(&self) -> BTreeSet<u64> {
         let said =
             self.scene.lacuna(&["check", self.location, "--read-only", "--json", "--key-file", self.key]);
@@ -126,7 +127,7 @@ impl Damaged {
     }
 }
 
-/// The lost blocks that a map file names. All of its areas, one after the other, are the disk.
+/// The lost blocks in a map file. Checks that its areas cover the disk without gaps.
 #[track_caller]
 fn lost(map: &Path, len: u64) -> BTreeSet<u64> {
     let text = fs::read_to_string(map).unwrap();
@@ -162,11 +163,11 @@ fn of_a_whole_disk_everything_is_rescued() {
     let (lost, said) = disk.rescued(&[], 0);
     assert!(lost.is_empty());
     assert_eq!((&said["verified"], &said["journal_damaged"]), (&true.into(), &false.into()));
-    // Nothing is missing, and nothing is read again.
+    // No block is missing, so none is read again.
     let before = fs::read(disk.scene.path("image")).unwrap();
     let again = disk.rescue(&[]).code(0).stdout;
     assert!(again.contains("0 never written, 0 unreadable, 4096 rescued before"), "{again}");
-    // Nothing is overwritten that is there, and nothing that a link leads to.
+    // Neither existing files nor the targets of symbolic links are overwritten.
     fs::remove_file(disk.scene.path("image.map")).unwrap();
     assert!(disk.rescue(&[]).code(1).stderr.contains("--force"));
     assert!(fs::read(disk.scene.path("image")).unwrap() == before);
@@ -176,7 +177,7 @@ fn of_a_whole_disk_everything_is_rescued() {
     assert!(fs::read(disk.scene.path("elsewhere")).unwrap() == before);
     let own = ["rescue", "disk.img", "disk.img", "--force", "--key-file", "key"];
     disk.scene.lacuna(&own).code(1);
-    // Only the disk that is meant, and only a closed one.
+    // Only the expected disk, and only a closed one.
     fs::remove_file(disk.scene.path("image")).unwrap();
     disk.rescue(&["--expect", "00112233445566778899aabbccddeeff"]).code(10);
     disk.rescue(&["--level", "1"]).code(1);
@@ -186,8 +187,8 @@ fn of_a_whole_disk_everything_is_rescued() {
     assert_eq!(server.stop(), 0);
 }
 
-/// What is in the image is not read again, whatever became of it on the disk; what was lost, or not
-/// tried, is.
+/// Rescued blocks are not read again, whatever their state on the disk; lost and untried blocks
+/// are.
 #[test]
 fn a_second_run_reads_what_is_missing_alone() {
     let disk = Damaged::make("disk.img", &["--size", "16M"], 0);
@@ -196,7 +197,7 @@ fn a_second_run_reads_what_is_missing_alone() {
     disk.destroy(12, 0);
     let (lost, _) = disk.rescued(&[], 10);
     assert!(!lost.is_empty());
-    // A medium that reads what it did not, and no longer what it did.
+    // The medium now reads the lost blocks, and does not read other ones.
     disk.medium().write_all_at(&whole, 0).unwrap();
     disk.destroy(12, 1);
     let bad = disk.checked();
@@ -212,7 +213,7 @@ fn a_second_run_reads_what_is_missing_alone() {
         assert!(found == expected, "block {block}");
     }
 
-    // A run that was killed: its map ends early, and the image with it.
+    // Simulates a killed run: the map ends early, and so does the image.
     disk.medium().write_all_at(&whole, 0).unwrap();
     let map = fs::read_to_string(disk.scene.path("image.map")).unwrap();
     let head: Vec<&str> =
@@ -221,7 +222,7 @@ fn a_second_run_reads_what_is_missing_alone() {
     fs::write(disk.scene.path("image.map"), cut).unwrap();
     let file = fs::OpenOptions::new().write(true).open(disk.scene.path("image")).unwrap();
     file.write_all_at(&noise(1, 3 << 20), 1 << 20).unwrap();
-    // Another disk of this size does not go on with it.
+    // A rescue of another disk of the same size does not continue it.
     let other = told_id(&disk.scene.create("other.img", &["--size", "16M"]).code(0));
     let other_disk = ["rescue", "other.img", "image", "--key-file", "key"];
     let refused = disk.scene.lacuna(&other_disk).code(1).stderr;
@@ -241,8 +242,8 @@ fn lost_of(disk: &Damaged) -> BTreeSet<u64> {
     lost(&disk.scene.path("image.map"), fs::metadata(disk.scene.path("image")).unwrap().len())
 }
 
-/// Each local format, with places of its medium overwritten: the lost blocks are those that `check`
-/// names, and there are some.
+/// For each local format, with overwritten places of the medium: the lost blocks are exactly the
+/// blocks that `check` names, and there are some.
 #[test]
 fn all_but_the_destroyed_blocks_are_rescued() {
     for (location, shape, pieces) in [
@@ -252,7 +253,7 @@ fn all_but_the_destroyed_blocks_are_rescued() {
         ("nand:chip.img", &["--size", "8M"], 8),
     ] {
         let disk = Damaged::make(location, shape, 0);
-        // Most pages of a disk with levels hold nothing of level 0.
+        // Most pages of a disk with levels hold no data of level 0.
         let mut turn = 0;
         let checked = loop {
             disk.destroy(pieces, turn);
@@ -270,11 +271,11 @@ fn all_but_the_destroyed_blocks_are_rescued() {
     }
 }
 
-/// One block of a sealed disk, by its ciphertext: the map names that one.
+/// Destroys the ciphertext of one block of a sealed disk: the map names exactly this block.
 #[test]
 fn the_map_names_exactly_the_destroyed_block() {
     let mut disk = Damaged::make("disk.img", &["--size", "16M"], 0);
-    // Twice, so that the journal is behind.
+    // Rewrites one block; closing the disk empties the journal, so the block is in its segment.
     let before = fs::read(disk.scene.path("disk.img")).unwrap();
     let victim = noise(99, BLOCK);
     disk.write(77, &victim);
@@ -282,7 +283,7 @@ fn the_map_names_exactly_the_destroyed_block() {
     let after = fs::read(disk.scene.path("disk.img")).unwrap();
     let pages = before.chunks(BLOCK).zip(after.chunks(BLOCK)).enumerate();
     let differs = |(a, b): (&[u8], &[u8])| a.iter().zip(b).filter(|(a, b)| a != b).count() > BLOCK / 2;
-    // The last of them: the journal lies before the segments.
+    // The last matching page: the journal is before the segments.
     let place = pages.filter(|(_, pair)| differs(*pair)).map(|(page, _)| page).next_back().unwrap();
     disk.medium().write_all_at(&noise(5, 8), (place * BLOCK) as u64).unwrap();
     assert_eq!(disk.rescued(&[], 10).0, BTreeSet::from([77]));
@@ -298,7 +299,7 @@ fn a_hidden_level_is_rescued_by_its_passphrase() {
     let checked = disk.checked();
     let code = if checked.is_empty() { 0 } else { 10 };
     assert_eq!(disk.rescued(&["--level", "1"], code).0, checked);
-    // Without a terminal it does not show which levels a passphrase opens.
+    // Without a terminal, the message does not reveal which levels a passphrase opens.
     let refused =
         disk.scene.lacuna(&["rescue", "disk.img", "other", "--level", "1", "--key-file", "key"]).code(20);
     assert!(!refused.stderr.contains("levels 0 to"), "{}", refused.stderr);
@@ -326,7 +327,7 @@ fn one_copy_of_the_header_is_enough() {
     }
 }
 
-/// What was cut off is lost, and not zeros: with every cipher.
+/// Blocks in the missing part are lost, and not zeros, with every cipher.
 #[test]
 fn of_a_medium_that_was_cut_short_the_rest_is_rescued() {
     for (location, shape) in [
@@ -341,7 +342,7 @@ fn of_a_medium_that_was_cut_short_the_rest_is_rescued() {
         let medium = disk.medium();
         let whole = medium.metadata().unwrap().len();
         let len = if shape.contains(&"oblivious") {
-            // Its blocks lie anywhere, and what leads to them as well.
+            // Its blocks, and the map that leads to them, are at random places.
             whole - TAIL - 32 * BLOCK as u64
         } else if shape.contains(&"deniable") {
             whole / 10 * 9
@@ -368,7 +369,7 @@ fn of_a_medium_that_was_cut_short_the_rest_is_rescued() {
     }
 }
 
-/// How many blocks are lost of a disk that was cut short. Those that are not are what was written.
+/// Number of lost blocks of a disk that was cut short. Checks that all other blocks are as written.
 #[track_caller]
 fn lost_when_cut(disk: &Damaged) -> usize {
     let code = disk.rescue(&["--force"]).code;
@@ -378,15 +379,15 @@ fn lost_when_cut(disk: &Damaged) -> usize {
     lost.iter().filter(|block| **block < WRITTEN as u64).count()
 }
 
-/// Where what a medium holds ends, without the last copy of the header.
+/// The end of the data on a medium, without the last copy of the header.
 fn last_held(medium: &[u8]) -> u64 {
     let body = &medium[..medium.len() - TAIL as usize];
     let page = body.chunks(BLOCK).rposition(|page| page.iter().any(|byte| *byte != 0)).unwrap();
     ((page + 1) * BLOCK) as u64
 }
 
-/// Both records that say where the journal of a closed disk ends are gone: it was empty, and
-/// everything is there. Who cannot know that is told.
+/// Both records of the end of a closed disk's journal are destroyed: the journal was empty, so no
+/// data is lost. The user cannot know that and is warned.
 #[test]
 fn a_disk_whose_journal_is_gone_is_rescued() {
     let disk = Damaged::make("disk.img", &["--size", "16M"], 0);
@@ -421,7 +422,7 @@ fn a_disk_in_a_pool_is_rescued() {
     let (image, said) = rescue(0);
     assert!(image[..content.len()] == content && image[content.len()..].iter().all(|byte| *byte == 0));
     assert_eq!(said["good"], 2048);
-    // The second object goes.
+    // The second object is removed.
     let object = format!("{}.{:016x}", disk.data_prefix(), 1);
     disk.cluster.tool("rados", &["-p", POOL, "rm", &object]);
     let (image, said) = rescue(10);

@@ -1,6 +1,6 @@
-//! What the system's cache holds of the medium of a disk with levels, a file or a block device:
-//! nothing when it is closed, and meanwhile nothing of what was read for hidden levels. The slots
-//! that were read would tell of them.
+//! Pages of the medium of a disk with levels, a file or a block device, in the system's cache: none
+//! after closing, and none of the pages that were read for hidden levels while it is open. The
+//! slots that were read would reveal these levels.
 
 mod pages;
 
@@ -15,26 +15,26 @@ use std::path::{Path, PathBuf};
 
 const FORMATS: [&str; 2] = ["deniable", "oblivious"];
 const BLOCK: u64 = 4096;
-/// Pages that an open `oblivious` disk has read for its next two batches, at most: 120 cells each,
-/// their metadata, and leaves of the map of level 0. Which cells, public randomness alone decides,
-/// so these pages say nothing of other levels (docs/threat-model.md).
+/// Maximum number of pages that an open `oblivious` disk has read for its next two batches: 120
+/// cells each, their metadata, and leaves of the map of level 0. Public randomness alone selects
+/// the cells, so these pages reveal nothing about other levels (docs/threat-model.md).
 const NEXT_BATCHES: usize = 400;
-/// Pages that udev reads of a device that was closed, to see what is on it, at most.
+/// Maximum number of pages that udev reads of a closed device to identify its contents.
 const PROBED: usize = 512;
-/// More pages than that: what public reads leave.
+/// A larger number of pages, which public reads leave.
 const MANY: usize = 1500;
 
-/// Where a disk lies, in a scene of its own.
+/// The medium of a disk, in a scene of its own.
 struct Medium {
-    /// Kept open: the cache of a device goes with the last program that has it open.
+    /// Kept open: the cache of a device is dropped when the last program closes it.
     held: Option<(File, Device)>,
     scene: Scene,
     path: PathBuf,
 }
 
 impl Medium {
-    /// A file that is still to be made, or a block device of `size`. None, said so, where there is
-    /// no cache to look at.
+    /// A path for a new file, or a block device of `size`. Returns `None`, with a message, where
+    /// the cache cannot be examined.
     fn new(size: u64, on_device: bool) -> Option<Medium> {
         let scene = Scene::new();
         fs::write(scene.path("deep"), "battery staple").unwrap();
@@ -59,7 +59,7 @@ impl Medium {
     fn create(&self, size: &str, format: &str, cover: &str) {
         let shape = ["--format", format, "--levels", "2", "--key-file", "deep", "--cover", cover];
         let size = ["--size", size];
-        // A device has its size.
+        // The size of a device is given.
         let size = if self.held.is_none() { &size[..] } else { &[] };
         self.scene.create(self.location(), &[&shape[..], size].concat()).code(0);
     }
@@ -69,7 +69,7 @@ impl Medium {
         self.scene.served_by(&mut self.scene.command(&[&words[..], options].concat()))
     }
 
-    /// How many pages others than lacuna may have brought into memory.
+    /// Maximum number of pages that other programs may have brought into memory.
     fn of_others(&self) -> usize {
         if self.held.is_some() && Path::new("/run/udev/control").exists() { PROBED } else { 0 }
     }
@@ -96,22 +96,22 @@ impl Medium {
         assert!(now <= pages + self.of_others(), "{}: {when}: {now} pages", self.location());
     }
 
-    /// Waits for the end of a server, with which all pages go. Asking for the disk would read its
-    /// header.
+    /// Waits for the end of a server, when all pages are dropped. A query for the disk would read
+    /// its header.
     fn wait_until_gone(&self) {
         wait_until("that no page is in memory", || self.resident() <= self.of_others());
     }
 }
 
-/// Whether the system can read without keeping what it read: past its cache, or so that it goes at
-/// once (RWF_DONTCACHE, Linux 6.14).
+/// Whether the system can read without caching the data: with direct I/O, or with RWF_DONTCACHE
+/// (Linux 6.14).
 fn reads_discreetly(path: &Path) -> bool {
     if fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).is_ok() {
         return true;
     }
     let mut block = [0; BLOCK as usize];
     let file = File::open(path).unwrap();
-    // Nothing ahead: that would stay.
+    // No read-ahead: its pages would stay.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
     let read = preadv2(&file, &mut [IoSliceMut::new(&mut block)], 0, ReadWriteFlags::from_bits_retain(0x80));
     if read.is_err() {
@@ -120,7 +120,7 @@ fn reads_discreetly(path: &Path) -> bool {
     read.is_ok()
 }
 
-/// Whether files are kept in a cache here, out of which they can go.
+/// Whether files here have a cache that can be dropped.
 fn can_look(scene: &Scene) -> bool {
     let path = scene.path("probe");
     fs::write(&path, [7; 65536]).unwrap();
@@ -134,7 +134,7 @@ fn can_look(scene: &Scene) -> bool {
     can_go
 }
 
-/// Serves a disk, closed and killed, and looks at what is in memory of it.
+/// Serves a disk, closed and killed, and checks its pages in memory.
 fn serve_and_look(format: &str, medium: &Medium) {
     let ahead = if format == "oblivious" { NEXT_BATCHES } else { 0 };
     let levels =
@@ -164,13 +164,13 @@ fn serve_and_look(format: &str, medium: &Medium) {
         }
         medium.assert_at_most(opened, "hidden reads");
     }
-    // What is public may stay.
+    // Pages of public reads may stay.
     (0..8).for_each(|at| drop(public.read_at(at << 20, 1 << 20).unwrap()));
     assert!(medium.resident() > opened + MANY, "{format}: public reads");
     server.kill();
     assert!(medium.resident() > MANY, "{format}: killed");
-    // Nothing of what the killed server left, and as nothing is going to be written, nothing ahead
-    // of need.
+    // The pages of the killed server are dropped, and a read-only server reads nothing ahead of
+    // need.
     let server = medium.serve(&["--read-only"]);
     medium.assert_at_most(0, "opened to read alone, after a kill");
     let mut public = Client::connect(&server.socket).unwrap();
@@ -208,7 +208,7 @@ fn nothing_of_a_closed_disk_on_a_block_device_and_nothing_that_a_hidden_level_re
     }
 }
 
-/// Mounts both levels of a disk, closes it, and looks at what is in memory of it.
+/// Mounts both levels of a disk, closes it, and checks its pages in memory.
 fn mount_and_look(format: &str, medium: &Medium) {
     let scene = &medium.scene;
     ["files", "data"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());

@@ -1,5 +1,5 @@
-//! Servers that another client robs of their disk while they write: each ends by itself, and says
-//! so with exit code 5.
+//! Servers that lose their disk to another client while they write: each ends by itself with exit
+//! code 5.
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
@@ -10,12 +10,12 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Servers that are robbed in all; `make test-long` robs more.
+/// Total number of servers that lose their disk; `make test-long` sets a larger one.
 const ROBBED: &str = "LACUNA_ROBBED";
-/// Clients that write to each server.
+/// Number of clients that write to each server.
 const WRITERS: u64 = 4;
 
-/// Serves the disk by force, and does not show what it says.
+/// Serves the disk by force, and discards the server's messages.
 fn rob(disk: &PoolDisk, scene: &Scene, write_through: bool) -> Serving {
     let words = disk.words(&["serve"], &["--socket", "nbd.sock", "--key-file", "key", "--steal"]);
     let mut command = scene.command(&words);
@@ -25,7 +25,7 @@ fn rob(disk: &PoolDisk, scene: &Scene, write_through: bool) -> Serving {
     scene.served_by_saying(&mut command, Stdio::null())
 }
 
-/// Writes until the server ends, counting.
+/// Writes until the server ends, and counts the writes.
 fn keep_writing(server: &Serving, seed: u64, written: &AtomicU64) {
     let Ok(mut client) = Client::connect(&server.socket) else { return };
     for n in 0.. {
@@ -40,7 +40,7 @@ fn keep_writing(server: &Serving, seed: u64, written: &AtomicU64) {
     }
 }
 
-/// Each server of a disk is robbed by the next one: the exit codes of all but the last.
+/// Each server of a disk loses it to the next one; returns the exit codes of all except the last.
 fn chain(disk: &PoolDisk, robbed: usize) -> Vec<i32> {
     let scenes = [Scene::new(), Scene::new()];
     let mut server = rob(disk, &scenes[0], false);
@@ -68,7 +68,7 @@ fn servers_that_are_robbed_while_they_write_end_with_exit_code_5() {
     let count = setting(ROBBED, 12) as usize;
     let mut codes = BTreeMap::<i32, usize>::new();
     std::thread::scope(|scope| {
-        // Each has its own share of the cluster: none may wait for another's.
+        // Each thread has its own shared lock on the cluster: none may wait for another's.
         let chains = ["adaptive", "segment-end", "kv"].map(|layout| {
             scope.spawn(move || {
                 let Some(cluster) = Cluster::shared() else { return vec![] };

@@ -1,10 +1,10 @@
-//! The root of a user namespace, as in a container that has no privileges and the device of FUSE:
-//! there is no loop device and no program that mounts for others.
+//! The root of a user namespace, as in a container without privileges but with the FUSE device:
+//! there is no loop device and no program that mounts for other users.
 
 use crate::commoner::{FIRST, Town};
 use crate::scene::{CHEAP, skipped};
 
-/// What a person does in such a container. There is no way back to more privileges in it.
+/// The commands of a user in such a container, which cannot regain privileges.
 const DAY: &str = r#"
 set -e
 id -u

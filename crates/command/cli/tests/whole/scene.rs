@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A cost that no real disk should have.
+/// A key derivation cost for tests only: no real disk should have it.
 pub(crate) const CHEAP: [&str; 4] = ["--kdf-memory", "1M", "--kdf-passes", "1"];
 
 pub(crate) struct Scene {
     dir: TempDir,
 }
 
-/// What a run of the program left.
+/// The result of a run of the program.
 pub(crate) struct Ran {
     pub code: i32,
     pub stdout: String,
@@ -88,19 +88,19 @@ impl Scene {
         self.command(args).output().unwrap().into()
     }
 
-    /// The program with its standard error on a terminal, as a person has it.
+    /// Runs the program with its standard error on a terminal, as for a user.
     pub(crate) fn lacuna_on_terminal(&self, args: &[&str]) -> Ran {
         let terminal = Terminal::new();
         let mut command = self.command(args);
         let output = command.stdout(Stdio::piped()).stderr(terminal.stdio()).spawn().unwrap();
         let mut ran = Ran::from(output.wait_with_output().unwrap());
-        // It holds the terminal open.
+        // The command holds the terminal open.
         drop(command);
         ran.stderr = terminal.said();
         ran
     }
 
-    /// The program with `input` on its standard input.
+    /// Runs the program with `input` on its standard input.
     pub(crate) fn lacuna_with_input(&self, args: &[&str], input: &str) -> Ran {
         let mut command = self.command(args);
         let mut child =
@@ -120,17 +120,17 @@ impl Scene {
         self.served_by(&mut self.command(&args))
     }
 
-    /// `disk.img`, with another key file.
+    /// Serves `disk.img` with another key file.
     pub(crate) fn serve_with_key(&self, key: &str) -> Serving {
         self.served_by(&mut self.command(&["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key]))
     }
 
-    /// What `command` serves on `nbd.sock`.
+    /// Starts `command`, which serves on `nbd.sock`.
     pub(crate) fn served_by(&self, command: &mut Command) -> Serving {
         self.served_by_saying(command, Stdio::inherit())
     }
 
-    /// The same, with what it says to people going to `said`.
+    /// The same, with its messages to users in `said`.
     pub(crate) fn served_by_saying(&self, command: &mut Command, said: Stdio) -> Serving {
         command.current_dir(self.dir.path()).env("XDG_RUNTIME_DIR", self.dir.path());
         let mut child = command.stdout(Stdio::piped()).stderr(said).spawn().unwrap();
@@ -147,15 +147,15 @@ impl Scene {
         });
     }
 
-    /// Where the server answers other commands that has a file of this directory open: `front` is
-    /// `fuse` or `nbd`.
+    /// The control socket of the server with this file of the directory open: `front` is `fuse` or
+    /// `nbd`.
     pub(crate) fn control(&self, name: &str, front: &str) -> PathBuf {
         let root = rustix::process::geteuid().is_root();
         let base = if root { PathBuf::from("/run/lacuna") } else { self.path("lacuna") };
         let location = self.path(name).canonicalize().unwrap();
         let mut instances = fs::read_dir(base).unwrap().map(|entry| entry.unwrap().path());
         let is_it = |dir: &PathBuf| {
-            // Servers of other tests come and go.
+            // Servers of other tests start and end.
             let Ok(record) = fs::read_to_string(dir.join("record.json")) else { return false };
             let record: serde_json::Value = serde_json::from_str(&record).unwrap();
             record["location"] == location.to_str().unwrap() && record["front"][front].is_object()
@@ -163,7 +163,7 @@ impl Scene {
         instances.find(is_it).unwrap().join("control")
     }
 
-    /// Another program, which must succeed.
+    /// Runs another program and requires success.
     #[track_caller]
     pub(crate) fn tool(&self, program: &str, args: &[&str]) -> Ran {
         let output = Command::new(program).args(args).current_dir(self.dir.path()).output();
@@ -175,7 +175,7 @@ impl Scene {
 pub(crate) struct Device(pub String);
 
 impl Device {
-    /// Over a file in the scene, with the options of `losetup` before it.
+    /// Makes one over a file in the scene, with preceding options of `losetup`.
     pub(crate) fn over(scene: &Scene, options: &[&str]) -> Device {
         let shown = scene.tool("losetup", &[&["-f", "--show"], options].concat()).stdout;
         Device(shown.trim().to_owned())
@@ -188,7 +188,7 @@ impl Drop for Device {
     }
 }
 
-/// A terminal, and what was written to it.
+/// A terminal, with the output written to it.
 pub(crate) struct Terminal {
     screen: fs::File,
     keyboard: fs::File,
@@ -210,19 +210,19 @@ impl Terminal {
         Terminal { screen, keyboard: keyboard.into() }
     }
 
-    /// Gives it so many columns and rows.
+    /// Sets its number of columns and rows.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
         let size = Winsize { ws_col: columns, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&self.screen, size).unwrap();
     }
 
-    /// For a program that writes to it. No more than a screen or two, which it holds until it is
-    /// read.
+    /// For a program that writes to it: at most a screen or two, which the terminal buffers until
+    /// it is read.
     pub(crate) fn stdio(&self) -> Stdio {
         self.screen.try_clone().unwrap().into()
     }
 
-    /// What programs write from now on, as they write it.
+    /// Collects the output of programs after this call, as they write it.
     pub(crate) fn watch(&self) -> Arc<Mutex<String>> {
         let seen = Arc::new(Mutex::new(String::new()));
         let (mut keyboard, into) = (self.keyboard.try_clone().unwrap(), Arc::clone(&seen));
@@ -235,16 +235,16 @@ impl Terminal {
         seen
     }
 
-    /// What a person types, before or while a program asks.
+    /// Types a line, before or while a program asks.
     pub(crate) fn types(&mut self, line: &str) {
         self.keyboard.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// What all programs wrote, which have ended.
+    /// The output of all programs; they must have ended.
     pub(crate) fn said(mut self) -> String {
         drop(self.screen);
         let mut said = Vec::new();
-        // It ends with an error when nobody has the other side any more.
+        // The read ends with an error when no process has the other side open.
         let _ = self.keyboard.read_to_end(&mut said);
         String::from_utf8_lossy(&said).into_owned()
     }
@@ -267,23 +267,23 @@ impl Serving {
         send(signal, self.child.id());
     }
 
-    /// Ends it as a service manager would; its exit code.
+    /// Ends it as a service manager would; returns its exit code.
     pub(crate) fn stop(mut self) -> i32 {
         self.signal(Signal::TERM);
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
-    /// Waits for its end; its exit code, or -1 if a signal killed it.
+    /// Waits for its end; returns its exit code, or -1 if a signal killed it.
     pub(crate) fn wait(mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
-    /// Lets it end as a power cut would end the program, without waiting for that.
+    /// Kills it, as a power cut would, without waiting for its end.
     pub(crate) fn kill_now(&self) {
         self.signal(Signal::KILL);
     }
 
-    /// Ends it as a power cut would end the program.
+    /// Kills it, as a power cut would.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -297,7 +297,7 @@ impl Drop for Serving {
     }
 }
 
-/// Sends a signal to the process of this number.
+/// Sends a signal to the process with this number.
 #[track_caller]
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn send(signal: Signal, process: impl ToString) {
@@ -316,7 +316,7 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// Waits until something that must happen has happened.
+/// Waits until a required event has happened.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..6000 {
@@ -328,15 +328,15 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("never happened: {what}");
 }
 
-/// Says that a test skips itself, past the capture of the test runner.
+/// Reports a skipped test, past the output capture of the test runner.
 pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 pub(crate) use lacuna_testkit::have;
 
-/// Whether file systems can be mounted here, which is tried, and `needs` may be used; says so if
-/// not.
+/// Whether file systems can be mounted here (this is tried) and `needs` can be used; prints a
+/// message if not.
 pub(crate) fn can_mount(needs: &str) -> bool {
     let at = tempfile::tempdir().unwrap();
     let mut mount = Command::new("mount");
@@ -353,7 +353,7 @@ pub(crate) fn can_mount(needs: &str) -> bool {
     usable.is_ok()
 }
 
-/// Bytes that look like nothing, the same for the same seed.
+/// Pseudorandom bytes, the same for the same seed.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

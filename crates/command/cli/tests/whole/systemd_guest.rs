@@ -1,6 +1,6 @@
 //! Disks in fstab and in units of a Debian that really boots, with systemd, in an emulated machine:
-//! see `scripts/systemd-guest.sh`. A boot takes most of a minute, so this is a part of `make
-//! test-long` alone.
+//! see `scripts/systemd-guest.sh`. A boot takes most of a minute, so this test runs in `make
+//! test-long` only.
 
 use crate::scene::{Scene, can_mount, have, skipped};
 use std::fmt::Write as _;
@@ -13,14 +13,14 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// How each boot ends.
 const ENDS: [&str; 11] = ["off", "off", "cut", "off", "cut", "off", "off", "cut", "off", "off", "hung"];
 
-/// The disks of the guest, from `vdb` on, each with the options that QEMU has for it.
+/// The disks of the guest, starting with `vdb`, each with its QEMU options.
 const DISKS: [(&str, &str); 7] = [
     ("boot", ""),
     ("auto", ""),
     ("private", ""),
-    // 4 MiB that nobody has synced take it seconds.
+    // Writing 4 MiB of unsynced data takes seconds.
     ("slow", ",throttling.bps-write=1048576"),
-    // After its first MiB it takes a byte each second.
+    // After a burst of at most 4 MiB it accepts one byte per second.
     ("hung", ",throttling.bps-write=1,throttling.bps-write-max=4194304"),
     ("served", ""),
     // It has a deeper level.
@@ -56,7 +56,7 @@ fn script() -> Command {
     Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/systemd-guest.sh"))
 }
 
-/// Makes what is laid over the guest's root.
+/// Makes the files that are laid over the guest's root.
 fn lay_out(tree: &Path) {
     let file = |path: &str, text: &str| {
         let path = tree.join(path);
@@ -74,7 +74,7 @@ fn lay_out(tree: &Path) {
     file("etc/lacuna/one.store", "WHERE=/srv/store\nKEY=/etc/lacuna/key\n");
     file("etc/lacuna/both.store", "WHERE=/srv/store /srv/other\nKEY=/etc/lacuna/deep\n");
     file("etc/systemd/system/store@.service", STORE);
-    // What hangs is given up sooner than usual.
+    // The timeout for hanging services is shorter than usual.
     file("etc/systemd/system.conf.d/guest.conf", "[Manager]\nDefaultTimeoutStopSec=15s\n");
     file("etc/systemd/system/act.service", ACT);
     let wants = tree.join("etc/systemd/system/multi-user.target.wants");
@@ -121,7 +121,8 @@ fn make(scene: &Scene, name: &str) {
     scene.lacuna(&["close", "mnt"]).code(0);
 }
 
-/// Makes a disk on a chip in a file that is laid over the guest's root, with a file system.
+/// Makes a disk with a file system on a simulated chip, in a file that is laid over the guest's
+/// root.
 fn make_chip(scene: &Scene) {
     let location = "nand:tree/guest/chip.img";
     scene.create(location, &["--size", "8M"]).code(0);
@@ -130,7 +131,7 @@ fn make_chip(scene: &Scene) {
     scene.wait_until_free(location);
 }
 
-/// A guest that runs. It ends with this.
+/// A running guest, ended on drop.
 struct Guest {
     machine: Child,
     console: BufReader<ChildStdout>,
@@ -159,7 +160,7 @@ impl Guest {
         })
     }
 
-    /// Returns as soon as the guest says something with `words`, which it must.
+    /// Waits until the guest prints a line with `words`; panics if it ends before.
     #[track_caller]
     fn wait_for(&mut self, words: &str) {
         loop {
@@ -172,13 +173,13 @@ impl Guest {
     }
 }
 
-/// Cuts its power, if it still has any.
+/// Cuts its power, if it still runs.
 impl Drop for Guest {
     fn drop(&mut self) {
         let _ = self.machine.kill();
         let _ = self.machine.wait();
-        // The console is closed when the last of its processes is gone. Until then QEMU may hold
-        // the disks.
+        // The console is closed when the last of the guest's processes has ended. Until then QEMU
+        // may hold the disks.
         let _ = std::io::copy(&mut self.console, &mut std::io::sink());
     }
 }
@@ -215,7 +216,7 @@ fn disks_are_there_after_every_boot() {
         guest.wait_for(&format!("guest: boot {boot} is good"));
         match end {
             "cut" => {}
-            // Soon after, or when what hangs was given up.
+            // Soon after, or when the timeout of the hanging service has passed.
             _ => guest.wait_for("reboot: Power down"),
         }
         drop(guest);

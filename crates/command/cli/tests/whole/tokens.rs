@@ -1,5 +1,5 @@
-//! Keyrings and a TPM 2.0 in software as tokens: enrolled, used, refused with what to do, and what
-//! they leave.
+//! Keyrings and a TPM 2.0 in software as tokens: enrolment, use, refusals with remedies, and
+//! traces.
 
 use crate::keys::{answering, asked};
 use crate::scene::{CHEAP, Ran, Scene, have, skipped, wait_until};
@@ -14,7 +14,7 @@ pub(crate) struct SoftTpm<'a> {
 }
 
 impl SoftTpm<'_> {
-    /// Says so if this machine has none.
+    /// Returns `None`, with a message, if this machine has none.
     pub(crate) fn start(scene: &Scene) -> Option<SoftTpm<'_>> {
         if !["swtpm", "tpm2_pcrextend"].into_iter().all(have) {
             return None;
@@ -44,14 +44,14 @@ impl SoftTpm<'_> {
         process
     }
 
-    /// The machine is switched off and on: PCRs begin anew.
+    /// Restarts the TPM, as a power cycle does: PCRs are reset.
     fn restart(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         self.process = Self::run(self.scene);
     }
 
-    /// How `--token` names it, with options.
+    /// The argument of `--token` for it, with options.
     pub(crate) fn token(options: &str) -> String {
         format!("tpm2:{options}tcti=swtpm:path=tpm.sock")
     }
@@ -66,12 +66,12 @@ impl SoftTpm<'_> {
         Ran::from(out).code(0).stdout
     }
 
-    /// Something else is booted.
+    /// Extends a PCR, as booting other software does.
     pub(crate) fn measure(&self, pcr: u8) {
         self.tool("tpm2_pcrextend", &[&format!("{pcr}:sha256={}", "5a".repeat(32))]);
     }
 
-    /// All that can be found in it.
+    /// All handles that can be listed in it.
     fn contents(&self) -> Vec<String> {
         let kinds = ["handles-persistent", "handles-nv-index", "handles-transient", "handles-loaded-session"];
         kinds.map(|kind| self.tool("tpm2_getcap", &[kind])).to_vec()
@@ -114,7 +114,7 @@ fn a_key_of_the_session_is_a_passphrase() {
         return;
     }
     ran.code(0);
-    // The same bytes as those of the key file.
+    // The key has the same bytes as the key file.
     assert!(
         in_session("\"$0\" check disk.img --token keyring:other")
             .code(4)
@@ -143,7 +143,7 @@ fn a_key_of_the_user_is_found_and_read_where_the_session_does_not_link_its_keyri
         "id=$(keyctl padd user lacuna:{name} @u <key) || exit 99; \"$0\" check disk.img --token keyring:{name}; code=$?; \
          keyctl unlink $id @u; exit $code"
     );
-    // A new session, which links nothing.
+    // A new session, which links no keyring.
     let mut command = Command::new("keyctl");
     command.args(["session", "-", "sh", "-c", &script, env!("CARGO_BIN_EXE_lacuna")]);
     command.env("XDG_RUNTIME_DIR", scene.path("")).current_dir(scene.path(""));
@@ -165,7 +165,7 @@ fn a_tpm_opens_the_disk_until_a_pcr_changes_and_says_what_to_do_then() {
     assert!(ran.stderr.contains("has measured nothing"), "{}", ran.stderr);
     assert_eq!(tpm.contents(), before, "something was left in the TPM");
     check(&scene, &plain).code(0);
-    // The order of PCRs does not matter; the name and their number do.
+    // The order of PCRs does not matter; the name and the set of PCRs do.
     check(&scene, &SoftTpm::token("pcrs=11+7,")).code(0);
     check(&scene, &other).code(2);
     check(&scene, &SoftTpm::token("")).code(2);
@@ -183,14 +183,14 @@ fn a_tpm_opens_the_disk_until_a_pcr_changes_and_says_what_to_do_then() {
         assert!(ran.stderr.contains(words), "{}", ran.stderr);
     }
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
-    // What it was enrolled with cannot be found by the token any more.
+    // The token cannot derive the enrolled secret any more.
     let ran = key(&scene, &["remove", "--key-file", "key", "--remove-token", &plain]).code(2);
     for words in ["one of the PCRs 7, 11 changed", "`lacuna key refresh` with every passphrase"] {
         assert!(ran.stderr.contains(words), "{}", ran.stderr);
     }
     tpm.restart();
     check(&scene, &plain).code(0);
-    // What depends on the changed state is another secret, enrolled beside the old one.
+    // The changed state gives another secret, which is enrolled in addition to the old one.
     tpm.measure(11);
     key(&scene, &["add", "--token", &plain, "--key-file", "key"]).code(0);
     check(&scene, &plain).code(0);
@@ -214,7 +214,7 @@ fn a_pin_goes_into_the_secret_of_a_tpm() {
         scene.lacuna(&[words, &["--askpass", "./ask"]].concat())
     };
     let add = ["key", "add", "disk.img", "--key-file", "key", "--token", &token];
-    // A slip of the finger must not make a secret that nobody finds again.
+    // A typing error must not create a secret that cannot be derived again.
     with(&add, "1234\n1235\n").code(1);
     let ran = with(&add, "1234\n1234\n").code(0);
     assert!(!ran.stderr.contains("has measured nothing"), "{}", ran.stderr);
@@ -228,7 +228,7 @@ fn a_pin_goes_into_the_secret_of_a_tpm() {
     assert!(ran.stderr.contains("give --askpass CMD, which is asked for the PIN"), "{}", ran.stderr);
 }
 
-/// The program without a terminal that it could open.
+/// Runs the program without a terminal that it could open.
 fn alone(scene: &Scene, words: &[&str]) -> Ran {
     let lacuna = scene.command(words);
     let mut command = Command::new("setsid");
@@ -270,7 +270,7 @@ fn a_recovery_passphrase_is_asked_for_or_must_be_there() {
     let create = ["create", "disk.img", "--size", "64M", "--token", &token];
     let ran = alone(&scene, &[&create[..], &CHEAP].concat()).code(1);
     assert!(ran.stderr.contains("--no-recovery") && !scene.path("disk.img").exists(), "{}", ran.stderr);
-    // A program that was asked and failed is named, and not told to be given.
+    // If a given program fails, the error names it and does not suggest to give one.
     let ran = scene.lacuna(&[&create[..], &CHEAP, &["--askpass", "false"]].concat()).code(1);
     assert!(ran.stderr.contains("cannot ask false") && !scene.path("disk.img").exists(), "{}", ran.stderr);
     answering(&scene, "correct horse\ncorrect horse\n");
@@ -279,7 +279,7 @@ fn a_recovery_passphrase_is_asked_for_or_must_be_there() {
     check(&scene, &token).code(0);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
 
-    // One token opens, another is enrolled: nobody knows whether there is anything else.
+    // One token opens and another is enrolled: it is unknown whether a recovery passphrase exists.
     let add = ["add", "--token", &token, "--new-token", &second];
     assert!(key(&scene, &add).code(1).stderr.contains("recovery passphrase"));
     check(&scene, &second).code(2);
@@ -291,15 +291,16 @@ fn a_recovery_passphrase_is_asked_for_or_must_be_there() {
     key(&scene, &[&refresh[..], &["--no-recovery"]].concat()).code(0);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(2);
     check(&scene, &token).code(0);
-    // The way back: the token opens, and a passphrase is added.
+    // The remedy: the token opens, and a passphrase is added.
     key(&scene, &["add", "--token", &token, "--new-key-file", "key"]).code(0);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
 }
 
-/// Files below the scene but the disk, with their lengths, and where the disk changed, in bytes.
+/// The files of the scene except the disk, with their lengths, and the first and the last changed
+/// sector (512 bytes) of the disk.
 type Left = (BTreeMap<String, u64>, (usize, usize));
 
-/// Enrols something on a disk of two or one levels, and tells what that left.
+/// Enrols a token or passphrase on a disk of one or two levels; returns the traces.
 fn enrolled(levels: &str, words: &[&str]) -> Option<Left> {
     let scene = Scene::new();
     let tpm = SoftTpm::start(&scene)?;
@@ -317,7 +318,7 @@ fn enrolled(levels: &str, words: &[&str]) -> Option<Left> {
     drop(tpm);
     let after = fs::read(scene.path("disk.img")).unwrap();
     let changed: Vec<usize> = (0..before.len()).filter(|at| before[*at] != after[*at]).collect();
-    // Each of the eight slots, whether it is used or not, is new and looks random.
+    // Each of the eight slots, used or unused, is rewritten and looks random.
     for (number, slot) in after[2048..].chunks(1024).take(8).enumerate() {
         let ones: u32 = slot.iter().map(|byte| byte.count_ones()).sum();
         assert!((3700..4500).contains(&ones), "{ones} of 8192 bits of slot {number} are set");

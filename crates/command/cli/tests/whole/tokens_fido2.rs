@@ -1,5 +1,5 @@
-//! FIDO2 tokens, through the real libfido2 to a token in software: enrolled, used, and refused with
-//! what to do.
+//! FIDO2 tokens, through the real libfido2 to a token in software: enrolment, use, and refusals
+//! with remedies.
 
 use crate::authenticator::{Authenticator, Fault};
 use crate::keys::{answering, asked};
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const TOKEN: &str = "fido2:device=socket:token.sock";
 
-/// Says so if libfido2 is not here.
+/// Returns `None`, with a message, if libfido2 is not installed.
 fn library() -> Option<String> {
     let found = Command::new("sh")
         .args(["-c", "readlink -f /usr/lib/*/libfido2.so.1 /usr/lib*/libfido2.so.1"])
@@ -43,7 +43,7 @@ fn one_credential_in_the_token_opens_every_disk_with_a_secret_of_its_own() {
     let add =
         |disk: &str, token: &str| scene.lacuna(&["key", "add", disk, "--key-file", "key", "--token", token]);
     let check = |disk: &str, token: &str| scene.lacuna(&["check", disk, "--token", token]);
-    // Nothing is made in a token that is only asked.
+    // A check makes no credential in the token.
     assert!(check("disk.img", TOKEN).code(2).stderr.contains("no credential for lacuna on it"));
     assert_eq!(token.state().credentials.len(), 0);
 
@@ -68,7 +68,7 @@ fn one_credential_in_the_token_opens_every_disk_with_a_secret_of_its_own() {
     assert_eq!((credential.rp.as_str(), &credential.user[..]), ("lacuna", &b"lacuna token v1\0"[..]));
     drop(state);
 
-    // Another token, and none.
+    // Without a token, and with another one.
     drop(token);
     assert!(check("disk.img", TOKEN).code(4).stderr.contains("plug it in"));
     let other = Authenticator::plugged_in(&scene.path("token.sock"), 2, None);
@@ -86,7 +86,7 @@ fn the_pin_of_a_token_is_asked_for_and_wrong_ones_are_counted() {
     let token = Authenticator::plugged_in(&scene.path("token.sock"), 3, Some("123456"));
     lacuna(&scene, &["key", "add", "disk.img", "--key-file", "key", "--token", TOKEN], "123456\n").code(0);
     assert_eq!(asked(&scene), ["PIN of the token socket:token.sock: "]);
-    // Without the PIN the token does not even say that it has a credential.
+    // Without the PIN the token does not even report that it has a credential.
     assert_eq!(token.state().credentials[0].protection, 3);
     let check = ["check", "disk.img", "--token", TOKEN];
     lacuna(&scene, &check, "123456\n").code(0);
@@ -106,14 +106,14 @@ fn nothing_is_made_in_a_token_before_all_else_is_settled() {
     let Some(scene) = scene() else { return };
     let token = Authenticator::plugged_in(&scene.path("token.sock"), 4, None);
     let credentials = || token.state().credentials.len();
-    // A person who says no.
+    // The user declines.
     scene.create("hidden.img", &["--size", "64M", "--format", "deniable"]).code(0);
     let mut typist = Typist::new(&scene, &format!("key add hidden.img --token {TOKEN}"));
     typist.answer("Passphrase for hidden.img: ", "correct horse");
     typist.answer("Passphrase 2 that is to keep working", "");
     typist.answer("Go on? [y/N]", "n");
     assert_eq!((typist.end(), credentials()), (1, 0));
-    // A disk whose slots are all used.
+    // A disk with all slots used.
     for number in 1..8 {
         fs::write(scene.path("more"), number.to_string()).unwrap();
         scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "more"]).code(0);
@@ -121,7 +121,7 @@ fn nothing_is_made_in_a_token_before_all_else_is_settled() {
     let ran = scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--token", TOKEN]).code(1);
     assert!(ran.stderr.contains("8 passphrases that work"), "{}", ran.stderr);
     assert_eq!(credentials(), 0);
-    // A new disk for which no recovery passphrase is found.
+    // A new disk without a recovery passphrase.
     let create = ["create", "new.img", "--size", "64M", "--token", TOKEN];
     lacuna(&scene, &[&create[..], &CHEAP].concat(), "1\n2\n3\n4\n5\n6\n").code(1);
     assert_eq!(credentials(), 0);
@@ -139,7 +139,7 @@ fn a_credential_that_a_failed_enrolment_leaves_is_told() {
     let token = Authenticator::plugged_in(&scene.path("token.sock"), 5, None);
     let add = || scene.lacuna(&["-q", "key", "add", "disk.img", "--key-file", "key", "--token", TOKEN]);
     for (fault, code, words) in [
-        // No touch, and a token that hides its credential until there is a PIN.
+        // No touch, and a token that hides its credential until it has a PIN.
         (Fault::Code(0x2f), 20, "no touch"),
         (Fault::Code(0x2e), 20, "fido2-token -S"),
         (Fault::NoSecret, 20, "without hmac-secret"),
@@ -149,7 +149,7 @@ fn a_credential_that_a_failed_enrolment_leaves_is_told() {
         let ran = add().code(code);
         assert!(ran.stderr.contains(words), "{fault:?}: {}", ran.stderr);
         assert!(ran.stderr.contains("keeps the credential that was made"), "{fault:?}: {}", ran.stderr);
-        // The second time it is there already.
+        // The second time the credential already exists.
         assert!(!add().stderr.contains("keeps the credential"));
     }
     token.state().fault = None;
@@ -180,7 +180,7 @@ fn refusals_of_a_token_name_their_cause() {
         let ran = check(TOKEN).code(20);
         assert!(ran.stderr.contains(words), "{}", ran.stderr);
     }
-    // A file that is no token is not a lack of permissions.
+    // A file that is not a token is not reported as a lack of permissions.
     let ran = check("fido2:device=key").code(20);
     assert!(ran.stderr.contains("does not answer as a FIDO2 token"), "{}", ran.stderr);
 }
@@ -192,7 +192,7 @@ fn a_missing_library_is_named_with_its_package() {
         return;
     }
     let scene = Scene::with_disk(&["--size", "64M"]);
-    // In a mount namespace of its own the library is empty.
+    // In a mount namespace of its own the library is replaced by /dev/null.
     let script = "mount --make-rprivate / && mount --bind /dev/null \"$1\" && exec \"$0\" check disk.img --token fido2";
     let ran: Ran = Command::new("unshare")
         .args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_lacuna"), &library])

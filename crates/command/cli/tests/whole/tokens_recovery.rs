@@ -1,5 +1,5 @@
-//! A token is not all that opens something, unless somebody wants it so; and what is said of that
-//! tells a log of no level.
+//! A level is never left with a token as its only key unless the user requests it, and messages
+//! about that reveal no level to a log.
 
 use crate::keys::{answering, asked};
 use crate::scene::{CHEAP, Ran, Scene};
@@ -8,12 +8,12 @@ use std::fs;
 
 const DENIABLE: [&str; 6] = ["--format", "deniable", "--size", "64M", "--cover", "0"];
 
-/// `lacuna key VERB disk.img …` with its standard error on a terminal.
+/// Runs `lacuna key VERB disk.img …` with its standard error on a terminal.
 fn key_on_terminal(scene: &Scene, words: &[&str]) -> Ran {
     scene.lacuna_on_terminal(&[&["key", words[0], "disk.img"], &words[1..]].concat())
 }
 
-/// The same into a log.
+/// Runs the same with its standard error in a log.
 fn key(scene: &Scene, words: &[&str]) -> Ran {
     scene.lacuna(&[&["key", words[0], "disk.img"], &words[1..]].concat())
 }
@@ -26,13 +26,13 @@ fn opens(scene: &Scene, words: &[&str]) -> bool {
     }
 }
 
-/// How many levels a passphrase or token opens.
+/// Number of levels that a passphrase or token opens.
 fn levels(scene: &Scene, words: &[&str]) -> Option<usize> {
     let ran = scene.lacuna(&[&["info", "disk.img", "--json"], words].concat()).code(0);
     ran.json()["levels"].as_array().map(Vec::len)
 }
 
-/// A disk whose level 0 `key` opens, and whose level 1 `token` and `recovery` open.
+/// A disk where `key` opens level 0, and `token` and `recovery` open level 1.
 fn create_with_hidden_token(scene: &Scene, token: &str) {
     answering(scene, "recovery\nrecovery\n");
     let with = ["--levels", "2", "--token", token, "--askpass", "./ask"];
@@ -50,7 +50,7 @@ fn a_hidden_levels_token_is_used_like_its_passphrase() {
     assert_eq!(levels(&scene, &["--key-file", "key"]), Some(1));
     assert_eq!(levels(&scene, &["--token", &token]), Some(2));
     assert_eq!(levels(&scene, &["--key-file", "recovery"]), Some(2));
-    // Without a passphrase of the same level it is refused, which is told on a terminal alone.
+    // Refused without a passphrase of the same level; the reason is shown on a terminal only.
     let refresh = ["refresh", "--key-file", "key", "--token", &token, "--yes", "--keep", "2"];
     let ran = key_on_terminal(&scene, &refresh).code(1);
     assert!(ran.stderr.contains("recovery passphrase"), "{}", ran.stderr);
@@ -117,7 +117,8 @@ fn no_key_operation_leaves_a_token_alone_on_a_disk_with_levels() {
     let more = ["add", "--key-file", "key", "--token", &a, "--new-token", &b, "--yes", "--keep", "2"];
     key_on_terminal(&scene, &more).code(0);
 
-    // One token opens and another goes: so would the passphrase, which is not given.
+    // One token opens and another is removed: the passphrase, which is not given, would be lost as
+    // well.
     let remove = ["remove", "--token", &a, "--remove-token", &b, "--yes"];
     let ran = key_on_terminal(&scene, &[&remove[..], &["--keep", "1"]].concat()).code(1);
     assert!(ran.stderr.contains("recovery passphrase"), "{}", ran.stderr);
@@ -125,12 +126,12 @@ fn no_key_operation_leaves_a_token_alone_on_a_disk_with_levels() {
     key_on_terminal(&scene, &[&remove[..], &["--keep", "2", "--key-file", "key"]].concat()).code(0);
     assert!(opens(&scene, &["--key-file", "key"]) && !opens(&scene, &["--token", &b]));
 
-    // A passphrase that is given twice is none that is left when it is changed.
+    // A passphrase that is given twice does not remain when it is changed.
     let twice =
         ["change", "--key-file", "key", "--key-file", "key", "--new-token", &b, "--yes", "--keep", "1"];
     key_on_terminal(&scene, &twice).code(1);
     assert!(opens(&scene, &["--key-file", "key"]));
-    // The way back: a passphrase in the place of the token.
+    // The remedy: a passphrase replaces the token.
     key(&scene, &["change", "--token", &a, "--new-key-file", "new", "--yes", "--keep", "1"]).code(0);
     assert!(opens(&scene, &["--key-file", "new"]) && !opens(&scene, &["--token", &a]));
 }
@@ -175,7 +176,7 @@ fn a_new_level_gets_a_passphrase_before_a_token() {
     let with_token = [&level[..], &["--new-token", &token]].concat();
     let ran = key(&scene, &with_token).code(1);
     assert!(ran.stderr.contains("make the level with --new-key-file"), "{}", ran.stderr);
-    // What it says works, and so does what it offers.
+    // The suggestion of the message works, and so does the alternative.
     key(&scene, &[&level[..], &["--new-key-file", "new"]].concat()).code(0);
     let add =
         ["add", "--key-file", "key", "--key-file", "new", "--new-token", &token, "--yes", "--keep", "2"];

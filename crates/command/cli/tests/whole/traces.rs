@@ -1,28 +1,29 @@
-//! What the system is asked to do to the medium is the same whether levels above a depth are
-//! absent, idle, read or busy: the real program under `strace`, with the same work on the levels up
-//! to that depth each time.
+//! The system calls on the medium are the same whether levels above a depth are absent, idle, read
+//! or busy: the real program under `strace`, with the same work on the levels up to that depth each
+//! time.
 //!
-//! `LACUNA_TRACES` sets the sessions that are traced for each format (default 12), twelve for each
-//! seed; `LACUNA_SEED` the first seed (default 0). Even seeds are played at depth 0, odd ones at
-//! depth 1. The digest is that of the calls that are compared in order.
+//! `LACUNA_TRACES` sets the number of traced sessions per format (default 12), twelve for each
+//! seed; `LACUNA_SEED` the first seed (default 0). Even seeds use depth 0, odd ones depth 1. The
+//! digest covers the calls that are compared in order.
 //!
-//! Compared are, of all system calls on the file of the medium that change it or make it durable:
-//! - `deniable`: its writes and discards, with offset and length, in order. Which thread makes a
-//!   call does not matter.
+//! Of all system calls on the file of the medium that change it or make it durable, the tests
+//! compare:
+//! - `deniable`: its writes and discards, with offset and length, in order. The calling thread does
+//!   not matter.
 //! - `oblivious`: the writes to ring and journal, in the same way. Cells are drawn at random: of
-//!   the writes in place, that each is of a whole group of cells, and how many there are, within
+//!   the writes in place, only that each is of a whole group of cells, and their number within
 //!   [`TOLERANCE`]: batches that are brought in place together may have drawn the same group, which
 //!   is then written once.
-//! - The number of syncs, which is at most what level 0 causes: one for each of its flushes that
-//!   has something to flush, and those that are due as stripes or batches are written. A thread of
-//!   its own makes these, and one that comes late serves for two, so how many there are, and where
-//!   among the writes they begin, varies with the load of the machine. If hidden flushes made
-//!   syncs, there would be more, for a busy hidden level is flushed again and again: in the
-//!   sessions with many flushes of level 0, if each made its own; in the one with few of them, if
-//!   only each that waits for a stripe or batch did.
+//! - The number of syncs, which is at most the number that level 0 causes: one for each of its
+//!   flushes with pending data, and the syncs due as stripes or batches are written. A thread
+//!   of its own makes these, and a late sync serves for two, so their number and their positions
+//!   among the writes vary with the load of the machine. If hidden flushes made syncs, there would
+//!   be more, because a busy hidden level is flushed again and again: in the sessions with many
+//!   flushes of level 0, if each made its own; in the session with few of them, if only each that
+//!   waits for a stripe or batch did.
 //!
-//! And of the file: size, mode, owner, access time and links, and the space taken, which of an
-//! `oblivious` disk follows from the cells that were drawn.
+//! Of the file they compare size, mode, owner, access time and links, and the space taken; with
+//! `oblivious` the space depends on the drawn cells.
 
 use crate::books::Dice;
 use crate::nbd_client::Client;
@@ -40,25 +41,25 @@ use std::time::{Duration, UNIX_EPOCH};
 
 const BLOCK: u64 = 4096;
 const SIZE: u64 = 96 << 20;
-/// Blocks of level 0 that are worked on.
+/// Number of blocks of level 0 that are used.
 const BLOCKS: u64 = 600;
-/// Those of each hidden level: no more than closing takes along, for a session that loses something
-/// ends as one whose medium fails.
+/// Number of blocks of each hidden level that are used: no more than closing carries along, because
+/// a session that loses data ends like one with a failed medium.
 const HIDDEN_BLOCKS: u64 = 24;
-/// Of so many, numbers that chance decides may differ by one.
+/// Random numbers may differ by this fraction: one in `TOLERANCE`.
 const TOLERANCE: u64 = 10;
-/// Syncs of opening and closing, those of its cover among them.
+/// Syncs of opening and closing, including those of its cover.
 const AROUND: u64 = 24;
-/// The least number of hidden flushes that succeed in a session with a busy hidden level.
+/// Minimum number of hidden flushes that succeed in a session with a busy hidden level.
 const HIDDEN_FLUSHES: u64 = 3;
-/// Levels of a disk that has all of them.
+/// Number of levels of a disk with all of them.
 const LEVELS: usize = 3;
-/// The files with their passphrases. That of level 0 is there already.
+/// The files with their passphrases. The file of level 0 already exists.
 const KEYS: [&str; LEVELS] = ["key", "second", "third"];
 const CALLS: &str =
     "trace=pwrite64,pwritev,pwritev2,write,writev,fsync,fdatasync,fallocate,ftruncate,sync_file_range,msync";
 
-/// What is done on the levels above the depth while the others are worked on.
+/// The work on the levels above the depth during the work on the other levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Hidden {
     Absent,
@@ -67,21 +68,21 @@ enum Hidden {
     Busy,
 }
 
-/// How deep the levels are whose keys are known, and where the work of all sessions begins.
+/// The depth of the known levels, and the seed of all sessions' work.
 #[derive(Clone, Copy)]
 struct Round {
     depth: usize,
     seed: u64,
 }
 
-/// What is done on level 0 in a session.
+/// The work on level 0 in a session.
 #[derive(Clone, Copy)]
 struct Public {
     seed: u64,
     operations: u64,
-    /// Of twelve operations so many are flushes.
+    /// Number of flushes in twelve operations.
     flushes: u64,
-    /// Between two operations.
+    /// Time between two operations.
     pause: Duration,
 }
 
@@ -93,7 +94,7 @@ const SESSIONS: [Public; 3] = [
     Public { seed: 7, operations: 500, flushes: 0, pause: Duration::from_millis(5) },
 ];
 
-/// One system call on the medium: its name, and the bytes that it concerns.
+/// One system call on the medium: its name and its range of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Call {
     name: String,
@@ -107,7 +108,7 @@ impl Call {
     }
 }
 
-/// What a line of the trace says, unless it is the end of a call that began before, or of another
+/// Parses a line of the trace; `None` for the end of a call that began before, and for another
 /// file.
 fn parse(line: &str) -> Option<Call> {
     let (_, call) = line.split_once(' ')?;
@@ -130,18 +131,18 @@ fn parse(line: &str) -> Option<Call> {
         }
         "pwritev" | "pwritev2" => {
             let lens = rest.split("iov_len=").skip(1).map(|len| number(len.split('}').next()?));
-            // After the offset the second has flags.
+            // `pwritev2` has flags after the offset.
             (number(last[usize::from(name == "pwritev2")])?, lens.sum::<Option<u64>>()?)
         }
         "fsync" | "fdatasync" => (0, 0),
-        // None of these is used today; whatever comes is compared as it stands.
+        // None of these is used today; if one appears, it is compared as text.
         _ => return Some(Call { name: line.to_owned(), offset: 0, len: 0 }),
     };
     Some(Call { name: name.to_owned(), offset, len })
 }
 
-/// The work on the levels that are known: the same operations, one after another, for the same
-/// seed. Returns how many flushes of level 0 had something to flush.
+/// The work on the known levels: the same operations, one after another, for the same seed. Returns
+/// the number of flushes of level 0 with pending data.
 fn known_work(socket: &Path, work: Public, depth: usize) -> u64 {
     let mut client = Client::connect_to(socket, "0").unwrap();
     let mut deeper: Vec<Client> =
@@ -171,7 +172,7 @@ fn known_work(socket: &Path, work: Public, depth: usize) -> u64 {
     flushes + 1
 }
 
-/// Work on a hidden level until `done`. What finds no cover fails, and nothing comes of it.
+/// Work on a hidden level until `done`. Requests without cover fail, and this is ignored.
 fn hidden_work(socket: &Path, export: &str, hidden: Hidden, done: &AtomicBool) {
     let mut client = Client::connect_to(socket, export).unwrap();
     let mut dice = Dice(99);
@@ -190,8 +191,8 @@ fn hidden_work(socket: &Path, export: &str, hidden: Hidden, done: &AtomicBool) {
     }
 }
 
-/// Flushes of a hidden level, one after another, until `done`: many more than syncs are due.
-/// Returns how many succeeded.
+/// Flushes of a hidden level, one after another, until `done`: many more than the due syncs.
+/// Returns the number of successful flushes.
 fn hidden_flushes(socket: &Path, export: &str, done: &AtomicBool) -> u64 {
     let mut client = Client::connect_to(socket, export).unwrap();
     let mut flushed = 0;
@@ -202,7 +203,7 @@ fn hidden_flushes(socket: &Path, export: &str, done: &AtomicBool) -> u64 {
     flushed
 }
 
-/// Tells those who work on hidden levels that the public work has ended, also if it fails.
+/// Tells the threads on hidden levels that the public work has ended, also if it fails.
 struct Ended<'d>(&'d AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -211,14 +212,14 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Serves the disk once under `strace`; the calls on the medium.
+/// Serves the disk once under `strace`; returns the calls on the medium.
 fn session(scene: &Scene, work: Public, hidden: Hidden, depth: usize) -> Session {
     let trace = scene.path("trace");
     let mut command = Command::new("strace");
-    // The server is the process that we start, and the tracer one beside it: signals reach the
-    // server.
+    // The child process is the server, and the tracer runs beside it (`-D`), so that signals reach
+    // the server.
     command.args(["-D", "-f", "-y", "-q", "-s", "0", "-o", trace.to_str().unwrap(), "-e", CALLS]);
-    // All lengths of a call that takes many buffers.
+    // All lengths of a call with many buffers.
     command.args(["-e", "abbrev=none"]);
     command.arg(env!("CARGO_BIN_EXE_lacuna")).args(["-q", "serve", "disk.img", "--socket", "nbd.sock"]);
     command.args(["--cover-timeout", "1", "--key-file"]);
@@ -248,7 +249,7 @@ fn session(scene: &Scene, work: Public, hidden: Hidden, depth: usize) -> Session
         flushes
     });
     let process = server.process().to_string();
-    // What still waited for cover goes with that of the closing.
+    // Data that still waits for cover is carried along with the cover of the close.
     assert_eq!(server.stop(), 0);
     let traced = || fs::read_to_string(&trace).unwrap();
     let ended = |line: &str| line.contains(" +++ exited") && line.split(' ').next() == Some(&process);
@@ -256,13 +257,13 @@ fn session(scene: &Scene, work: Public, hidden: Hidden, depth: usize) -> Session
     Session { calls: traced().lines().filter_map(parse).collect(), flushes }
 }
 
-/// What was asked of the medium while the disk was served once, and how often level 0 was flushed.
+/// The calls on the medium in one session, and the number of flushes of level 0.
 struct Session {
     calls: Vec<Call>,
     flushes: u64,
 }
 
-/// What two sessions did to a new medium, and what can be seen of its file then.
+/// The calls of the sessions on a new medium, and the observable properties of its file afterwards.
 struct Seen {
     sessions: Vec<Session>,
     file: [u64; 6],
@@ -279,7 +280,7 @@ fn see(format: &str, hidden: Hidden, round: Round) -> Seen {
     scene.create("disk.img", &options).code(0);
     let file = OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
     file.set_times(FileTimes::new().set_accessed(UNIX_EPOCH + Duration::from_secs(1_000_000))).unwrap();
-    // Busy at first, so that there is something to read.
+    // Busy at first, so that there is data to read.
     let before = if hidden == Hidden::Absent { hidden } else { Hidden::Busy };
     let [first, rest @ ..] = SESSIONS.map(|work| Public { seed: work.seed + 1000 * round.seed, ..work });
     let mut sessions = vec![session(&scene, first, before, round.depth)];
@@ -292,9 +293,9 @@ fn see(format: &str, hidden: Hidden, round: Round) -> Seen {
     Seen { sessions, file, blocks: meta.blocks() }
 }
 
-/// Compares what was seen with hidden levels to what was seen without: of the calls of a session
-/// those that are `ordered`, one by one, and what `compared` makes of all of them. `due` are the
-/// syncs that its writes cause, beside those of its flushes.
+/// Compares the observations with hidden levels to those without: the `ordered` calls of a session
+/// one by one, and all calls by `compared`. `due` is the number of syncs that its writes cause, in
+/// addition to those of its flushes.
 fn compare(
     format: &str,
     ordered: impl Fn(&Call) -> bool,
@@ -312,7 +313,7 @@ fn compare(
     let rounds = setting("LACUNA_TRACES", in_a_round).div_ceil(in_a_round);
     let (first, mut digest) = (setting("LACUNA_SEED", 0), DefaultHasher::new());
     for round in (first..first + rounds).map(|seed| Round { depth: (seed % 2) as usize, seed }) {
-        // A round that fails stands last.
+        // A failed round is printed last.
         println!("{format}, depth {}: LACUNA_SEED={} plays this round first", round.depth, round.seed);
         let absent = see(format, Hidden::Absent, round);
         assert!(absent.sessions.iter().all(|session| session.calls.len() > 50));
@@ -354,7 +355,8 @@ fn same<'a>(
     }
 }
 
-/// No more syncs than level 0 causes: one for each flush, and those `due` with its writes.
+/// Checks that there are no more syncs than level 0 causes: one for each flush, and the `due` ones
+/// of its writes.
 fn no_more_syncs(session: &Session, due: u64) -> Result<(), String> {
     let syncs = session.calls.iter().filter(|call| call.is_sync()).count() as u64;
     let most = session.flushes + due + AROUND;
@@ -364,7 +366,7 @@ fn no_more_syncs(session: &Session, due: u64) -> Result<(), String> {
     Err(format!("{syncs} syncs, at most {most} are due: {} flushes, {due} with writes", session.flushes))
 }
 
-/// Compares numbers that chance or the load of the machine moves a little.
+/// Compares numbers that vary a little with chance or with the load of the machine.
 fn near(what: &str, tolerance: u64, without: u64, with: u64) -> Result<(), String> {
     if without.abs_diff(with) <= without / tolerance {
         return Ok(());
@@ -381,20 +383,20 @@ fn deniable() {
         "deniable",
         |call| !call.is_sync(),
         |_, _| Ok(()),
-        // Every half gap.
+        // One sync per half gap.
         |calls| calls.iter().filter(|call| call.len == stripe).count() as u64 / (u64::from(params.gap) / 2),
     );
 }
 
 #[test]
 fn oblivious() {
-    /// Bytes of a group of eight cells, and those of them that are written: the blocks, and 64
-    /// bytes of metadata for each.
+    /// Bytes of a group of eight cells, and the written bytes of it: the blocks, and 64 bytes of
+    /// metadata for each.
     const GROUP: u64 = 9 * BLOCK;
     const WRITTEN: u64 = 8 * (BLOCK + 64);
     let params = Params::plan(SIZE, Plan { cover_millis: 0, ..Plan::DEFAULT }).unwrap();
     let cells = params.end() - params.cells / 8 * GROUP;
-    // Those to ring and journal.
+    // The calls on ring and journal.
     let ordered = |call: &Call| !call.is_sync() && call.offset < cells;
     let in_place = |calls: &[Call]| {
         let mut groups = 0;
@@ -412,8 +414,8 @@ fn oblivious() {
         |without, with| near("groups", TOLERANCE, in_place(without)?, in_place(with)?),
         |calls| {
             // A batch is a write to the ring and one to each copy of the journal. A part of the
-            // ring is synced as it ends, and again if a later batch needs it in place before the
-            // next one ends.
+            // ring is synced when it ends, and again if a later batch needs it in place before the
+            // next part ends.
             let batches = calls.iter().filter(|call| ordered(call)).count() as u64 / 3;
             2 * batches / (u64::from(params.ring) / 6)
         },

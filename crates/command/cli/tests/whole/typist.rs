@@ -1,5 +1,5 @@
-//! A person at a terminal of their own: `lacuna` runs on one that `script` makes, and prompts are
-//! answered as they come.
+//! A user at a terminal: `lacuna` runs on a terminal made by `script`, and prompts are answered as
+//! they appear.
 
 use crate::scene::Scene;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 /// A run of `lacuna` on a terminal.
 pub(crate) struct Typist {
     child: Child,
-    /// What was printed and not yet waited for.
+    /// The output that was not waited for yet.
     seen: String,
 }
 
@@ -41,7 +41,7 @@ impl Typist {
         input.flush().unwrap();
     }
 
-    /// Waits for the end, and gives the exit code.
+    /// Waits for the end and returns the exit code.
     pub(crate) fn end(mut self) -> i32 {
         let mut rest = Vec::new();
         self.child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();

@@ -1,7 +1,7 @@
-//! A disk on a UBI volume of a real kernel, on a NAND chip that is simulated: in a guest, where
-//! this program runs itself and drives the real binary. The chip is in the guest's memory; what it
-//! holds is kept outside when the guest's power is cut, and put on the chip of the next. Skipped,
-//! saying so, where no guest can be run.
+//! A disk on a UBI volume of a real kernel, on a simulated NAND chip, in a guest where this test
+//! program runs itself and uses the real binary. The chip is in the guest's memory; when the
+//! guest's power is cut, its contents are saved outside and restored to the chip of the next guest.
+//! Skipped, with a message, where no guest can be run.
 
 use crate::nbd_client::Client;
 use crate::scene::{CHEAP, Ran, skipped};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Says that this program is in a guest, and which part of the test it is to do there.
+/// Tells this program that it is in a guest, and which part of the test to run there.
 const PART: &str = "LACUNA_GUEST_PART";
 /// The last number that was flushed before the power was cut.
 const FLUSHED: &str = "LACUNA_GUEST_FLUSHED";
@@ -22,18 +22,17 @@ const LACUNA: &str = "/guest/lacuna";
 const LOCATION: &str = "ubi:/dev/ubi0_0";
 const SOCKET: &str = "/tmp/nbd.sock";
 const BLOCK: u64 = 4096;
-/// Blocks that are written over and over.
+/// Number of blocks that are overwritten repeatedly.
 const BLOCKS: u64 = 200;
-/// Blocks behind them that are written once and then deleted.
+/// Number of blocks after them that are written once and then deleted.
 const SECRETS: u64 = 100;
 /// Logical erase blocks of the header; those of keys follow.
 const HEADER_LEBS: u32 = 2;
 
-/// UBI's own emulation of a power cut: at the write of so many volume headers from now on, it stops
-/// writing.
+/// UBI's own emulation of a power cut: it stops writing after a number of volume header writes.
 const POWER_CUT: &str = "/sys/kernel/debug/ubi/ubi0/tst_emulate_power_cut";
 
-/// UBI erases nothing of its own accord, so that what is gone was erased for us.
+/// UBI's background thread is disabled, so that every erased block was erased on our request.
 const ATTACH: &str = r#"
 export XDG_RUNTIME_DIR=/tmp
 echo correct horse >/tmp/key
@@ -48,7 +47,7 @@ part() {
 }
 "#;
 
-/// A guest with these commands behind [`ATTACH`].
+/// A guest that runs these commands after [`ATTACH`].
 fn guest(dir: &Path, commands: &str) -> GuestImage {
     let whole = dir.join("whole");
     if !whole.exists() {
@@ -57,7 +56,7 @@ fn guest(dir: &Path, commands: &str) -> GuestImage {
     GuestImage::new(dir, &format!("{ATTACH}{commands}"), &[&whole, Path::new(env!("CARGO_BIN_EXE_lacuna"))])
 }
 
-/// The part that this program is to do, if it is in a guest.
+/// The part that this program is to run, if it is in a guest.
 fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
@@ -66,7 +65,7 @@ fn flushed() -> u64 {
     std::env::var(FLUSHED).unwrap().parse().unwrap()
 }
 
-/// Programs the chip with what was kept of another.
+/// Programs the chip with the saved contents of another.
 fn restore() {
     let mut kept = vec![];
     File::open("/dev/mtd1").unwrap().read_to_end(&mut kept).unwrap();
@@ -85,7 +84,7 @@ fn a_disk_on_ubi_forgets_and_survives_power_cuts() {
         "new" => {
             create_and_forget();
             let mut server = Server::start();
-            // In the middle of what UBI does for this, the chip takes nothing any more.
+            // During UBI's work for these writes, the chip stops accepting writes.
             for (file, value) in [("_min", "30"), ("_max", "0"), ("", "2")] {
                 fs::write(format!("{POWER_CUT}{file}"), value).unwrap();
             }
@@ -103,7 +102,7 @@ fn a_disk_on_ubi_forgets_and_survives_power_cuts() {
     }
 }
 
-/// Each guest finds the chip as the one before left it, and on it at least what was flushed there.
+/// Each guest gets the chip as the previous guest left it, with at least the data flushed there.
 fn with_power_cuts() {
     if let Some(why) = GuestImage::missing() {
         return skipped(&why);
@@ -169,8 +168,8 @@ fn content(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(BLOCK as usize / 8)
 }
 
-/// Writes ascending numbers, flushing after every eighth, until the server is gone; the last that
-/// was flushed is in `flushed`.
+/// Writes ascending numbers, with a flush after every eighth, until the server has died; stores the
+/// last flushed number in `flushed`.
 fn write_numbers(from: u64, flushed: &AtomicU64) {
     let mut client = Client::connect(Path::new(SOCKET)).unwrap();
     for number in from.. {
@@ -187,7 +186,7 @@ fn write_numbers(from: u64, flushed: &AtomicU64) {
     }
 }
 
-/// The last number that was flushed before the server died, well after the first.
+/// The last number that was flushed before the server died, at least 1000 after the first.
 fn killed_while_writing(first: u64) -> u64 {
     let flushed = AtomicU64::new(0);
     let mut server = Server::start();
@@ -202,8 +201,8 @@ fn killed_while_writing(first: u64) -> u64 {
     flushed.into_inner()
 }
 
-/// Makes a disk, and deletes something on it; after a purge the keys of what was deleted are
-/// nowhere on the chip.
+/// Makes a disk and deletes data on it; after a purge the keys of the deleted data are nowhere on
+/// the chip.
 fn create_and_forget() {
     let mut create = vec!["create", LOCATION, "--format", "flash", "--key-file", "/tmp/key", "--size", "8M"];
     create.extend(CHEAP);
@@ -233,7 +232,8 @@ fn create_and_forget() {
     drop(server);
 }
 
-/// Each block reads as its last flushed version or a later one, and the disk is sound.
+/// Checks that each block reads as its last flushed version or a later one, and that the disk is
+/// sound.
 fn verify(flushed: u64) {
     println!("{}", lacuna(&["check", LOCATION, "--key-file", "/tmp/key"]).code(0).stdout);
     let server = Server::start();
@@ -259,7 +259,7 @@ fn verify(flushed: u64) {
     drop(server);
 }
 
-/// The flash as an adversary reads it who seizes it.
+/// The flash as an adversary that seizes it reads it.
 struct Chip {
     bytes: Vec<u8>,
     block_len: usize,
@@ -274,13 +274,13 @@ impl Chip {
         Chip { bytes, block_len: block_len.trim().parse().unwrap() }
     }
 
-    /// The content of the first blocks of keys, which the disk has used, by their logical blocks.
-    /// Of several copies the last counts.
+    /// The content of the first key blocks, which the disk has used, by logical block. Of several
+    /// copies the newest counts.
     fn blocks_of_keys(&self) -> BTreeMap<u32, &[u8]> {
         let mut found: BTreeMap<u32, (u64, &[u8])> = BTreeMap::new();
         for block in self.bytes.chunks_exact(self.block_len) {
             let word = |at: usize| u32::from_be_bytes(block[at..at + 4].try_into().unwrap());
-            // Where the volume header and the content begin.
+            // Offsets of the volume header and of the content.
             let (header, content) = (word(16) as usize, word(20) as usize);
             if !block.starts_with(b"UBI#") || !block[header..].starts_with(b"UBI!") {
                 continue;
@@ -296,9 +296,9 @@ impl Chip {
         found.into_iter().map(|(leb, (_, content))| (leb, content)).collect()
     }
 
-    /// Whether any of these is anywhere.
+    /// Whether any of these pages is anywhere on the chip.
     fn has_any(&self, pages: &HashSet<&[u8]>) -> bool {
-        // Headers take a part of a page of this length.
+        // Headers may shift the content within a page of this length.
         (0..512)
             .step_by(64)
             .any(|shift| self.bytes[shift..].chunks_exact(512).any(|page| pages.contains(page)))

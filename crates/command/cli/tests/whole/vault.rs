@@ -1,4 +1,4 @@
-//! Vaults from the command line: made, opened, checked, their passphrases, and what is refused.
+//! Vaults from the command line: creation, opening, checks, passphrases, and refusals.
 
 use crate::scene::noise;
 use crate::vault_scene::VaultScene;
@@ -31,7 +31,7 @@ fn files_are_there_when_a_vault_is_opened_again() {
     assert_eq!((&status["servers"][0]["vault"], &status["servers"][0]["raw"]), (&true.into(), &false.into()));
     assert!(lacuna(&["list"]).code(0).stdout.contains("/v "));
     assert_eq!(lacuna(&["info", "v", "--json"]).code(0).json()["medium"]["in_use"], true);
-    // A second mount, and everything else that needs the vault for itself.
+    // A second mount, and other commands that need the vault exclusively.
     fs::create_dir(scene.0.path("mnt2")).unwrap();
     let second = scene.keyed(&["open", "v", "mnt2"]).code(5);
     assert!(second.stderr.contains("it is open at "), "{}", second.stderr);
@@ -43,7 +43,7 @@ fn files_are_there_when_a_vault_is_opened_again() {
     );
     lacuna(&["close", "v"]).code(0);
 
-    // Nothing of names or contents is to be seen.
+    // No names or contents are visible.
     let mut seen = 0;
     for file in walk(&scene.0.path("v")) {
         let bytes = fs::read(&file).unwrap();
@@ -90,11 +90,11 @@ fn passphrases_and_headers_of_vaults_are_those_of_disks() {
         "{words}"
     );
 
-    // A vault whose header is gone says so, and gets it back.
+    // A vault without its header is reported as such, and the header can be restored.
     fs::remove_file(scene.0.path("v/lacuna.vault")).unwrap();
     let lost = scene.open().code(4);
     assert!(lost.stderr.contains("without its header"), "{}", lost.stderr);
-    // A restoration that is refused leaves nothing that looks like a damaged one.
+    // A refused restoration leaves no file that looks like a damaged header.
     fs::write(scene.0.path("wrong"), "not it").unwrap();
     lacuna(&["header", "restore", "v", "v.hdr", "--key-file", "wrong", "--yes"]).code(2);
     assert!(!scene.0.path("v/lacuna.vault").exists());
@@ -122,7 +122,7 @@ fn what_makes_no_sense_for_a_vault_is_refused_with_what_does() {
         let refused = keyed(&[&["open", "v", "mnt"], options].concat()).code(1);
         assert!(refused.stderr.contains(options[0]), "{}", refused.stderr);
     }
-    // Places where no vault can be, or its anchor, or its mount point.
+    // Places that are invalid for a vault, for its anchor, or for its mount point.
     let again = scene.init("v", &[]).code(1);
     assert!(again.stderr.contains("found: a vault"), "{}", again.stderr);
     scene.init(".", &[]).code(1);
@@ -179,7 +179,7 @@ fn an_altered_block_is_an_error_that_names_it_and_all_else_is_there() {
     assert_eq!(json["bad_blocks"][0]["backing"], named);
 }
 
-/// Every bit of a file is another one.
+/// Inverts the lowest bit of every byte of a file.
 fn alter(file: &std::path::Path) {
     let altered: Vec<u8> = fs::read(file).unwrap().iter().map(|byte| byte ^ 1).collect();
     fs::write(file, altered).unwrap();
@@ -202,7 +202,7 @@ fn one_copy_of_the_names_is_enough_and_without_both_the_files_are_named() {
     let (mut named, mut listed) = (0, 0);
     for (whole, files) in &mut alike {
         if files.len() > 1 {
-            // A rescue alone reads the third file: a check does not miss it.
+            // Only a rescue reads the third file; a check does not notice changes in it.
             let is_third = |file: &std::path::PathBuf| {
                 alter(file);
                 let code = scene.keyed(&["vault", "check", "v"]).code;
@@ -234,7 +234,7 @@ fn one_copy_of_the_names_is_enough_and_without_both_the_files_are_named() {
         restore();
     }
     assert!(named > 0 && listed == 1, "{named} {listed}");
-    // Repaired, it needs the other copy no more.
+    // After a repair the other copy is not needed.
     for (_, files) in alike.iter().filter(|(_, files)| files.len() == 2) {
         for file in files {
             alter(file);
@@ -261,7 +261,7 @@ fn what_verifies_of_a_damaged_vault_is_brought_out() {
     let whole = scene.keyed(&["vault", "rescue", "v", "whole"]).code(0);
     assert!(whole.stdout.contains("brought out 2 files"), "{}", whole.stdout);
     assert!(fs::read(scene.0.path("whole/dir/altered")).unwrap() == content);
-    // Never over what is there.
+    // Never over existing files.
     scene.keyed(&["vault", "rescue", "v", "whole"]).code(1);
     let mut bytes = fs::read(&backing).unwrap();
     bytes[2 * 4096] ^= 1;
@@ -276,7 +276,7 @@ fn what_verifies_of_a_damaged_vault_is_brought_out() {
     assert!(fs::read(scene.0.path("out/good")).unwrap() == content);
     let json = scene.keyed(&["vault", "rescue", "v", "again", "--json"]).code(10).json();
     assert_eq!((&json["lost"], &json["missing"][0]["path"]), (&1.into(), &"/dir/altered".into()));
-    // The vault is as it was.
+    // The vault is unchanged.
     let after: Vec<_> = walk(&scene.0.path("v")).iter().map(|file| fs::read(file).unwrap()).collect();
     assert!(before == after);
 }
@@ -311,7 +311,7 @@ fn a_vault_in_use_stays_open_and_says_who_uses_it() {
     let busy = busy.code(5);
     assert!(busy.stderr.contains("sleep"), "{}", busy.stderr);
     scene.write("still", b"there");
-    // The directory below is seen again when it is closed.
+    // After closing, the directory below is visible again.
     let mounted = fs::metadata(&inside).unwrap().dev();
     scene.close().code(0);
     assert_ne!(fs::metadata(&inside).unwrap().dev(), mounted);

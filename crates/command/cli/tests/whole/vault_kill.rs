@@ -1,4 +1,4 @@
-//! A vault whose server was killed, and of whose journal a page is lost afterwards.
+//! A vault with a killed server, and with a page of its journal lost afterwards.
 
 use crate::scene::noise;
 use crate::vault_scene::VaultScene;
@@ -8,9 +8,9 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes of a page of the journal.
 const PAGE: usize = 4096;
-/// Files that are written one after the other, each synced by itself.
+/// Number of files that are written one after the other, each synced by itself.
 const FILES: u64 = 6;
-/// The most pages of a journal file that are lost, one at a time.
+/// Maximum number of pages per journal file that are lost, one at a time.
 const TRIED: usize = 40;
 
 fn name(number: u64) -> String {
@@ -21,17 +21,17 @@ fn content(number: u64) -> Vec<u8> {
     noise(number + 1, 9000)
 }
 
-/// What the loss of single pages led to.
+/// The results of the loss of single pages.
 #[derive(Debug, Default)]
 struct Led {
-    /// Files that did not come out, and were named.
+    /// Number of files that were not rescued and were named.
     named: usize,
-    /// Exit codes with which the vault was refused.
+    /// Exit codes of refused openings.
     codes: BTreeSet<i32>,
 }
 
 impl Led {
-    /// Brings out what there is. What does not come out as it was written is told, with exit code
+    /// Rescues the vault. Files that are not rescued as written must be reported, with exit code
     /// 10.
     fn rescue(&mut self, scene: &VaultScene, what: &str) {
         let ran = scene.keyed(&["vault", "rescue", "v", "out", "--json"]);
@@ -49,8 +49,8 @@ impl Led {
         fs::remove_dir_all(out).unwrap();
     }
 
-    /// Whether the vault opens. Where it does not, an opening for writing says the same, and leaves
-    /// it as it is.
+    /// Checks whether the vault opens. If it does not, an opening for writing fails in the same way
+    /// and leaves the vault unchanged.
     fn check(&mut self, scene: &VaultScene, what: &str) {
         let ran = scene.keyed(&["vault", "check", "v"]);
         let words = &ran.stderr;
@@ -69,9 +69,9 @@ impl Led {
     }
 }
 
-/// Everything up to the lost page comes out, and what follows it is named. As long as the journal
-/// shows that it had more, `open` tells of damage (exit code 10); without the newest record itself
-/// nothing tells the vault from an older one that was put back (11).
+/// All data before the lost page is rescued, and lost files are named. If the journal shows that it
+/// had more records, `open` reports damage (exit code 10); if the newest record itself is lost, the
+/// vault cannot be told from an older one that was restored (11).
 #[test]
 fn what_a_lost_page_of_the_journal_takes_is_named() {
     let Some(scene) = VaultScene::new(&[]) else { return };
@@ -97,7 +97,7 @@ fn what_a_lost_page_of_the_journal_takes_is_named() {
         }
     }
     assert!(led.named > 0 && led.codes.contains(&10), "{led:?}");
-    // Nothing of all that has changed the vault.
+    // The vault is unchanged.
     scene.open().code(0);
     assert!((0..FILES).all(|number| scene.read(&name(number)).unwrap() == content(number)));
     scene.close().code(0);

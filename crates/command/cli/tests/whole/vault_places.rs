@@ -1,4 +1,4 @@
-//! Backing directories that fail their vault: read-only, full, and gone.
+//! Backing directories that fail their vault: read-only, full, and removed.
 
 use crate::scene::noise;
 use crate::vault_scene::VaultScene;
@@ -6,11 +6,11 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Something mounted in the scene, which goes with this.
+/// A mount in the scene, unmounted on drop.
 struct Mount(std::path::PathBuf);
 
 impl Mount {
-    /// With these words for `mount`, at `at` of the scene.
+    /// Mounts at `at` in the scene, with these options for `mount`.
     fn new(scene: &VaultScene, options: &[&str], at: &str) -> Mount {
         scene.0.tool("mount", &[options, &[at]].concat());
         Mount(scene.0.path(at))
@@ -63,7 +63,7 @@ fn a_full_directory_takes_no_more_and_goes_on_when_there_is_space() {
     assert!(scene.read("after").unwrap() == noise(3, 200_000));
     scene.close().code(0);
 
-    // No space for a new one: nothing is left of it.
+    // No space for a new vault: its directory is removed again.
     let ballast = scene.0.path("host/ballast");
     let mut ballast = fs::File::create(ballast).unwrap();
     while ballast.write_all(&piece).is_ok() {}
@@ -86,7 +86,7 @@ fn a_directory_that_goes_away_is_an_error_and_never_something_else() {
     let written = fs::File::create(scene.0.path("mnt/new"))
         .and_then(|mut file| file.write_all(&content).and_then(|()| file.sync_all()));
     assert!(written.is_err());
-    // It ends, and says that all is not well; nothing stays mounted.
+    // Closing ends the server and reports an error; nothing stays mounted.
     let closed = scene.close();
     assert!(closed.code != 0, "{}", closed.stderr);
     assert!(fs::read_dir(scene.0.path("mnt")).unwrap().next().is_none());

@@ -1,12 +1,11 @@
-//! Vaults that are not what they were: brought back, copied between machines, and changed on two at
-//! once.
+//! Vaults in an unexpected state: rolled back, copied between machines, and changed on two at once.
 
 use crate::scene::have;
 use crate::vault_scene::VaultScene;
 use std::fs;
 
-/// Makes `to` what `from` is, as a program does that keeps folders in step. By contents: rsync
-/// takes files for the same that have one length and were changed in the same second.
+/// Makes `to` equal to `from`, like a synchronisation program. Compares contents, because rsync
+/// takes files of equal length and modification second for equal.
 fn sync(scene: &VaultScene, from: &str, to: &str) {
     scene.0.tool("rsync", &["-a", "--checksum", "--delete", &format!("{from}/"), to]);
 }
@@ -19,7 +18,7 @@ fn an_older_vault_is_refused_until_it_is_accepted() {
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.work_on("state", "v", |scene| scene.write("file", b"first"));
     sync(&scene, "v", "backup");
-    // What is there is what is expected: nothing to accept.
+    // The vault is in the expected state: nothing to accept.
     assert!(scene.keyed(&["vault", "accept", "v", "--yes"]).code(0).stdout.contains("nothing to accept"));
     scene.work_on("state", "v", |scene| scene.write("file", b"second"));
     sync(&scene, "v", "newest");
@@ -35,7 +34,7 @@ fn an_older_vault_is_refused_until_it_is_accepted() {
     }
     let unasked = scene.keyed(&["vault", "accept", "v"]).code(1);
     assert!(unasked.stderr.contains("--yes"), "{}", unasked.stderr);
-    // The newest state, brought back, is as good as ever.
+    // The newest state is accepted again after it is restored.
     sync(&scene, "newest", "v");
     scene.work_on("state", "v", |scene| assert_eq!(scene.read("file").unwrap(), b"second"));
 
@@ -50,7 +49,7 @@ fn an_older_vault_is_refused_until_it_is_accepted() {
         assert_eq!(scene.read("file").unwrap(), b"first");
         scene.write("file", b"third");
     });
-    // The state that was given up for it is another history now.
+    // The state that was given up in its favour is now another history.
     sync(&scene, "newest", "v");
     scene.open().code(11);
 }
@@ -76,13 +75,14 @@ fn two_machines_take_turns_and_a_conflict_is_noticed() {
     scene.work_on("other", "w", |scene| assert_eq!(scene.read("file").unwrap(), b"3"));
     sync(&scene, "w", "v");
 
-    // Both write without having seen what the other wrote.
+    // Both machines write without having seen the other's changes.
     scene.work_on("state", "v", |scene| scene.write("file", b"here"));
     scene.work_on("other", "w", |scene| scene.write("file", b"there"));
     sync(&scene, "w", "v");
     let refused = scene.on("state", &["open", "v", "mnt"]).code(11);
     assert!(refused.stderr.contains("two machines wrote at once"), "{}", refused.stderr);
-    // The other machine goes on with its own; this one takes it over when it is told to.
+    // The other machine continues with its own state; this one adopts that state after `vault
+    // accept`.
     scene.on("other", &["vault", "check", "w"]).code(0);
     scene.on("state", &["vault", "accept", "v", "--yes"]).code(0);
     scene.work_on("state", "v", |scene| assert_eq!(scene.read("file").unwrap(), b"there"));
@@ -93,7 +93,7 @@ fn two_machines_take_turns_and_a_conflict_is_noticed() {
 #[test]
 fn an_anchor_may_lie_where_its_owner_says() {
     let Some(scene) = VaultScene::empty() else { return };
-    // A stick that is not there is no place to remember anything.
+    // A missing stick cannot hold an anchor.
     let missing = scene.init("v", &["--anchor", "stick/anchor"]).code(4);
     assert!(missing.stderr.contains("no directory "), "{}", missing.stderr);
     fs::create_dir(scene.0.path("stick")).unwrap();
@@ -103,7 +103,8 @@ fn an_anchor_may_lie_where_its_owner_says() {
     assert_eq!(scene.keyed(&open).code(0).stderr, "");
     scene.write("file", b"1");
     scene.close().code(0);
-    // Without it this machine knows nothing, and says so; one of another vault is refused.
+    // Without the anchor this machine knows no state of the vault, and warns; the anchor of another
+    // vault is refused.
     assert!(scene.open().code(0).stderr.contains("remembers no state of this vault"));
     scene.close().code(0);
     scene.init("w", &[]).code(0);
@@ -127,7 +128,7 @@ fn half_a_synchronisation_is_refused_without_a_trace_and_can_be_finished() {
         scene.write("large", &vec![b'3'; 100_000]);
         (0..500).for_each(|n| scene.write(&format!("file {n}"), b"3"));
     });
-    // The superblocks came first.
+    // The superblocks were copied first.
     for name in ["super.0", "super.1"] {
         fs::copy(scene.0.path("v").join(name), scene.0.path("w").join(name)).unwrap();
     }

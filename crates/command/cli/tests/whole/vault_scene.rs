@@ -1,24 +1,23 @@
-//! A vault in a scene, and machines that open it: each has a folder of its own for what it
-//! remembers.
+//! A vault in a scene, and machines that open it: each has a state folder of its own.
 
 use crate::scene::{CHEAP, Ran, Scene, Signal, can_mount, send, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// A scene with a vault in the directory `v`, and the mount point `mnt`. What is left open goes
-/// with it.
+/// A scene with a vault in the directory `v`, and the mount point `mnt`. An open vault is closed on
+/// drop.
 pub(crate) struct VaultScene(pub Scene);
 
 impl VaultScene {
-    /// None, said so, where nothing can be mounted.
+    /// Returns `None`, with a message, where mounting is impossible.
     pub(crate) fn new(options: &[&str]) -> Option<VaultScene> {
         let scene = Self::empty()?;
         scene.init("v", options).code(0);
         Some(scene)
     }
 
-    /// Without the vault.
+    /// A scene without the vault.
     pub(crate) fn empty() -> Option<VaultScene> {
         if !can_mount("/dev/fuse") {
             return None;
@@ -35,7 +34,7 @@ impl VaultScene {
         self.0.lacuna(&args)
     }
 
-    /// `lacuna`, with the key file.
+    /// Runs `lacuna` with the key file.
     pub(crate) fn keyed(&self, args: &[&str]) -> Ran {
         self.0.lacuna(&[args, &["--key-file", "key"]].concat())
     }
@@ -48,13 +47,13 @@ impl VaultScene {
         self.0.lacuna(&["close", "mnt"])
     }
 
-    /// The same as another machine, with its own state folder.
+    /// The same on another machine, with its own state folder.
     pub(crate) fn on(&self, machine: &str, args: &[&str]) -> Ran {
         let mut command = self.0.command(&[args, &["--key-file", "key"]].concat());
         command.env("XDG_STATE_HOME", self.0.path(machine)).output().unwrap().into()
     }
 
-    /// Opens the vault `dir`, does `work` in it, and closes it, as a machine.
+    /// Opens the vault `dir` on a machine, runs `work`, and closes it.
     pub(crate) fn work_on(&self, machine: &str, dir: &str, work: impl FnOnce(&VaultScene)) {
         self.on(machine, &["open", dir, "mnt"]).code(0);
         work(self);
@@ -69,7 +68,7 @@ impl VaultScene {
         fs::read(self.0.path("mnt").join(name))
     }
 
-    /// A server in the foreground, whose words go to the file `said`.
+    /// Starts a server in the foreground with its messages in the file `said`.
     pub(crate) fn open_in_foreground(&self, options: &[&str]) -> Foreground {
         let args = [&["open", "v", "mnt", "--foreground", "--key-file", "key"], options].concat();
         let said = fs::File::create(self.0.path("said")).unwrap();
@@ -81,14 +80,13 @@ impl VaultScene {
         Foreground(child)
     }
 
-    /// Ends the server as a power cut would end the program, and waits until it has let go of the
-    /// vault.
+    /// Kills the server, as a power cut would, and waits until it has released the vault.
     pub(crate) fn kill_server(&self) {
         let pid = self.0.lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["pid"].clone();
         send(Signal::KILL, pid);
-        // The kernel may still know the attributes of the root.
+        // The kernel may still have the attributes of the root cached.
         wait_until("the end of the server", || fs::read_dir(self.0.path("mnt")).is_err());
-        // Its mount dies before the process has let go of its locks.
+        // The mount dies before the process has released its locks.
         wait_until("a status that tells of the dead server", || {
             let status = self.0.lacuna(&["status", "--json"]).code(0).json();
             let mut servers = status["servers"].as_array().unwrap().iter();
@@ -96,12 +94,12 @@ impl VaultScene {
         });
     }
 
-    /// What a server in the foreground said so far.
+    /// The messages of a server in the foreground until now.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.0.path("said")).unwrap()
     }
 
-    /// The backing file that holds `name`, in the directory of the vault.
+    /// The backing file of `name`, in the directory of the vault.
     pub(crate) fn backing(&self, name: &str) -> std::path::PathBuf {
         let stat = self.0.lacuna(&["vault", "stat", &format!("mnt/{name}"), "--json"]).code(0).json();
         self.0.path("v").join(stat["backing"].as_str().unwrap())
@@ -119,7 +117,7 @@ impl Drop for VaultScene {
 pub(crate) struct Foreground(Child);
 
 impl Foreground {
-    /// Its exit code, when it has ended.
+    /// Waits until it has ended; returns its exit code.
     pub(crate) fn wait(mut self) -> i32 {
         self.0.wait().unwrap().code().unwrap_or(-1)
     }

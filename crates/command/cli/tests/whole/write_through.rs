@@ -20,7 +20,7 @@ fn an_acknowledged_write_outlives_the_server() {
                             let block = client * 2000 + n * 3;
                             connection.write_at(block * BLOCK as u64, &noise(block + 1, BLOCK)).unwrap();
                         }
-                        // A stream, and a discard of its middle.
+                        // A sequential write, and a discard of its middle.
                         let at = (32 + client) << 20;
                         connection.write_at(at, &noise(client + 7, 1 << 20)).unwrap();
                         connection.discard(at + (256 << 10), 256 << 10).unwrap();
@@ -30,7 +30,7 @@ fn an_acknowledged_write_outlives_the_server() {
             clients.into_iter().all(|client| client.join().is_ok())
         });
         assert!(written);
-        // Nobody flushed.
+        // No client has flushed.
         server.kill();
         let server = scene.serve(&["--read-only"]);
         let mut connection = Client::connect(&server.socket).unwrap();

@@ -1,46 +1,46 @@
-//! What `doctor` found, as words, as JSON, and as the kind of failure that it ends with.
+//! Findings of `doctor`, as text, as JSON, and as the kind of error that the command ends with.
 
 use crate::terminal::settings;
 use lacuna_storage::{Error, Kind};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What was looked at, in order.
+/// The findings, in the order of the checks.
 #[derive(Default)]
 pub(crate) struct Findings(Vec<Finding>);
 
 struct Finding {
-    /// What was looked at.
+    /// The name of the check.
     check: &'static str,
     state: State,
-    /// What was found, in words.
+    /// The finding as text.
     found: String,
-    /// What to do; may be empty.
+    /// Advice; may be empty.
     remedy: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// As it should be.
+    /// No problem.
     Fine,
-    /// Worth knowing.
+    /// Useful information.
     Note,
-    /// Not as it should be, and what kind of failure it is or leads to.
+    /// A problem, with the kind of failure that it is or leads to.
     Wrong(Kind),
 }
 
 impl Findings {
-    /// All is as it should be.
+    /// Adds a finding without a problem.
     pub(crate) fn fine(&mut self, check: &'static str, found: impl Into<String>) {
         self.add(check, State::Fine, found.into(), String::new());
     }
 
-    /// Something worth knowing.
+    /// Adds useful information.
     pub(crate) fn note(&mut self, check: &'static str, found: impl Into<String>, remedy: impl Into<String>) {
         self.add(check, State::Note, found.into(), remedy.into());
     }
 
-    /// Something that is wrong.
+    /// Adds a problem.
     pub(crate) fn wrong(
         &mut self,
         check: &'static str,
@@ -51,7 +51,7 @@ impl Findings {
         self.add(check, State::Wrong(kind), found.into(), remedy.into());
     }
 
-    /// An error, which says itself what to do.
+    /// Adds an error, which contains its advice.
     pub(crate) fn failed(&mut self, check: &'static str, e: &Error) {
         self.wrong(check, e.kind(), settings::words(e), "");
     }
@@ -60,12 +60,12 @@ impl Findings {
         self.0.push(Finding { check, state, found, remedy });
     }
 
-    /// How many are wrong.
+    /// Number of problems.
     pub(crate) fn count_wrong(&self) -> usize {
         self.0.iter().filter(|finding| matches!(finding.state, State::Wrong(_))).count()
     }
 
-    /// The kind that the command ends with: damage before anything else.
+    /// The kind of error that the command ends with: damage takes precedence.
     pub(crate) fn worst(&self) -> Option<Kind> {
         let wrong = || {
             self.0.iter().filter_map(|finding| match finding.state {
@@ -76,7 +76,7 @@ impl Findings {
         wrong().find(|kind| *kind == Kind::Corrupt).or_else(|| wrong().next())
     }
 
-    /// For a program.
+    /// The findings as JSON.
     pub(crate) fn to_json(&self, location: &str) -> Value {
         let one = |finding: &Finding| {
             let state = match finding.state {
@@ -95,7 +95,7 @@ impl Findings {
         json!({ "location": location, "healthy": self.worst().is_none(), "findings": findings })
     }
 
-    /// For a person: a line for each, and one below it with what to do.
+    /// The findings as text: a line for each, and a second line with the advice.
     pub(crate) fn words(&self) -> String {
         let mut words = String::new();
         for Finding { check, state, found, remedy } in &self.0 {

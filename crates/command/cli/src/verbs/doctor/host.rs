@@ -1,5 +1,5 @@
-//! The part of `doctor` that looks at this machine: who has the disk open, and whether it can be
-//! mounted here.
+//! The part of `doctor` that checks this machine: which server has the disk open, and whether it
+//! can be mounted here.
 
 use crate::terminal::console::Console;
 use crate::verbs::doctor::findings::Findings;
@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 use serde_json::Value;
 use std::path::Path;
 
-/// Looks at who has it open, and at what mounting takes.
+/// Checks open servers and the requirements of mounting.
 pub(crate) fn look(
     location: &Location,
     cluster: &ClusterOptions,
@@ -37,11 +37,11 @@ fn open_by(
         Ok(servers) => servers,
         Err(e) => return findings.failed("open", &e),
     };
-    // A header that cannot be read may be of a format with levels.
+    // An unreadable header may belong to a format with levels.
     let discreet = header.is_none_or(|header| header.format.has_levels());
     if discreet {
-        // Deniability contract: neither how many levels are mounted, nor where, nor what failed on
-        // one of them.
+        // Deniability contract: print neither the number of mounted levels, nor their mount points,
+        // nor the failures of one of them.
         servers.sort_by_key(|server| (server["died"] != true, server["silent"] != true));
         servers.truncate(1);
     }
@@ -52,7 +52,7 @@ fn open_by(
     if !servers.is_empty() {
         return;
     }
-    // Who else has it open can be told by its header alone.
+    // Other processes with the disk open can only be found by the UUID in its header.
     let Some(header) = header else { return };
     match lacuna_storage::process_of(header.uuid) {
         Some(pid) => match status::of_process(pid, console) {
@@ -75,7 +75,8 @@ fn open_by(
     }
 }
 
-/// What a server says; `at` is where clients find it, or empty. `named` is the disk in a command.
+/// Adds the state of a server. `at`: where clients find it, or empty. `named`: the disk as an
+/// argument of a command.
 fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut Findings) {
     let pid = &server["pid"];
     if server["died"] == true {
@@ -120,7 +121,7 @@ fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut
     }
 }
 
-/// What `open` needs. What is lacking is no fault of the disk.
+/// Checks the requirements of `open`. A missing one is not a problem of the disk.
 fn mounting(findings: &mut Findings) {
     let may = |path: &str| accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS).is_ok();
     let there = |path: &str| Path::new(path).exists();
@@ -156,7 +157,7 @@ fn mounting(findings: &mut Findings) {
     }
 }
 
-/// Whether a program is in one of the directories for programs.
+/// Whether a program is in a directory of `$PATH`.
 fn tool(name: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|dir| dir.join(name).is_file())

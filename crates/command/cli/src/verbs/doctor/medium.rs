@@ -1,5 +1,5 @@
-//! The part of `doctor` that looks at where a disk or vault rests: the place, the copies of its
-//! header, its length, its files, and the space of the host.
+//! The part of `doctor` that checks the medium of a disk or vault: the location, the copies of the
+//! header, the length, the files, and the free space of the host.
 
 use crate::verbs::doctor::findings::Findings;
 use lacuna_storage::vault::{self, is_vault, lacks_header};
@@ -14,10 +14,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Free space of a file system below which nothing works well.
+/// Free space of a file system that is too little for normal operation.
 const LITTLE: u64 = 64 << 20;
 
-/// Looks, and gives the header if a copy of it is whole.
+/// Runs the checks. Returns the header if one of its copies is intact.
 pub(crate) fn look(
     location: &Location,
     cluster: &ClusterOptions,
@@ -38,8 +38,8 @@ pub(crate) fn look(
             return None;
         }
     };
-    // A medium that was cut short lacks the last copy of its header, which nothing can write before
-    // the disk is whole.
+    // A truncated medium lacks the last copy of its header, which cannot be repaired before the
+    // medium has its full length.
     let whole = length(&examined, location, findings);
     copies(&examined.header, location, whole, findings);
     if let Some(path) = location.path() {
@@ -51,7 +51,7 @@ pub(crate) fn look(
     examined.header.header
 }
 
-/// What is at the path. False if there is nothing to go on with.
+/// Checks the path. `false` if no further check is possible.
 fn place(path: &Path, findings: &mut Findings) -> bool {
     let shown = path.display();
     let kind = match fs::metadata(path) {
@@ -118,7 +118,7 @@ fn place(path: &Path, findings: &mut Findings) -> bool {
     true
 }
 
-/// What this user may do with it. False if nothing.
+/// Checks the permissions of this user. `false` if the user may not read it.
 fn permissions(path: &Path, findings: &mut Findings) -> bool {
     let may = |access| accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
     let read_only = statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
@@ -144,7 +144,7 @@ fn permissions(path: &Path, findings: &mut Findings) -> bool {
     true
 }
 
-/// What lets this user do what the mode says.
+/// Advice to get these permissions.
 fn permit(path: &Path, mode: &str) -> String {
     let is_owner = fs::metadata(path).is_ok_and(|meta| meta.uid() == geteuid().as_raw());
     if is_owner {
@@ -212,7 +212,7 @@ fn words(copy: &CopyReport) -> String {
     format!("{}{at} {state}", copy.copy)
 }
 
-/// Whether the medium is as long as its disk needs. False if part of the disk was cut off.
+/// Checks the length of the medium. `false` if a part of the disk was cut off.
 fn length(examined: &Examination, location: &Location, findings: &mut Findings) -> bool {
     let parameters = match &examined.parameters {
         Some(Ok(parameters)) => parameters,
@@ -263,7 +263,7 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
     true
 }
 
-/// The space of the file system that holds a file or a vault.
+/// Checks the free space of the file system that holds a file or a vault.
 fn space(path: &Path, examined: &Examination, findings: &mut Findings) {
     if !path.is_dir() && !path.is_file() {
         return;
@@ -295,7 +295,7 @@ fn space(path: &Path, examined: &Examination, findings: &mut Findings) {
     }
 }
 
-/// Those of the files of a vault that are not there. Errors: one that cannot be looked at.
+/// The missing files of a vault. Errors: a file that cannot be examined.
 fn missing_files(dir: &Path) -> Result<Vec<&'static str>> {
     let mut missing = Vec::new();
     for file in vault::FILES {
@@ -310,7 +310,7 @@ fn missing_files(dir: &Path) -> Result<Vec<&'static str>> {
     Ok(missing)
 }
 
-/// The files of a vault, and what this machine remembers of it.
+/// Checks the files of a vault, and its anchor on this machine.
 fn vault_files(dir: &Path, findings: &mut Findings) {
     match missing_files(dir) {
         Ok(missing) if missing.is_empty() => {

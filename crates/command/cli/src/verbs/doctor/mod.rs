@@ -1,8 +1,7 @@
-//! `doctor`: looks at everything that can be seen without a passphrase, and says what is wrong and
-//! what to do.
+//! `doctor`: runs all checks that need no passphrase, and prints problems and advice.
 //!
-//! Deniability contract: it reads what everybody can read, and so says the same whether or not
-//! there are hidden levels.
+//! Deniability contract: its sources are readable without a passphrase, so its output does not
+//! depend on hidden levels.
 
 mod findings;
 mod host;

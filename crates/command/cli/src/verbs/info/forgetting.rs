@@ -1,36 +1,37 @@
-//! What `info` says of a disk on flash: what was deleted and can still be recovered, since when,
-//! and when it is purged.
+//! The part of `info` on deleted data of a disk on flash: the recoverable amount, its age, and the
+//! next purge.
 
 use crate::verbs::info::opened::Told;
 use lacuna_storage::{BLOCK_SIZE, human};
 use serde_json::{Value, json};
 
-/// What is recoverable.
+/// Recoverable data.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Forgetting {
-    /// Versions of blocks that were deleted or overwritten since the last purge, at most.
+    /// Upper bound on the versions of blocks that were deleted or overwritten since the last purge.
     recoverable: u64,
-    /// Of these, those that are known.
+    /// The part of these that is certain.
     known: u64,
-    /// Seconds since the first of them was.
+    /// Seconds since the first of these was deleted.
     since: Option<u64>,
     /// Seconds until the next purge is due.
     purge_in: Option<u64>,
-    /// A purge has begun and is not finished.
+    /// Whether a purge has begun and is not complete.
     purge_wanted: bool,
-    /// Purges since the disk was made.
+    /// Purges since the disk was created.
     epoch: u64,
 }
 
 impl Forgetting {
-    /// What a server tells of the disk, or a passphrase opened.
+    /// The recoverable data according to a server, or to a disk that was opened here.
     pub(crate) fn told(told: &Told) -> Option<Forgetting> {
         let found = of(&told.items)?;
-        // Nobody counts the time of a disk that is not open, and nothing purges it.
+        // The age of deleted data is not tracked while the disk is closed, and it is not purged
+        // then.
         Some(if told.served { found } else { Forgetting { since: None, purge_in: None, ..found } })
     }
 
-    /// For programs.
+    /// As JSON.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "recoverable": self.recoverable * BLOCK_SIZE as u64,
@@ -42,7 +43,7 @@ impl Forgetting {
         })
     }
 
-    /// For people.
+    /// As text.
     pub(crate) fn words(&self) -> String {
         if self.recoverable == 0 {
             return format!("nothing that was deleted; {} purges so far", self.epoch);
@@ -76,7 +77,7 @@ fn lasting(seconds: u64) -> String {
     }
 }
 
-/// What the counters say, if they are those of a disk on flash.
+/// Parses the counters; `None` unless they are those of a disk on flash.
 fn of(items: &[Value]) -> Option<Forgetting> {
     let value = |name: &str| items.iter().find(|item| item["name"] == name)?["value"].as_u64();
     let recoverable = value("recoverable")?;

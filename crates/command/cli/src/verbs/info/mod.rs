@@ -1,6 +1,6 @@
-//! `info`: what a disk says about itself without a passphrase, and of its open levels.
+//! `info`: the public description of a disk, and facts on its open levels.
 //!
-//! The first part takes no lock, so that a disk can be looked at while it is served.
+//! The public part takes no lock, so that it works while the disk is served.
 
 mod forgetting;
 mod of_vault;
@@ -19,17 +19,18 @@ use lacuna_storage::{About, AboutMedium, Error, Kind, Result, about, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What is known of a disk.
+/// Everything that `info` shows of a disk.
 struct Facts {
     location: String,
     about: About,
-    /// What the header says of the disk.
+    /// The description in the header.
     disk: Description,
-    /// Of a disk that is open, or was opened with what was given.
+    /// The ID, if the disk is open or was opened with a given passphrase.
     id: Option<String>,
-    /// Those of its levels that are open, or opened with what was given.
+    /// Facts on levels that are open or were opened with given passphrases.
     levels: Vec<LevelFacts>,
-    /// Of a disk on flash that is open, or was opened with what was given.
+    /// The recoverable data of a disk on flash, if it is open or was opened with a given
+    /// passphrase.
     forgetting: Option<Forgetting>,
 }
 
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
 impl Facts {
     fn notes(&self) -> Vec<String> {
         let About { parameters, medium, notes, .. } = &self.about;
-        // Where part of the disk is gone, nothing mends its header.
+        // The header of a truncated disk cannot be repaired.
         let cut = matches!(medium, AboutMedium::File { len, .. } if *len < parameters.end());
         notes.iter().map(|note| if cut { note.clone() } else { damaged_copy(note) }).collect()
     }
@@ -144,7 +145,7 @@ impl Facts {
         rows.push(("cipher", disk.cipher.to_owned()));
         rows.extend(disk.layout.iter().map(|layout| ("layout", layout.clone())));
         if let Some(sizes) = &disk.hidden_sizes {
-            // What a disk without hidden levels says as well.
+            // Deniability contract: the row is the same on a disk without hidden levels.
             rows.push(("hidden levels", format!("none to {}: {}", sizes.len(), disk.hidden_words())));
         }
         rows.extend(disk.details.iter().filter_map(|detail| detail.row.clone()));

@@ -1,5 +1,4 @@
-//! `info` of a vault: what it says about itself without a passphrase, and what this machine
-//! remembers of it.
+//! `info` of a vault: its public description, and the state in the anchor of this machine.
 
 use crate::args::InfoArgs;
 use crate::args::cost;
@@ -16,7 +15,7 @@ use std::path::Path;
 
 /// `lacuna info` of the vault in `dir`.
 pub(crate) fn run(dir: &Path, args: &InfoArgs, console: Console) -> Result<()> {
-    // Refuses options that mean nothing for a path.
+    // Refuses options that do not apply to a path.
     args.cluster.of(&args.location)?;
     let about = about(dir, args.anchor.anchor.as_deref())?;
     let id = Told::of_vault(dir, args, &about, console)?.id;

@@ -1,12 +1,11 @@
-//! What `info` says of the open levels of a disk: as its server sees them, or as a passphrase opens
-//! them.
+//! The part of `info` on open levels of a disk, as its server reports them, or as a passphrase
+//! opens them.
 
 use lacuna_storage::{BLOCK_SIZE, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// Blocks written to level 0 from which on it means anything how many that made on the medium: 1
-/// MiB.
+/// The write amplification is shown after this number of blocks was written to level 0: 1 MiB.
 const MEANINGFUL: u64 = 256;
 
 /// One open level. Sizes in blocks.
@@ -15,15 +14,15 @@ pub(crate) struct LevelFacts {
     level: u64,
     capacity: u64,
     data: u64,
-    /// Bytes that wait for cover, on hidden levels.
+    /// Bytes of pending data that wait for cover, on hidden levels.
     waiting: Option<u64>,
-    /// Blocks written to the medium, cover included, for each that clients wrote to level 0 since
-    /// the disk was opened, if they did.
+    /// Blocks written to the medium, cover included, for each block that clients wrote to level 0
+    /// since the disk was opened; `None` after too few writes.
     amplification: Option<f64>,
 }
 
 impl LevelFacts {
-    /// For programs.
+    /// As JSON.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "level": self.level,
@@ -34,7 +33,7 @@ impl LevelFacts {
         })
     }
 
-    /// For people: a name and what stands beside it.
+    /// As text: a name and its value.
     pub(crate) fn words(&self) -> (String, String) {
         let bytes = |blocks: u64| human(blocks.saturating_mul(BLOCK_SIZE as u64));
         let mut said = format!("{}, {} of it written", bytes(self.capacity), bytes(self.data));
@@ -51,7 +50,7 @@ impl LevelFacts {
     }
 }
 
-/// The levels that such counters speak of; of a disk without levels none.
+/// The levels in these counters; none of a disk without levels.
 pub(crate) fn facts(items: &[Value]) -> Vec<LevelFacts> {
     let starts: Vec<usize> = (0..items.len()).filter(|at| items[*at]["name"] == "level").collect();
     let ends = starts.iter().skip(1).copied().chain([items.len()]);

@@ -1,5 +1,5 @@
-//! What `info` learns of a disk or vault by its server, or by a passphrase: its ID, and what it
-//! counts.
+//! The part of `info` that needs the key: the ID and the counters, from the server or with a
+//! passphrase.
 
 use crate::args::{ExpectArgs, HolderArgs, InfoArgs};
 use crate::terminal::console::Console;
@@ -13,26 +13,26 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is said to those who give a passphrase that is not needed.
+/// The note on a passphrase that is given but not needed.
 const NOT_LOOKED_AT: &str = "it is open: its server tells of it, and the passphrase was not looked at";
 
-/// What is said in the place of what only the key tells.
+/// Shown instead of a value that needs the key.
 pub(crate) const UNKNOWN: &str = "told by its server while the disk is open, or with a passphrase";
 
-/// What is known.
+/// The results.
 #[derive(Default)]
 pub(crate) struct Told {
     /// The ID.
     pub id: Option<String>,
-    /// The counters of all open levels; those of a disk without levels only if it is on flash.
+    /// The counters of all open levels; of a disk without levels only if it is on flash.
     pub items: Vec<Value>,
-    /// Whether a server tells.
+    /// Whether a server reported them.
     pub served: bool,
 }
 
 impl Told {
-    /// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase
-    /// that is given.
+    /// Asks the server of the disk, if there is one; otherwise opens the disk read-only with the
+    /// given passphrase.
     pub(crate) fn of(args: &InfoArgs, about: &About, console: Console) -> Result<Told> {
         let format = about.parameters.format().info();
         let counts = format.has_levels() || format.forgets;
@@ -42,7 +42,7 @@ impl Told {
         };
         if counts || in_use {
             let told = match Told::of_server(args, console) {
-                // All that is asked for here is the ID.
+                // Only the ID is missing then.
                 Err(e) if !counts && !args.passphrase.is_given() => {
                     console.note(&format!("the ID is not known: {}", settings::words(&e)));
                     return Ok(Told::default());
@@ -56,7 +56,7 @@ impl Told {
         if args.passphrase.is_given() { opened(args, about, counts, console) } else { Ok(Told::default()) }
     }
 
-    /// The same of a vault.
+    /// [`Told::of`] for a vault.
     pub(crate) fn of_vault(
         dir: &Path,
         args: &InfoArgs,
@@ -96,7 +96,7 @@ impl Told {
     }
 }
 
-/// Unlocks the disk, and if it `counts` something of which `info` tells, opens it to read.
+/// Unlocks the disk, and opens it read-only if it `counts` values that `info` shows.
 fn opened(args: &InfoArgs, about: &About, counts: bool, console: Console) -> Result<Told> {
     let holder = HolderArgs { cluster: args.cluster.clone(), steal: false };
     let volume = unlock::unlock(&args.location, &holder, Access::Read, &args.passphrase, console)?;
@@ -112,7 +112,7 @@ fn opened(args: &InfoArgs, about: &About, counts: bool, console: Console) -> Res
     Ok(Told { id, items, served: false })
 }
 
-/// Refuses to tell of two disks as if they were one.
+/// Refuses to mix the facts of two disks.
 fn check_same(args: &InfoArgs, seen: Uuid, opened: Uuid) -> Result<()> {
     if seen == opened {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `open`: a disk as a mounted file system.
+//! `open` of a disk: mounts its file system.
 
 use crate::args::OpenArgs;
 use crate::args::size::budget;
@@ -23,11 +23,12 @@ use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long on every disk with levels, when the cover of its closing is written, deeper levels that
-/// a signal ends still wait for more, and then level 0 is kept open: they give up what waits, all
-/// at once, and are unmounted.
+/// Two pauses of this length follow the cover of a closing after a signal, on every disk with
+/// levels. During the first one, deeper levels still wait for more cover. At its end they drop
+/// their pending data, all at once, and are unmounted during the second one, while level 0 is still
+/// open.
 const SETTLE: Duration = Duration::from_secs(1);
-/// For how long after that they give it up.
+/// How long deeper levels still drop pending data after that.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
 /// `lacuna open`.
@@ -36,8 +37,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     check_mount_method(&args)?;
     unlock::check_idle(&args.location, &args.idle)?;
     let budget = budget(args.cache)?;
-    // Deniability contract: what is said of mount points tells how many there are, and a log keeps
-    // it.
+    // Deniability contract: messages on mount points would tell a log the number of levels.
     let secretive =
         !console::is_watched() && lacuna_storage::peek(&args.location)?.is_some_and(|at| at.has_levels());
     check_mountpoints(&mut args, console, secretive).map_err(|e| if secretive { e.private() } else { e })?;
@@ -63,7 +63,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let verifies = volume.parameters.describe().verifies;
     let key = volume.into_key(!args.foreground)?;
     unlock::refuse_idle(key.has_levels(), &args.idle)?;
-    // Before the disk is opened: closing one that was opened for writing writes.
+    // Before the disk is opened: closing a disk that was opened for writing writes to it.
     check_count(&args, &key).map_err(|e| if key.has_levels() { e.private() } else { e })?;
     let opening = Opening {
         read_only: args.read_only,
@@ -81,16 +81,16 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
 
 /// A disk that is unlocked and not yet open.
 struct UnlockedDisk {
-    /// The location by which others know it.
+    /// The location under which the disk is registered.
     location: String,
     key: Key,
-    /// Whether its cipher lets altered data be noticed.
+    /// Whether its cipher detects altered data.
     verifies: bool,
-    /// Its file or device; none in a pool.
+    /// Its file or device; `None` in a pool.
     file: Option<OwnedFd>,
 }
 
-/// Refuses what could not be mounted on, before a passphrase is asked for.
+/// Refuses unsuitable mount points before a passphrase is asked for.
 fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> Result<()> {
     if args.mkfs.is_some() && (args.raw || args.read_only) {
         return Err(Error::new(Kind::Usage, "cannot make a file system")
@@ -109,7 +109,7 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
     Ok(())
 }
 
-/// Refuses what cannot be mounted on this machine by this user, before a passphrase is asked for.
+/// Refuses a mount that this machine or this user cannot make, before a passphrase is asked for.
 fn check_mount_method(args: &OpenArgs) -> Result<()> {
     if let Some(lacking) = lacuna_mount::lacking_for_fuse() {
         return Err(lacking.context(format!("cannot open {}", args.location)));
@@ -121,7 +121,7 @@ fn check_mount_method(args: &OpenArgs) -> Result<()> {
         .map_err(|e| e.context(format!("cannot open {}", args.location)))
 }
 
-/// Refuses options of vaults for a disk.
+/// Refuses options for vaults.
 fn check_of_vaults(args: &OpenArgs) -> Result<()> {
     let given = [("--anchor", args.anchor.anchor.is_some()), ("--allow-other", args.vault.allow_other)];
     let Some((option, _)) = given.iter().find(|(_, given)| *given) else { return Ok(()) };
@@ -131,7 +131,7 @@ fn check_of_vaults(args: &OpenArgs) -> Result<()> {
         .remedy("leave it out"))
 }
 
-/// Refuses more mount points than there are open levels.
+/// Refuses more mount points than open levels.
 fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
     if args.mountpoints.len() <= key.levels() {
         return Ok(());
@@ -149,8 +149,8 @@ fn serve(
     ready: &mut Ready,
 ) -> Result<()> {
     if !args.raw {
-        // Before any thread: those that carry the loop device's writes must not wait for that very
-        // device.
+        // Before any thread starts: threads that carry the loop device's writes must not wait for
+        // that device.
         become_io_flusher();
     }
     let (signalled, signals) = mpsc::channel();
@@ -170,7 +170,7 @@ fn serve(
     let levels = disk.levels();
     let say = background::reporter(!args.foreground, disk.has_levels());
     let opened = ready.working(console, opening_stage(args, &levels), || {
-        // Only what serves holds the file: who waits for its end may take it away then.
+        // Only the server holds the file: once it has ended, the user may remove the file.
         let identity = status::identity(&args.location, format.to_string(), &cluster, &disk, held);
         let identity = Identity { location, ..identity };
         mount(args, &ServedDisk::new(Arc::clone(&disk), verifies, identity), &levels, &say)
@@ -193,7 +193,7 @@ fn serve(
     let told = started
         .map_err(|e| Error::io("cannot listen for signals", &e))
         .and_then(|_| {
-            // Standard output may be a log too, as standard error may.
+            // Standard output may be a log too.
             let told = if io::stdout().is_terminal() { args.mountpoints.len() } else { 1 };
             args.mountpoints
                 .iter()
@@ -203,7 +203,7 @@ fn serve(
         })
         .and_then(|()| ready.tell());
     if told.is_err() {
-        // The process that asked is gone: nothing stays mounted.
+        // The parent process is gone: unmount everything.
         stop_now();
     }
     let ended = wait_all(opened, &say);
@@ -211,8 +211,8 @@ fn serve(
     background::both(background::both(told, ended, &say), rest, &say)
 }
 
-/// Closes levels that are open to be protected, and mounted nowhere. The first failure is what it
-/// ends with; `say` hears of the others.
+/// Closes levels that are open only for their protection and are not mounted. Returns the first
+/// failure; further ones go to `say`.
 fn close_unmounted(levels: &[Arc<dyn Disk>], say: &ServerLog) -> Result<()> {
     let mut closed = Ok(());
     for level in levels {
@@ -221,7 +221,7 @@ fn close_unmounted(levels: &[Arc<dyn Disk>], say: &ServerLog) -> Result<()> {
     closed
 }
 
-/// What an opening is at, and what is left of it.
+/// The stage of an opening and its remaining work.
 fn opening_stage(args: &OpenArgs, levels: &[Arc<dyn Disk>]) -> impl Fn() -> Stage + use<> {
     let (watched, mkfs, shown) = (levels.to_vec(), args.mkfs.clone(), args.location.to_string());
     move || {
@@ -234,9 +234,9 @@ fn opening_stage(args: &OpenArgs, levels: &[Arc<dyn Disk>]) -> impl Fn() -> Stag
 }
 
 /// Ends all levels, level 0 when the cover of the closing is written (deniability contract). As
-/// with `lacuna close`, what deeper levels that are being closed have pending then is waited for on
-/// a terminal alone. `covering` is set while nothing but that is done, so that a service manager
-/// gives the same time on every disk.
+/// with `lacuna close`, pending data of closing deeper levels is waited for only on a terminal.
+/// `covering` is set until level 0 is asked to end, so that the service manager extends its timeout
+/// in the same way on every disk.
 fn stop_all(
     stoppers: &[Stopper],
     deeper_closing: &[impl Fn() -> bool],
@@ -247,7 +247,7 @@ fn stop_all(
     deeper.iter().for_each(Stopper::request);
     let Some(disk) = disk.upgrade() else { return };
     covering.store(true, Ordering::Relaxed);
-    // What is wrong with it, closing tells.
+    // Closing reports the same failure.
     let _told = disk.cover_closing(Pace::Even);
     let settle = || {
         if disk.has_levels() && !disk.read_only() {
@@ -267,7 +267,7 @@ fn stop_all(
     }
 }
 
-/// Says what a person should know of a disk that was just mounted.
+/// Prints notes on a disk that was just mounted.
 fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Console) {
     if args.raw || args.read_only || MountMethod::is_loop(args.via) {
         return;
@@ -278,7 +278,7 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
              written again, and a purge then",
         );
     }
-    // Deniability contract: the same words however many levels there are.
+    // Deniability contract: the text does not depend on the number of levels.
     if args.via != Some(MountMethod::Program(Program::Lklfuse))
         && disk.has_levels()
         && working::is_uncovered(levels)
@@ -290,11 +290,11 @@ fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Co
     }
 }
 
-/// Mounts the levels that have a mount point. On failure nothing stays mounted, and all levels are
-/// closed.
+/// Mounts the levels that have a mount point. After a failure nothing is mounted, and all levels
+/// are closed.
 ///
-/// Deniability contract: the disk is closed with the last of its levels, which writes cover. Were
-/// those left open that are mounted nowhere, the medium would tell that there are some.
+/// Deniability contract: the disk is closed together with the last of its levels, and closing
+/// writes cover. If unmounted levels stayed open, the medium would reveal that there are some.
 fn mount(
     args: &OpenArgs,
     ServedDisk { disk, jobs, identity }: &ServedDisk,
@@ -309,7 +309,7 @@ fn mount(
         request.identity = identity.clone();
         request.mkfs.clone_from(&args.mkfs);
         request.overwrite = args.force;
-        // Of several levels one may have got its own before another failed.
+        // One of several levels may have got its file system before another one failed.
         request.keep_existing = args.mountpoints.len() > 1;
         request.read_only = args.read_only;
         request.raw = args.raw;
@@ -321,11 +321,12 @@ fn mount(
             true => Cover::Gives(source.clone()),
             false => Cover::Needs(source.clone()),
         };
-        // Reading would write to every level, and on one without cover wait for it.
+        // Otherwise reading would write access times to every level, and wait for cover on one
+        // without.
         let given = args.mount_options.as_deref();
         let chosen = given.is_some_and(|given| given.split(',').any(|option| option.ends_with("atime")));
         let quiet = disk.has_levels().then_some("noatime").filter(|_| !args.raw && !chosen);
-        // What is deleted is forgotten only if the file system says so.
+        // Deleted data is forgotten only if the file system discards it.
         let discards =
             |option: &str| option == "discard" || option == "nodiscard" || option.starts_with("discard=");
         let told = given.is_some_and(|given| given.split(',').any(discards));
@@ -334,14 +335,14 @@ fn mount(
         let forget = forgets.then_some("discard");
         let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
         request.mount_options = (!options.is_empty()).then(|| options.join(","));
-        // Of a disk that is another client's now the mount stays, and fails: without it, programs
-        // would go on writing into the directory below.
+        // If another client takes the disk over, the mount stays and fails: without it, programs
+        // would write to the directory below.
         request.log = Arc::clone(say);
-        // `lacuna close` and `lacuna status` show what the server says.
+        // `lacuna close` and `lacuna status` print the server's errors, so commands are named in
+        // full.
         request.naming = settings::full_name;
         request.jobs = Some(Arc::clone(jobs));
-        // The same for every level: a failure that is told in full must not say that it is of level
-        // 0.
+        // The same advice for every level: a failure must not reveal whether it concerns level 0.
         let started = MountedDisk::start(request);
         let started = started.map_err(|e| match e.kind() {
             Kind::NoCover => e.remedy(
@@ -354,7 +355,7 @@ fn mount(
             Err(e) => {
                 let failed: Result<()> = Err(if disk.has_levels() { e.private() } else { e });
                 let rest = &levels[opened.len() + 1..];
-                // Level 0 first: no other waits then for cover that does not come.
+                // Level 0 first: then no other level waits for cover that does not come.
                 let ended = opened
                     .into_iter()
                     .fold(failed, |ended, server| background::both(ended, server.end(), say));
@@ -365,7 +366,7 @@ fn mount(
     Ok(opened)
 }
 
-/// Says what is open where; `made`: its file system was made now.
+/// Prints the mount point of a level. `made`: its file system was made now.
 fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Result<()> {
     let shown = mountpoint.display();
     let file_system = match &args.mkfs {
@@ -373,7 +374,7 @@ fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Res
         Some(_) => ", with the file system that was there already".to_owned(),
         None => String::new(),
     };
-    // Of several levels, a mount point would close one alone.
+    // With several levels, a mount point would close only one.
     let word = match args.mountpoints.as_slice() {
         [_] => shell_word(mountpoint),
         _ => shell_word(Path::new(&args.location.to_string())),
@@ -381,7 +382,7 @@ fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Res
     console.done(&format!("opened {} at {shown}{file_system}; `lacuna close {word}` ends it", args.location))
 }
 
-/// Serves until all are closed. The first failure is what it ends with; `say` hears of the others.
+/// Serves until all levels are closed. Returns the first failure; further ones go to `say`.
 fn wait_all(opened: Vec<MountedDisk>, say: &ServerLog) -> Result<()> {
     let mut opened = opened.into_iter();
     let Some(first) = opened.next() else { return Ok(()) };

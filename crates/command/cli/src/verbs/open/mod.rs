@@ -1,4 +1,4 @@
-//! `open`: a disk or a vault as a mounted file system.
+//! `open`: mounts the file system of a disk or a vault.
 
 pub(crate) mod disk;
 mod mountpoint;

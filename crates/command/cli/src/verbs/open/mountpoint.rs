@@ -1,11 +1,11 @@
-//! The directory that `open` mounts on, looked at before a passphrase is asked for.
+//! Checks the mount point of `open` before a passphrase is asked for.
 
 use crate::terminal::console::Console;
 use lacuna_storage::{Kind, Result, shell_word};
 use std::path::{Path, PathBuf};
 
-/// A mount point by the path under which it will be known, which nothing is mounted on. Tells
-/// `console` what will be hidden below.
+/// The canonical path of a directory, on which nothing is mounted. Prints a note to `console` if
+/// the mount hides files.
 pub(crate) fn check(given: &Path, console: Option<Console>) -> Result<PathBuf> {
     let mountpoint = lacuna_daemon::check_mountpoint(given, None).map_err(|e| match e.kind() {
         Kind::Busy => e.remedy(format!(
@@ -15,7 +15,7 @@ pub(crate) fn check(given: &Path, console: Option<Console>) -> Result<PathBuf> {
         )),
         _ => e,
     })?;
-    // A look into the mount point of an automount would wait for the mount that this is.
+    // Looking into the mount point of an automount would wait for this very mount.
     let waits = lacuna_mount::is_automount(&mountpoint)?;
     let is_full = || std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some());
     if let Some(console) = console.filter(|_| !waits && is_full()) {

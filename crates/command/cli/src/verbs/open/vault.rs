@@ -1,4 +1,4 @@
-//! `open` of a vault: its file system at a mount point, served by a process of its own.
+//! `open` of a vault: mounts its file system, served by a process of its own.
 
 use crate::allocator;
 use crate::args::OpenArgs;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// The directory, if a vault is meant and not a disk.
+/// The directory, if the location is that of a vault.
 pub(crate) fn directory(location: &Location) -> Option<PathBuf> {
     let Location::Path(path) = location else { return None };
     path.is_dir().then(|| path.clone())
@@ -50,15 +50,15 @@ pub(crate) fn open(dir: &Path, args: &OpenArgs, console: Console) -> Result<()> 
     })
 }
 
-/// What is mounted where.
+/// A vault and its mount point.
 struct Place<'p> {
     dir: &'p Path,
-    /// The directory by the path under which it is known to others.
+    /// The canonical path of the directory, under which the vault is registered.
     location: &'p str,
     mountpoint: &'p Path,
 }
 
-/// Refuses what means something for disks alone.
+/// Refuses options for disks.
 fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
     let refused = |found: &str| {
         Err(Error::new(Kind::Usage, format!("cannot open the vault {} in this way", dir.display()))
@@ -86,8 +86,8 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
     args.holder.of(&args.location).map(drop)
 }
 
-/// The mount options that a vault obeys: it is always mounted without devices and set-user-ID
-/// programs, and keeps times of access as `relatime` does.
+/// The mount options that a vault accepts. It is always mounted without devices and set-user-ID
+/// programs, and keeps access times like `relatime`.
 const TAKEN: [&str; 5] = ["nodev", "nosuid", "relatime", "noexec", "exec"];
 
 fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
@@ -95,7 +95,7 @@ fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
     options.filter(|option| !option.is_empty())
 }
 
-/// Clears away what a server left that died: of this vault, and at this mount point.
+/// Removes mounts of dead servers: of this vault, and at this mount point.
 fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()> {
     let mountpoint = status::canonical(&Location::Path(mountpoint.to_owned()));
     for left in Registry::open(None)?.all()? {
@@ -113,11 +113,11 @@ fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()>
     Ok(())
 }
 
-/// Refuses to mount a vault into itself, or over itself.
+/// Refuses a mount point inside or above the vault's directory.
 fn check_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
     let dir = match dir.canonicalize() {
         Ok(dir) => dir,
-        // Opening it says so.
+        // Opening it reports the error.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(Error::io(format!("cannot find the vault {}", dir.display()), &e)),
     };
@@ -138,8 +138,8 @@ fn serve(
     ready: &mut Ready,
 ) -> Result<()> {
     allocator::keep_large_apart();
-    // Before any thread: those that write for the mounted file system must not wait for that very
-    // file system.
+    // Before any thread starts: threads that write for the mounted file system must not wait for
+    // it.
     become_io_flusher();
     let (signalled, signals) = mpsc::channel();
     background::on_signal(move || {
@@ -153,7 +153,7 @@ fn serve(
     let look = move || Stage::default().within("opening", &shown);
     let mounted = ready.working(console, look, || -> Result<MountedVault> {
         let open = key.open(opening)?;
-        // Its hold on the directory is to end with the vault.
+        // The lock on the directory must end with the vault.
         drop(key);
         vault::notes(&open, args.read_only, console);
         let (location, format) = (place.location.to_owned(), "vault".to_owned());
@@ -175,7 +175,7 @@ fn serve(
         })
         .and_then(|()| ready.tell());
     if told.is_err() {
-        // The process that asked is gone: nothing stays mounted.
+        // The parent process is gone: unmount.
         stop_now.request();
     }
     background::both(told, mounted.wait(), &say)
@@ -195,9 +195,9 @@ fn mount(
     request.identity = identity;
     request.no_exec = mount_options(args).filter(|option| option.ends_with("exec")).last() == Some("noexec");
     request.log = Arc::clone(say);
-    // `lacuna close` and `lacuna status` show what the server says.
+    // `lacuna close` and `lacuna status` print the server's errors, so commands are named in full.
     request.naming = settings::full_name;
-    // The hold on the directory ends with the vault, before anybody is told that it is closed.
+    // The lock on the directory ends with the vault, before clients learn that it is closed.
     request.held = Some(Box::new(open));
     MountedVault::start(request)
 }

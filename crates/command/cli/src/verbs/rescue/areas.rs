@@ -1,8 +1,8 @@
-//! What earlier runs of a rescue left: the areas that their map names.
+//! Reads the map of earlier runs of a rescue: the areas of the image.
 //!
-//! Invariants: a line that was cut short counts as none, and so does a map whose first lines were;
-//! a map of another disk or image, and what is no map, is refused by name. What the map does not
-//! call rescued is missing, whatever else it calls it.
+//! Invariants: a truncated line is ignored, and so is a map with truncated first lines. A map of
+//! another disk or image, and a file that is not a map, is refused with its name. Every area that
+//! the map does not list as rescued is missing, whatever its status.
 
 use crate::verbs::rescue::map::{self, MADE_BY};
 use lacuna_storage::{Advice, BLOCK_SIZE, Error, Kind, Result, Setting, printable, shell_word};
@@ -12,16 +12,16 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the longest line that a map has.
+/// Maximum length of a line of a map, in bytes.
 const LONGEST: u64 = 256;
-/// Bytes of the longest file that is taken for the beginning of a map.
+/// Maximum length of a file that may be the beginning of a map, in bytes.
 const BEGUN: usize = 1 << 16;
-/// How the name of the map of a later run ends, until that map is whole.
+/// Suffix of the map of a later run, until that map is complete.
 pub(crate) const OF_LATER_RUN: &str = "new";
 
-/// Whether a file holds no more than a part of the first lines of a map, as a power cut leaves it:
-/// some of their bytes may be zeros, and all after them. `of`: the lines that a map of this disk
-/// and of this image has.
+/// Whether a file holds only a prefix of the first lines of a map, as a power cut leaves it:
+/// trailing bytes of that prefix may be zeros. `of`: the lines of a map of this disk and this
+/// image.
 pub(crate) fn is_torn(file: &File, of: &[String; 2]) -> io::Result<bool> {
     let len = file.metadata()?.len();
     if len > BEGUN as u64 {
@@ -33,7 +33,7 @@ pub(crate) fn is_torn(file: &File, of: &[String; 2]) -> io::Result<bool> {
     if bytes[written..].iter().any(|byte| *byte != 0) {
         return Ok(false);
     }
-    // The version may be another one, and what follows the lines as well.
+    // The version may differ, and so may the text after these prefixes.
     let mut lines = bytes[..written].split_inclusive(|byte| *byte == b'\n');
     let begins = [MADE_BY, &of[0], &of[1]].iter().all(|begin| {
         let line = lines.next().unwrap_or(&[]);
@@ -45,25 +45,26 @@ pub(crate) fn is_torn(file: &File, of: &[String; 2]) -> io::Result<bool> {
     Ok(begins && !has_status)
 }
 
-/// The areas of a disk, one after the other.
+/// Iterates over the areas of a disk.
 pub(crate) struct Areas {
-    /// The map that tells of them, until it ends.
+    /// The map with the areas, until its end is reached.
     map: Option<MapReader>,
-    /// Where the next area begins.
+    /// Start of the next area.
     at: u64,
-    /// Where the disk ends.
+    /// Length of the disk.
     len: u64,
 }
 
 impl Areas {
-    /// Those of a disk of `len` bytes. Without a map all is missing.
+    /// The areas of a disk of `len` bytes. Without a map the whole disk is missing.
     pub(crate) fn of(map: Option<MapReader>, len: u64) -> Areas {
         Areas { map, at: 0, len }
     }
 
-    /// The bytes of the next area, and whether it is in the image. None at the end of the disk.
+    /// The range of the next area in bytes, and whether it is in the image. `None` at the end of
+    /// the disk.
     ///
-    /// Errors: [`Kind::Usage`] for what is no map, and what the system reports.
+    /// Errors: [`Kind::Usage`] for a file that is not a map, and errors of the system.
     pub(crate) fn following(&mut self) -> Result<Option<(Range<u64>, bool)>> {
         while let Some(map) = &mut self.map {
             match map.following()? {
@@ -80,23 +81,24 @@ impl Areas {
     }
 }
 
-/// A map that is read.
+/// A reader of a map.
 pub(crate) struct MapReader {
     lines: BufReader<File>,
     path: PathBuf,
-    /// Bytes of the whole lines that were read.
+    /// Total length of the complete lines read so far, in bytes.
     read: u64,
-    /// Where the areas end that were read.
+    /// End of the last area that was read.
     end: u64,
-    /// Bytes of the disk.
+    /// Length of the disk in bytes.
     len: u64,
 }
 
 impl MapReader {
-    /// The map in a file. `of`: the lines that a map of this disk, which has `len` bytes, and of
-    /// this image has.
+    /// Opens a map. `of`: the lines of a map of this disk, which has `len` bytes, and of this
+    /// image.
     ///
-    /// Errors: [`Kind::Usage`] for another one, and for what is no map of `lacuna rescue`.
+    /// Errors: [`Kind::Usage`] for a map of another disk or image, and for a file that is not a map
+    /// of `lacuna rescue`.
     pub(crate) fn of(file: File, path: &Path, of: &[String; 2], len: u64) -> Result<MapReader> {
         let mut map = MapReader { lines: BufReader::new(file), path: path.to_owned(), read: 0, end: 0, len };
         if !map.line()?.is_some_and(|line| line.starts_with(MADE_BY)) {
@@ -116,15 +118,15 @@ impl MapReader {
         loop {
             match map.line()? {
                 Some(line) if line.starts_with('#') => {}
-                // The line of the status: how far the run came is told by the areas.
+                // The status line. The areas give the progress, so its content is ignored.
                 Some(_) => return Ok(map),
                 None => return Err(map.refused().found("a map without a status")),
             }
         }
     }
 
-    /// Completes a map that ends early, from there on by the one `before` it. Whenever that is cut
-    /// short, it has ended early again.
+    /// Completes a truncated map with the areas of the map `before` it. If a crash interrupts this,
+    /// the map is again a truncated one.
     ///
     /// Errors: those of [`Areas::following`].
     pub(crate) fn complete(mut self, before: MapReader) -> Result<()> {
@@ -132,7 +134,7 @@ impl MapReader {
         let path = self.path;
         let failed = |e: io::Error| Error::io(format!("cannot write to {}", path.display()), &e);
         let mut file = self.lines.into_inner();
-        // A line that was cut short goes.
+        // Removes a truncated last line.
         file.set_len(self.read).map_err(failed)?;
         file.seek(SeekFrom::Start(self.read)).map_err(failed)?;
         let mut areas = Areas { map: Some(before), at: self.end, len: self.len };
@@ -146,7 +148,7 @@ impl MapReader {
         file.sync_all().map_err(failed)
     }
 
-    /// Where the next area ends, and whether it is in the image.
+    /// The end of the next area, and whether it is in the image.
     fn following(&mut self) -> Result<Option<(u64, bool)>> {
         loop {
             let Some(line) = self.line()? else { return Ok(None) };
@@ -166,7 +168,7 @@ impl MapReader {
         }
     }
 
-    /// The next line that is whole.
+    /// The next complete line.
     fn line(&mut self) -> Result<Option<String>> {
         let mut line = Vec::new();
         let read = self.lines.by_ref().take(LONGEST).read_until(b'\n', &mut line);
@@ -192,8 +194,7 @@ impl MapReader {
     }
 }
 
-/// Where an area begins and ends, and whether it is in the image: what a line says, if it says
-/// that.
+/// Parses the line of an area: its start, its end, and whether it is in the image.
 fn area(line: &str) -> Option<(u64, u64, bool)> {
     let mut words = line.split_whitespace();
     let (at, size, status) = (number(words.next()?)?, number(words.next()?)?, words.next()?);
@@ -218,7 +219,7 @@ mod tests {
         ["# Disk: one", "# Image: one"].map(str::to_owned)
     }
 
-    /// A map with these areas, in blocks, and `more` after it.
+    /// A map with these areas, in blocks, followed by the text `more`.
     fn written(dir: &tempfile::TempDir, name: &str, areas: &[(u64, Area)], more: &str) -> PathBuf {
         let path = dir.path().join(name);
         let mut map = MapFile::begin(File::create(&path).unwrap(), &of()).unwrap();
@@ -249,7 +250,7 @@ mod tests {
         use Area::{Lost, Rescued};
         assert_eq!(all(None).unwrap(), [(0..10, false)]);
         let dir = tempfile::tempdir().unwrap();
-        // A line that was cut short counts as none.
+        // A truncated line is ignored.
         let cut = written(&dir, "cut", &[(2, Rescued), (1, Lost), (3, Rescued)], "0x0000006000  0x00000010");
         let expected = [(0..2, true), (2..3, false), (3..6, true), (6..10, false)];
         assert_eq!(all(reader(&cut).ok()).unwrap(), expected);
@@ -257,12 +258,12 @@ mod tests {
         let whole = written(&dir, "whole", &[(2, Rescued), (1, Lost), (3, Rescued)], whole);
         let expected = [(0..2, true), (2..3, false), (3..6, true), (6..7, false), (7..10, true)];
         assert_eq!(all(reader(&whole).ok()).unwrap(), expected);
-        // A newer one that was cut short comes first, and is completed.
+        // A newer map that is truncated takes precedence, and is completed.
         let newer = written(&dir, "newer", &[(4, Rescued), (1, Lost)], "0x0000005000  0x00");
         reader(&newer).unwrap().complete(reader(&whole).unwrap()).unwrap();
         let expected = [(0..4, true), (4..5, false), (5..6, true), (6..7, false), (7..10, true)];
         assert_eq!(all(reader(&newer).ok()).unwrap(), expected);
-        // As early as can be, and where there is nothing to add.
+        // A map without areas, and a map that is complete already.
         let first = written(&dir, "first", &[], "");
         reader(&first).unwrap().complete(reader(&newer).unwrap()).unwrap();
         assert_eq!(all(reader(&first).ok()).unwrap(), expected);
@@ -291,7 +292,7 @@ mod tests {
         ] {
             assert_eq!(kind(line), Err(Kind::Usage), "{line:?}");
         }
-        // Nothing is read without end.
+        // The length of a line is bounded.
         let long = "0".repeat(4 * LONGEST as usize);
         assert_eq!(kind(&long), Ok(vec![(0..2, true), (2..10, false)]));
 
@@ -320,7 +321,7 @@ mod tests {
         };
         for len in 0..text.len() {
             assert_eq!(torn(&text[..len]), len <= head, "{len}");
-            // What was cut off, and more, may be zeros.
+            // The bytes after the cut may be zeros.
             assert_eq!(torn(&[&text[..len], &[0; 5000]].concat()), len <= head, "{len}");
         }
         let words = String::from_utf8(text).unwrap();

@@ -1,12 +1,11 @@
-//! What `rescue` writes: the image, and beside it the map. A run goes on where an earlier one
-//! ended.
+//! The output of `rescue`: the image, and its map beside it. A run continues an earlier one.
 //!
-//! Invariants: no symbolic link is followed and no other kind of file opened, nothing but a file
-//! that this command made, or may overwrite, is written, and never the disk itself. What is not
-//! rescued reads as zeros. What a map calls rescued is in the image, and was durable before the map
-//! said so: a second run writes a map of its own, which takes the place of the first when all was
-//! tried. Where that run was killed, the next one does that before it begins, with what the first
-//! map tells of the rest.
+//! Invariants: only regular files are opened, symbolic links are not followed; only a file that
+//! this command made or may overwrite is written, and never the disk itself. Blocks that are not
+//! rescued read as zeros. Every area that a map lists as rescued was durable in the image before
+//! the map listed it. A second run therefore writes a map of its own, which replaces the first when
+//! every block was tried. After a crash of that run the next one completes this map with the areas
+//! of the first map, replaces the first, and then begins.
 
 use crate::verbs::rescue::areas::{Areas, MapReader, OF_LATER_RUN, is_torn};
 use crate::verbs::rescue::map::{Area, MapFile, Subject};
@@ -25,24 +24,24 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Image {
     file: File,
     path: PathBuf,
-    /// What earlier runs left of it.
+    /// The areas according to earlier runs.
     areas: Areas,
     map: MapFile,
     map_path: PathBuf,
-    /// Whether the map takes the place of an earlier one when it is whole.
+    /// Whether the map replaces an earlier one when it is complete.
     replaces: bool,
     /// Bytes so far.
     end: u64,
 }
 
-/// Where the map of an image is.
+/// The path of an image's map.
 pub(crate) fn map_path(target: &Path) -> PathBuf {
     let mut name = OsString::from(target);
     name.push(".map");
     PathBuf::from(name)
 }
 
-/// Where the map of a run is that goes on, until that map is whole.
+/// The path of the map of a continued run, until that map is complete.
 fn new_map_path(target: &Path) -> PathBuf {
     let mut name = OsString::from(map_path(target));
     name.push(".");
@@ -50,10 +49,10 @@ fn new_map_path(target: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether there is an image with its map, on which a run goes on. Refuses a target that is in the
-/// way, before a passphrase is asked for.
+/// Whether there is an image with its map, so that the run continues. Refuses an unsuitable target
+/// before a passphrase is asked for.
 ///
-/// Errors: [`Kind::Usage`] for what exists and may not be overwritten.
+/// Errors: [`Kind::Usage`] for existing files that may not be overwritten.
 pub(crate) fn check(target: &Path, force: bool) -> Result<bool> {
     let paths = [target.to_owned(), map_path(target), new_map_path(target)];
     let mut found = Vec::new();
@@ -69,7 +68,7 @@ pub(crate) fn check(target: &Path, force: bool) -> Result<bool> {
     }
 }
 
-/// Whether a file is there. Errors: [`Kind::Usage`] for anything else.
+/// Whether a file exists. Errors: [`Kind::Usage`] for anything other than a file.
 fn is_there(path: &Path) -> Result<bool> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
@@ -80,11 +79,11 @@ fn is_there(path: &Path) -> Result<bool> {
 }
 
 impl Image {
-    /// An image and its map: new ones, of which nothing is there yet, or those of an earlier run.
-    /// `source`: the file or device of the disk.
+    /// Opens an image and its map: new ones, or those of an earlier run. `source`: the file or
+    /// device of the disk.
     ///
-    /// Errors: those of [`check`], [`Kind::Busy`] for a file that another program holds,
-    /// [`Kind::Usage`] for a map of another disk or image, and what the system reports.
+    /// Errors: those of [`check`], [`Kind::Busy`] for a file that another program has locked,
+    /// [`Kind::Usage`] for a map of another disk or image, and errors of the system.
     pub(crate) fn open(target: &Path, force: bool, source: FileIdentity, of: &Subject) -> Result<Image> {
         if check(target, force)? {
             Image::again(target, source, of)
@@ -96,15 +95,15 @@ impl Image {
     fn create(target: &Path, force: bool, source: FileIdentity, of: &Subject) -> Result<Image> {
         let (map_path, newer) = (map_path(target), new_map_path(target));
         if is_there(&newer)? {
-            // Refuses the disk itself, and what another program holds.
+            // Refuses the disk itself, and a locked file.
             existing_file(&newer, source)?;
         }
         let file = empty_file(target, force, source)?;
         let map = empty_file(&map_path, force, source)?;
-        // Of what was there before, nothing is called rescued any more when the image has its
-        // length again.
+        // The old map is emptied durably before the image gets its length: no old area may count as
+        // rescued in the new image.
         map.sync_all().map_err(|e| failed(&map_path, &e))?;
-        // What it said was of an image that is gone now.
+        // This map described the old image.
         remove(&newer)?;
         file.set_len(of.len).map_err(|e| failed(target, &e))?;
         let about = file.metadata().map_err(|e| failed(target, &e))?;
@@ -127,10 +126,10 @@ impl Image {
         let mut known = MapReader::of(existing_file(&map_path, source)?, &map_path, &lines, of.len)?;
         if is_there(&newer)? {
             let left = existing_file(&newer, source)?;
-            // A run may have been killed before it wrote a word, or the power cut it short: nothing
-            // went by its map then.
+            // A run may have been killed before it wrote anything, or a power cut truncated its
+            // file: then no run used its map.
             if !is_torn(&left, &lines).map_err(|e| failed(&newer, &e))? {
-                // What it rescued stays known, however soon this one is killed.
+                // The rescued areas of that run stay recorded, even if this run is killed at once.
                 MapReader::of(left, &newer, &lines, of.len)?.complete(known)?;
                 std::fs::rename(&newer, &map_path).map_err(|e| failed(&map_path, &e))?;
                 known = MapReader::of(existing_file(&map_path, source)?, &map_path, &lines, of.len)?;
@@ -143,8 +142,8 @@ impl Image {
         Ok(Image { file, path: target.to_owned(), areas, map, map_path: newer, replaces: true, end: 0 })
     }
 
-    /// The next blocks, and whether they are in the image: then [`Image::keep`] them. None when all
-    /// was tried.
+    /// The next blocks, and whether they are in the image; the caller passes such blocks to
+    /// [`Image::keep`]. `None` when every block was tried.
     ///
     /// Errors: those of [`Areas::following`].
     pub(crate) fn following(&mut self) -> Result<Option<(Range<u64>, bool)>> {
@@ -153,12 +152,12 @@ impl Image {
         Ok(area.map(|(bytes, is_there)| (bytes.start / block..bytes.end / block, is_there)))
     }
 
-    /// The next blocks are in the image.
+    /// Records the next blocks as already in the image.
     pub(crate) fn keep(&mut self, blocks: u64) -> Result<()> {
         self.add(blocks * BLOCK_SIZE as u64, Area::Rescued)
     }
 
-    /// Puts the next blocks, which were read. Zeros take no space.
+    /// Writes the next blocks. Zeros take no space.
     pub(crate) fn rescued(&mut self, content: &[u8]) -> Result<()> {
         let mut from = None;
         for (at, block) in
@@ -182,19 +181,19 @@ impl Image {
         self.add(content.len() as u64, Area::Rescued)
     }
 
-    /// The next blocks were never written: they are zeros.
+    /// Records the next blocks as never written: they are zeros.
     pub(crate) fn unwritten(&mut self, blocks: u64) -> Result<()> {
         self.clear(0, blocks * BLOCK_SIZE as u64)?;
         self.add(blocks * BLOCK_SIZE as u64, Area::Rescued)
     }
 
-    /// The next block is lost.
+    /// Records the next block as lost.
     pub(crate) fn lost(&mut self) -> Result<()> {
         self.clear(0, BLOCK_SIZE as u64)?;
         self.add(BLOCK_SIZE as u64, Area::Lost)
     }
 
-    /// Makes it all durable.
+    /// Makes the image and the map durable.
     pub(crate) fn finish(self) -> Result<()> {
         self.file.sync_all().map_err(|e| failed(&self.path, &e))?;
         self.map.finish().map_err(|e| failed(&self.map_path, &e))?;
@@ -205,8 +204,7 @@ impl Image {
         Ok(())
     }
 
-    /// Makes zeros of what a run left there that was killed before its map told of it. New images
-    /// have nothing there.
+    /// Zeroes data of a run that was killed before its map listed it. A new image has no such data.
     fn clear(&self, within: u64, size: u64) -> Result<()> {
         if !self.replaces {
             return Ok(());
@@ -216,7 +214,7 @@ impl Image {
         while at < end {
             match seek(&self.file, SeekFrom::Data(at)) {
                 Ok(data) => at = data / BLOCK_SIZE as u64 * BLOCK_SIZE as u64,
-                // Nothing is there from here on.
+                // No data follows.
                 Err(Errno::NXIO) => return Ok(()),
                 Err(e) => return Err(failed(&self.path, &e.into())),
             }
@@ -247,7 +245,7 @@ impl Image {
     }
 }
 
-/// Removes a file, if it is there.
+/// Removes a file if it exists.
 fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(failed(path, &e)),
@@ -255,8 +253,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// An empty file that only its owner reads, unless an existing one is overwritten that others could
-/// read.
+/// Opens an empty file with mode 0600; an existing file that is overwritten keeps its mode.
 fn empty_file(path: &Path, force: bool, source: FileIdentity) -> Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
@@ -266,19 +263,19 @@ fn empty_file(path: &Path, force: bool, source: FileIdentity) -> Result<File> {
         options.create_new(true)
     };
     let file = opened(path, &mut options, source)?;
-    // Only now: what was there may not be overwritten before.
+    // Truncated only after the checks of `opened`.
     file.set_len(0).map_err(|e| failed(path, &e))?;
     Ok(file)
 }
 
-/// A file of an earlier run.
+/// Opens a file of an earlier run.
 fn existing_file(path: &Path, source: FileIdentity) -> Result<File> {
     opened(path, OpenOptions::new().read(true).write(true), source)
 }
 
-/// A file that may be written, held against other processes.
+/// Opens and locks a regular file for writing.
 fn opened(path: &Path, options: &mut OpenOptions, source: FileIdentity) -> Result<File> {
-    // A pipe that came there meanwhile is not waited for.
+    // Do not block on a pipe that replaced the file.
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     let file = options.open(path).map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => exists(path),
@@ -355,8 +352,8 @@ mod tests {
         Subject { id, level: 0, len: blocks * BLOCK as u64 }
     }
 
-    /// A run that is killed loses what its map does not tell of, and no more; the next one asks for
-    /// what is missing alone.
+    /// A killed run loses only the areas that its map does not list; the next run reads only the
+    /// missing areas.
     #[test]
     fn a_run_goes_on_where_one_was_killed() {
         let dir = tempfile::tempdir().unwrap();
@@ -366,7 +363,7 @@ mod tests {
         first.rescued(&[1; 2 * BLOCK]).unwrap();
         first.lost().unwrap();
         first.map.save().unwrap();
-        // Its map does not tell of this.
+        // Not yet in the map.
         first.rescued(&[1; 3 * BLOCK]).unwrap();
         drop(first);
         let plan = |image: &mut Image| std::iter::from_fn(|| image.following().unwrap()).collect::<Vec<_>>();
@@ -380,8 +377,8 @@ mod tests {
         drop(second);
         let mut third = open(false);
         assert_eq!(plan(&mut third), [(0..3, true), (3..4, false), (4..5, true), (5..9, false)]);
-        // Killed at once, it forgets nothing of what the second rescued; nor if the power cut its
-        // map short.
+        // Killed at once, it keeps the areas that the second run rescued, also if a power cut
+        // truncated its map.
         drop(third);
         let newer = new_map_path(&target);
         let head = std::fs::read(&newer).unwrap();
@@ -394,8 +391,7 @@ mod tests {
         third.rescued(&[[0_u8; BLOCK], [3; BLOCK]].concat()).unwrap();
         third.unwritten(2).unwrap();
         third.finish().unwrap();
-        // What the first run had read of lost blocks, of zeros and of those that were never written
-        // is not left there.
+        // Data of the first run in blocks that are now lost, zero or unwritten was zeroed.
         let blocks: Vec<u8> =
             std::fs::read(&target).unwrap().chunks(BLOCK).map(|block| block[BLOCK - 1]).collect();
         assert_eq!(blocks, [1, 1, 2, 0, 0, 0, 3, 0, 0]);
@@ -403,7 +399,7 @@ mod tests {
         let mut fourth = open(false);
         assert_eq!(plan(&mut fourth), [(0..3, true), (3..4, false), (4..9, true)]);
         drop(fourth);
-        // What a run left says nothing of an image that is made anew.
+        // The map of an earlier run does not apply to a new image.
         assert!(new_map_path(&target).exists());
         assert_eq!(plan(&mut open(true)), [(0..9, false)]);
         assert!(!new_map_path(&target).exists());
@@ -425,7 +421,7 @@ mod tests {
         assert!(words.contains("9564c49a") && words.contains("637e2584"), "{words}");
         assert_eq!(kind(&Subject { level: 1, ..of(9) }), Err(Kind::Usage));
         assert_eq!(kind(&of(10)), Err(Kind::Usage));
-        // Another file in the place of the image, as long as it was.
+        // Another file at the path of the image, of the same length.
         std::fs::rename(&target, dir.path().join("away")).unwrap();
         assert_eq!(kind(&of(9)), Err(Kind::Usage));
         File::create(&target).unwrap().set_len(9 * BLOCK as u64).unwrap();
@@ -475,7 +471,7 @@ mod tests {
         for name in ["link", "dir"] {
             assert_eq!(kind(name, true), Err(Kind::Usage), "{name}");
         }
-        // Nor by way of the map.
+        // The map may not be a link either.
         std::os::unix::fs::symlink(at("there"), at("image.map")).unwrap();
         assert_eq!(kind("image", true), Err(Kind::Usage));
         assert!(!at("image").exists());
@@ -483,7 +479,7 @@ mod tests {
         assert_eq!(kind("second", true), Err(Kind::Usage));
         assert_eq!(std::fs::read(at("there")).unwrap(), b"mine");
         std::fs::remove_file(at("second")).unwrap();
-        // The disk itself, and a file that another program holds.
+        // The disk itself, and a file that another program has locked.
         let disk = FileIdentity::of(&std::fs::metadata(at("there")).unwrap());
         assert_eq!(Image::open(&at("there"), true, disk, &of(1)).err().unwrap().kind(), Kind::Usage);
         let held = File::open(at("there")).unwrap();
@@ -493,7 +489,7 @@ mod tests {
         assert_eq!(std::fs::read(at("there")).unwrap(), b"mine");
         create("there", true).unwrap();
         assert_eq!(std::fs::read(at("there")).unwrap(), [0; 4096]);
-        // Nor is the disk taken for what an earlier run left.
+        // The disk is not taken for the map of an earlier run.
         std::fs::write(at("there.map.new"), "disk").unwrap();
         let disk = FileIdentity::of(&std::fs::metadata(at("there.map.new")).unwrap());
         assert_eq!(Image::open(&at("there"), true, disk, &of(1)).err().unwrap().kind(), Kind::Usage);

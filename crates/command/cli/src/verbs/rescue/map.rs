@@ -1,10 +1,10 @@
-//! The map of a rescue: what of the image was read, in the form of the map files of GNU ddrescue,
-//! which its tools read.
+//! The map of a rescue: the areas of the image, in the format of GNU ddrescue's map files, so that
+//! its tools can read them.
 //!
-//! A line gives position and size of an area in bytes, and `+` for one that was read or never
-//! written, `-` for one that is lost, `?` for one that another run is to read. What no line speaks
-//! of yet was not tried: so a map that was cut short with the rescue says no more than is true. Its
-//! first lines say which disk and which image it is of, so that no other is gone on with by it.
+//! A line gives the position and the size of an area in bytes, and its status: `+` for read or
+//! never written, `-` for lost, `?` for an area that another run has to read. Areas without a line
+//! were not tried, so a truncated map is still correct. The first lines identify the disk and the
+//! image, so that a map is not used with another disk or image.
 
 use lacuna_storage::DiskId;
 use std::fs::{File, Metadata};
@@ -12,31 +12,31 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::UNIX_EPOCH;
 
-/// Bytes of lines after which a map is worth saving.
+/// Bytes of new lines after which a map is saved.
 const GATHERED: usize = 1 << 15;
-/// Bytes of the disk after which it is.
+/// Bytes of the disk after which a map is saved.
 const TRIED: u64 = 64 << 20;
 
-/// How a map begins, without the version.
+/// The beginning of a map, without the version.
 pub(crate) const MADE_BY: &str = "# Mapfile. Created by lacuna version ";
 
-/// What is rescued.
+/// The disk that is rescued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject {
     /// The ID of the disk.
     pub(crate) id: DiskId,
-    /// Which of its levels; 0 on a disk without.
+    /// The level; 0 on a disk without levels.
     pub(crate) level: u8,
-    /// Bytes of that.
+    /// Length in bytes.
     pub(crate) len: u64,
 }
 
 impl Subject {
-    /// The lines of a map that say of which disk and of which image it is. An image keeps its
-    /// number and the time at which it was made as long as it is the same file.
+    /// The lines of a map that identify the disk and the image. An image file is identified by its
+    /// inode number and its creation time.
     pub(crate) fn lines(&self, image: &Metadata) -> [String; 2] {
         let Subject { id, level, len } = self;
-        // A file system may not know the time: the number alone counts then.
+        // A file system may not store the creation time: then the number alone counts.
         let made = image.created().and_then(|made| made.duration_since(UNIX_EPOCH).map_err(io::Error::other));
         let made = made.map_or(0, |made| made.as_nanos());
         [
@@ -46,12 +46,12 @@ impl Subject {
     }
 }
 
-/// What became of an area.
+/// Status of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Area {
-    /// It is in the image.
+    /// In the image.
     Rescued,
-    /// It could not be read, or did not verify.
+    /// Could not be read, or did not verify.
     Lost,
 }
 
@@ -67,19 +67,19 @@ impl Area {
 /// A map file that is being written.
 pub(crate) struct MapFile {
     file: File,
-    /// Where the status line is, which is written again at the end.
+    /// Position of the status line, which is rewritten at the end.
     status_at: u64,
     gathered: String,
-    /// The area that is growing: position, size, and what became of it.
+    /// The area that is growing: position, size and status.
     area: Option<(u64, u64, Area)>,
-    /// Where the next area begins.
+    /// Start of the next area.
     end: u64,
-    /// Where it began when the map was saved last.
+    /// Value of `end` when the map was saved last.
     saved: u64,
 }
 
 impl MapFile {
-    /// Begins the map in an empty file. `of`: its lines of the disk and the image.
+    /// Begins the map in an empty file. `of`: its lines on the disk and the image.
     pub(crate) fn begin(mut file: File, of: &[String; 2]) -> io::Result<MapFile> {
         let [disk, image] = of;
         let version = env!("CARGO_PKG_VERSION");
@@ -105,13 +105,12 @@ impl MapFile {
         }
     }
 
-    /// Whether a rescue that ended now would lose much of what it did.
+    /// Whether the map should be saved, so that a crash loses little work.
     pub(crate) fn is_due(&self) -> bool {
         self.gathered.len() >= GATHERED || self.end - self.saved >= TRIED
     }
 
-    /// Writes what was added since the last time. What was rescued of it must be in the image by
-    /// now, and durable.
+    /// Writes the new lines. Their rescued areas must be durable in the image before.
     pub(crate) fn save(&mut self) -> io::Result<()> {
         self.put();
         self.saved = self.end;
@@ -120,14 +119,14 @@ impl MapFile {
         written
     }
 
-    /// Ends the map: all of the disk was tried.
+    /// Completes the map: the whole disk was tried.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.save()?;
         self.file.write_all_at(status(self.end, '+').as_bytes(), self.status_at)?;
         self.file.sync_all()
     }
 
-    /// Makes a line of the area that is growing.
+    /// Formats the growing area as a line.
     fn put(&mut self) {
         if let Some((at, size, became)) = self.area.take() {
             self.gathered.push_str(&line(at, size, became.mark()));
@@ -140,7 +139,7 @@ pub(crate) fn line(at: u64, size: u64, status: char) -> String {
     format!("0x{at:010X}  0x{size:010X}  {status}\n")
 }
 
-/// The line that says how far it is: as long whatever it says.
+/// The status line, which has a fixed length.
 fn status(position: u64, phase: char) -> String {
     format!("0x{position:016X}     {phase}               1\n")
 }
@@ -207,7 +206,7 @@ mod tests {
         assert!(text.contains("0x0000000000000000     ?               1"), "{text}");
     }
 
-    /// One long area: it is worth saving as well.
+    /// A single long area is saved too.
     #[test]
     fn a_map_without_losses_is_saved_too() {
         let dir = tempfile::tempdir().unwrap();

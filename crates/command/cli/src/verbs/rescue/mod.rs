@@ -1,4 +1,4 @@
-//! `rescue`: copies what can be read of a damaged disk.
+//! `rescue`: copies the readable data of a damaged disk.
 
 mod areas;
 mod image;
@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is said where the journal of a disk could not be read to its end.
+/// The note on a disk with a journal that could not be read to its end.
 const JOURNAL: &str = "the journal of the disk is damaged: what was written last before it was closed, or before a power cut, may be older \
     in the image than it was";
 
@@ -31,14 +31,14 @@ struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     level: Option<u8>,
     size: u64,
-    /// Blocks that an earlier run had rescued.
+    /// Blocks that an earlier run rescued.
     kept: u64,
     good: u64,
     unwritten: u64,
     bad: u64,
-    /// Whether the cipher lets altered data be noticed.
+    /// Whether the cipher detects altered data.
     verified: bool,
-    /// Whether what was written last may be older than it was.
+    /// Whether the last writes may be missing because the journal is damaged.
     journal_damaged: bool,
 }
 
@@ -106,20 +106,20 @@ fn check_level(args: &RescueArgs, key: &Key) -> Result<()> {
     if !key.has_levels() {
         return Err(refused.found("a disk without levels").remedy("leave --level out"));
     }
-    // Deniability contract: how many are open is told on a terminal alone.
+    // Deniability contract: the number of open levels is shown only on a terminal.
     Err(refused.found(format!("a passphrase that opens levels 0 to {}", key.levels() - 1)).private())
 }
 
-/// What a run found.
+/// Result of a run.
 #[derive(Clone, Copy, Default)]
 struct Copied {
     /// Blocks that were in the image before.
     kept: u64,
-    /// What came of reading all others.
+    /// Result of reading the remaining blocks.
     report: CheckReport,
 }
 
-/// Reads every block that is missing in the image, and writes those that can be read.
+/// Reads every block that is missing in the image, and writes the readable ones.
 fn copy(disk: &dyn Disk, mut image: Image, console: Console) -> Result<Copied> {
     let bar = console.progress(disk.blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
     let copied = fill(disk, &mut image, |block| bar.set_position(block * BLOCK_SIZE as u64));
@@ -171,7 +171,7 @@ fn summary(args: &RescueArgs, Copied { kept, report }: &Copied, verified: bool) 
     )
 }
 
-/// Whether all is there. Errors: [`Kind::Corrupt`].
+/// Whether all blocks were rescued. Errors: [`Kind::Corrupt`].
 fn verdict(args: &RescueArgs, bad: u64, journal_damaged: bool) -> Result<()> {
     if bad == 0 && !journal_damaged {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Serving in the foreground or the background: the fork, the signals, and where messages go
-//! meanwhile.
+//! Runs a server in the foreground or the background: the fork, the signals, and the destination of
+//! messages.
 
 use crate::terminal::console::{self, Console};
 use crate::terminal::settings;
@@ -14,12 +14,12 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The server's way of saying that clients can come.
+/// Reports that the server accepts clients.
 pub(crate) struct Ready(Option<ReadyPipe>);
 
 impl Ready {
-    /// Lets the process that waits in the foreground end, if there is one, or else tells the
-    /// service manager.
+    /// Lets the waiting foreground process end, if there is one; otherwise notifies the service
+    /// manager.
     pub(crate) fn tell(&mut self) -> Result<()> {
         if let Some(pipe) = self.0.take() {
             return pipe.ready();
@@ -28,8 +28,7 @@ impl Ready {
         Ok(())
     }
 
-    /// Runs `work`, and tells the person who waits for it what `look` sees, every second while it
-    /// takes.
+    /// Runs `work`, and every second shows the stage that `look` returns to the waiting user.
     pub(crate) fn working<R>(
         &self,
         console: Console,
@@ -42,7 +41,8 @@ impl Ready {
                 let _looking = Looking::start(move || working.tell(look()));
                 work()
             }),
-            // Two processes would draw over one another: this one tells the other.
+            // Two processes would draw over each other: this process sends the stage to the other
+            // one.
             Some(Ok(mut meanwhile)) => {
                 let tell = move || {
                     let stage = serde_json::to_string(&look());
@@ -56,11 +56,12 @@ impl Ready {
     }
 }
 
-/// Runs `serve`, after a fork if `background`; a person who waits for that is told `what` it is.
-/// Before this the process must have started no threads and hold no random source and no open disk.
+/// Runs `serve`, after a fork if `background`; the foreground process shows `what` while it waits.
+/// Before the call the process must have started no threads, and must hold no random source and no
+/// open disk.
 ///
-/// Deniability contract: of a disk with levels (`secret`) the system's log, which stays, hears
-/// nothing at all.
+/// Deniability contract: for a disk with levels (`secret`) nothing is written to the system log,
+/// which persists.
 pub(crate) fn run(
     background: bool,
     secret: bool,
@@ -88,20 +89,19 @@ pub(crate) fn run(
             };
             let pipe = ready.0.take();
             if let Err(e) = &result {
-                // The process that waits may be gone, as when a person interrupts it.
+                // The waiting process may be gone, for example because the user interrupted it.
                 let heard = pipe.is_some_and(|pipe| pipe.failed(e));
                 if !heard && !secret {
                     to_system_log(e);
                 }
             }
-            // The parent tells the person; a second voice on the same terminal would only repeat
-            // it.
+            // The parent prints the error; the child must not.
             console::leave(code)
         }
     }
 }
 
-/// The threads that stretched the passphrase end by themselves, a moment after their work is done.
+/// Waits for the threads that stretched the passphrase: they end a moment after their work is done.
 fn wait_until_alone() {
     for _ in 0..2000 {
         if proc::threads().unwrap_or(1) == 1 {
@@ -111,9 +111,9 @@ fn wait_until_alone() {
     }
 }
 
-/// Calls `stop` at every INT, TERM and HUP, but at HUP only if it was not ignored at the start, as
-/// `nohup` has it. None of them ends the process by itself from now on, so that a second one cannot
-/// cut short what the first one began.
+/// Calls `stop` at every INT, TERM and HUP, but at HUP only if it was not ignored at the start (as
+/// with `nohup`). After this call none of these signals ends the process by default, so that a
+/// second one cannot interrupt the shutdown that the first one began.
 pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
     let failed = |e: &std::io::Error| Error::io("cannot listen for signals", e);
     let hup = (!proc::ignores(SIGHUP)).then_some(SIGHUP);
@@ -128,10 +128,10 @@ pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
     spawned.map(|_| ()).map_err(|e| failed(&e).with_kind(Kind::Other))
 }
 
-/// Where a server's messages go: to standard error, or from the background to the system's log.
+/// The destination of a server's messages: standard error, or in the background the system log.
 ///
-/// Deniability contract: as for [`run`]. In the foreground standard error may be such a log too,
-/// unless it is a terminal.
+/// Deniability contract: as for [`run`]. In the foreground standard error may be a log too, unless
+/// it is a terminal.
 pub(crate) fn reporter(background: bool, secret: bool) -> ServerLog {
     if secret && (background || !console::is_watched()) {
         Arc::new(|_| {})
@@ -142,17 +142,16 @@ pub(crate) fn reporter(background: bool, secret: bool) -> ServerLog {
     }
 }
 
-/// What a server ends with, of two things that it did. If both failed, the second failure goes
-/// where messages go.
+/// Combines the results of two steps of a server. If both failed, the second error goes to the log.
 pub(crate) fn both(first: Result<()>, second: Result<()>, say: &ServerLog) -> Result<()> {
     console::both_told(first, second, &**say)
 }
 
-/// One message to the system's log, if there is one: facility daemon, level error.
+/// Sends a message to the system log, if there is one: facility daemon, level error.
 fn to_system_log(e: &Error) {
     let message = format!("<27>lacuna[{}]: {}", std::process::id(), settings::words(e));
     let _ = UnixDatagram::unbound().and_then(|socket| {
-        // A log that is stuck must not stop the disk.
+        // A stuck log must not block the disk.
         socket.set_nonblocking(true)?;
         socket.send_to(message.as_bytes(), "/dev/log")
     });

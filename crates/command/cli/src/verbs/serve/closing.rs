@@ -1,10 +1,10 @@
-//! The cover of a closing: the server of a disk with levels writes it while this process closes
-//! what is open of the disk. A server of NBD writes it when it ends, for the last requests of its
+//! The cover of a closing. The server of a disk with levels writes it while this process closes the
+//! disk's mounts and servers. An NBD server writes it when it ends, for the last requests of its
 //! clients.
 //!
-//! Deniability contract: it is asked for before anything is closed, whatever is mounted, and level
-//! 0 is closed after it. What hidden levels have pending then is lost, unless the user chose to
-//! wait; a terminal alone hears of that.
+//! Deniability contract: the cover is requested before anything is closed, regardless of the
+//! mounted levels, and level 0 is closed after it. Data of hidden levels that is still pending then
+//! is lost, unless the user chose to wait; this is shown only on a terminal.
 
 use crate::terminal::console::{self, Console};
 use crate::terminal::working::{self, Looking};
@@ -20,20 +20,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often it is looked how much is pending, and what is to be given up.
+/// Interval between checks of pending data, and of levels to give up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long the closing of a level goes on at least before it is given up. One that is in use is
-/// refused sooner, and stays as it is.
+/// Minimum time for which a level is being closed before it is given up. A level that is in use is
+/// refused earlier, and is not given up.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long requests that are in progress when a server stops have before the cover of the closing,
-/// whatever levels there are.
+/// Time for requests in progress when a server stops, before the cover of the closing; the same for
+/// any number of levels.
 const REQUESTS_END: Duration = Duration::from_millis(250);
-/// How long level 0 is kept open when the cover is written, however many deeper levels are mounted:
-/// all of them are given up at once, and are unmounted meanwhile. One in whose file system another
-/// is mounted is closed after that; there is time for three in a row.
+/// How long level 0 stays open after the cover is written, regardless of the number of mounted
+/// deeper levels: all are given up at once, and are unmounted in this time. A level with another
+/// mount inside is closed after that one; the time suffices for a chain of three.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// Whether closing waits for what hidden levels have pending.
+/// Whether closing waits for pending data of hidden levels.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     waits: bool,
@@ -41,12 +41,12 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// As the options say; without any, closing waits on a terminal, where a person sees for what.
+    /// As the options say; by default, closing waits on a terminal, where it prints a note.
     pub(crate) fn new(wait: bool, now: bool, console: Console) -> Self {
         Patience { waits: wait || (!now && console::is_watched()), console }
     }
 
-    /// Says on a terminal what closing waits for, and how to lose it instead.
+    /// Prints on a terminal that closing waits, and how to drop the data instead.
     fn tell(self, pending: u64) {
         if pending > 0 && console::is_watched() {
             self.console.note(&format!(
@@ -58,13 +58,13 @@ impl Patience {
     }
 }
 
-/// Writes the cover of the closing for the requests that are in progress when a server of NBD
-/// stops; those that wait for more cover are refused. If a signal stopped it (`signalled`), a
-/// terminal has them waited for first, until `ended_again`.
+/// Writes the cover of the closing for requests in progress when an NBD server stops; then requests
+/// that wait for more cover are refused. If a signal stopped it (`signalled`), it first waits for
+/// them on a terminal, until `ended_again`.
 ///
-/// Deniability contract: otherwise a hidden request would wait for beats, or for a write of level 0
-/// that does not come any more. The server would end later than with level 0 alone, and leave more
-/// on the medium.
+/// Deniability contract: otherwise a hidden request would wait for the disk's own cover, or for a
+/// write of level 0 that does not come any more. The server would end later than with level 0
+/// alone, and write more to the medium.
 pub(crate) fn cover_last_requests(
     disk: &Arc<OpenDisk>,
     signalled: bool,
@@ -74,10 +74,10 @@ pub(crate) fn cover_last_requests(
     if !disk.has_levels() {
         return;
     }
-    // What waits for nothing but the medium is done first: closing writes no second cover, so what
-    // came after this one would be lost.
+    // Requests that wait only for the medium finish first: closing writes no second cover, so their
+    // data would be lost after this one.
     thread::sleep(REQUESTS_END);
-    // What is wrong with the disk, closing it says.
+    // Closing the disk reports the same failure.
     let _told = working::show(console, "closing: writing cover", |_| disk.cover_closing(Pace::AtOnce));
     if signalled {
         wait_on_terminal(disk, ended_again, console);
@@ -85,9 +85,9 @@ pub(crate) fn cover_last_requests(
     (1..disk.open_levels() as u64).for_each(|level| disk.give_up(level, true));
 }
 
-/// Waits on a terminal, when a signal ends a server there, for what hidden levels have pending;
-/// another signal (`ended_again`) loses it. Without cover of its own, which nobody gives any more,
-/// that is lost in any case.
+/// After a signal on a terminal, waits for pending data of hidden levels; a second signal
+/// (`ended_again`) drops it. On a disk that writes no cover by itself, the data is dropped in any
+/// case, because no client writes any more.
 fn wait_on_terminal(disk: &Arc<OpenDisk>, ended_again: impl Fn() -> bool, console: Console) {
     let levels = disk.levels();
     let left = || {
@@ -101,23 +101,22 @@ fn wait_on_terminal(disk: &Arc<OpenDisk>, ended_again: impl Fn() -> bool, consol
         "{} of hidden levels are not on the medium: this waits for them. INT once more closes without them: they are lost then",
         human(left())
     ));
-    // Closing the disk says what is wrong with it.
+    // Closing the disk reports a failed flush.
     while left() > 0 && !ended_again() && disk.levels()[0].flush().is_ok() {
         thread::sleep(LOOK_EVERY);
     }
 }
 
-/// The hidden levels that are being closed, each since when.
+/// The hidden levels that are being closed, each with the time of its start.
 type ClosingLevels = Arc<Mutex<Vec<(u64, Instant)>>>;
 
-/// The work of a server that covers a closing, until everything is closed. Dropping it lets the
-/// server go.
+/// A job that covers a closing, until everything is closed. Dropping this ends the job.
 pub(crate) struct CoverSession {
     begun: Instant,
-    /// Tells when the cover was written; ends when it cannot be: closing says why. None once it was
-    /// waited for.
+    /// Receives the time when the cover was written; disconnected if it cannot be written, which
+    /// closing reports. `None` after a wait.
     written: Option<Receiver<Instant>>,
-    /// How long what is closed with it takes to be given up then.
+    /// How long level 0 stays open after the cover, while other levels are given up.
     settle: Duration,
     closing: ClosingLevels,
     end: Option<Sender<()>>,
@@ -125,12 +124,12 @@ pub(crate) struct CoverSession {
 }
 
 impl CoverSession {
-    /// Of the disk whose level 0 is mounted there. `hidden` are the mount points of its other
-    /// levels.
+    /// The session of the disk with level 0 at this mount point. `hidden`: the mount points of its
+    /// other levels.
     pub(crate) fn of_mounted(level_0: &Path, hidden: Vec<PathBuf>, patience: Patience) -> Result<Self> {
         let talk = Registry::open(None)?.by_mountpoint(level_0)?.begin(&Job::Cover)?;
         let pending = move || {
-            // What does not answer is closed.
+            // A server that does not answer counts as closed.
             patience.tell(hidden.iter().map(|at| pending(&status::at_mountpoint(at))).sum());
         };
         Self::begin(talk, patience, SETTLE, pending)
@@ -148,7 +147,7 @@ impl CoverSession {
         let work = move || {
             let covered = matches!(talk.hear(), Ok(Heard::Message(_)));
             if covered {
-                // Who closes without it has left.
+                // The receiver may be gone already.
                 let _left = writing.send(Instant::now());
             }
             drop(writing);
@@ -174,20 +173,20 @@ impl CoverSession {
         })
     }
 
-    /// A hidden level is being closed. What waits for cover when that is written is given up,
-    /// unless it is waited for.
+    /// Registers a hidden level that is being closed. Its pending data is dropped after the cover
+    /// is written, unless the user chose to wait.
     pub(crate) fn closing(&self, level: u64) -> Closing {
         let closing = (level, Instant::now());
         self.closing.lock().push(closing);
         Closing { closing, of: Arc::clone(&self.closing) }
     }
 
-    /// Waits until the cover is written, and for as long on every disk as deeper levels take to be
-    /// given up then (deniability contract). A second call has nothing left to wait for.
+    /// Waits until the cover is written, and after that for a fixed time, the same on every disk,
+    /// while deeper levels are given up (deniability contract). A second call returns at once.
     pub(crate) fn wait(&mut self, console: Console) {
         let Some(written) = self.written.take() else { return };
         working::show(console, "closing: writing cover", |_| {
-            // Without cover nothing is given up.
+            // Without cover no level is given up.
             let left = written.recv().map_or(Duration::ZERO, |written| {
                 let settled = written.max(self.begun + GRACE) + self.settle;
                 settled.saturating_duration_since(Instant::now())
@@ -197,7 +196,7 @@ impl CoverSession {
     }
 }
 
-/// A hidden level that is being closed. Dropping it says that it is closed, or stays open: it is
+/// A hidden level that is being closed. Dropping this means that it is closed or stays open: it is
 /// not given up any more.
 pub(crate) struct Closing {
     closing: (u64, Instant),
@@ -210,13 +209,13 @@ impl Drop for Closing {
     }
 }
 
-/// Says of the levels that have been closing for a while that nothing is to wait any more.
+/// Gives up the levels that have been closing for [`GRACE`].
 fn give_up(talk: &mut Conversation, closing: &Mutex<Vec<(u64, Instant)>>) {
     closing.lock().retain(|(level, since)| {
         if since.elapsed() < GRACE {
             return true;
         }
-        // A server that hears nothing any more has ended, or is about to.
+        // A server that cannot receive this has ended, or is about to.
         let _gone = talk.say(&json!({ GIVE_UP: level }));
         false
     });
@@ -231,7 +230,7 @@ impl Drop for CoverSession {
     }
 }
 
-/// Closes what is served without a mount point.
+/// Closes a server without a mount point.
 pub(crate) fn close_served(peer: &Peer, patience: Patience) -> Result<()> {
     let cover = cover_served(peer, patience);
     working::show(patience.console, "closing what is served", |_| peer.close())?;
@@ -239,9 +238,10 @@ pub(crate) fn close_served(peer: &Peer, patience: Patience) -> Result<()> {
     Ok(())
 }
 
-/// The cover of the disk that is served, written, and what is pending with it if that is waited
-/// for; with the hidden levels, which are being closed until the server is. None of a disk without
-/// levels, nor where the server does not write it: closing it says why.
+/// Requests the cover of the served disk and waits until it is written, and if the user chose to
+/// wait also until pending data is written. The result keeps its hidden levels registered until the
+/// server has ended. `None` for a disk without levels, and if the server does not write cover:
+/// closing reports that.
 fn cover_served(peer: &Peer, patience: Patience) -> Option<(CoverSession, Vec<Closing>)> {
     let account = match peer.status() {
         Ok(account) if has_levels(&account) => account,
@@ -250,7 +250,7 @@ fn cover_served(peer: &Peer, patience: Patience) -> Option<(CoverSession, Vec<Cl
     let talk = peer.begin(&Job::Cover);
     match talk.and_then(|talk| CoverSession::begin(talk, patience, 2 * LOOK_EVERY, || ())) {
         Ok(mut cover) => {
-            // Requests of clients may wait for cover, until the server ends.
+            // Requests of clients may wait for cover until the server ends.
             let levels = account.counters().filter(|(name, level)| *name == "level" && *level > 0);
             let closing: Vec<Closing> = levels.map(|(_, level)| cover.closing(level)).collect();
             cover.wait(patience.console);
@@ -264,7 +264,7 @@ fn cover_served(peer: &Peer, patience: Patience) -> Option<(CoverSession, Vec<Cl
 }
 
 fn wait_for_pending(peer: &Peer, patience: Patience) {
-    // Closing one that does not answer says what is wrong.
+    // Closing a server that does not answer reports that.
     patience.tell(pending(&peer.status()));
     working::show(patience.console, "closing what is served", |working| {
         let (working, looked) = (working.clone(), peer.clone());
@@ -279,24 +279,24 @@ fn wait_for_pending(peer: &Peer, patience: Patience) {
     });
 }
 
-/// Waits while something is `left`, for as long as the disk takes what is written: of one that
-/// failed nothing gets any less, and closing it says why.
+/// Waits while data is `left` and the disk accepts flushes: on a failed disk the amount does not
+/// decrease, and closing reports the failure.
 fn wait_while(left: impl Fn() -> u64, flush: impl Fn() -> Result<()>) {
     while left() > 0 {
         match flush() {
-            // One that is busy with others, or was stopped, did not say that it failed.
+            // A busy or stopped server did not report a failure of the disk.
             Err(e) if !matches!(e.kind(), Kind::Busy | Kind::TimedOut) => return,
             _ => thread::sleep(LOOK_EVERY),
         }
     }
 }
 
-/// Whether it is a disk with levels, however many are open.
+/// Whether the disk has levels, regardless of the open ones.
 pub(crate) fn has_levels(account: &ServerStatus) -> bool {
     account.counters().any(|(name, _)| name == "cover_interval")
 }
 
-/// Bytes that wait for cover; none where the server does not answer.
+/// Bytes that wait for cover; 0 if the server does not answer.
 fn pending(account: &Result<ServerStatus>) -> u64 {
     let counters = account.iter().flat_map(ServerStatus::counters);
     counters.filter(|(name, _)| *name == "waiting_for_cover").map(|(_, bytes)| bytes).sum()
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Flushes until `fails`. Gives how often it was asked.
+    /// Flushes until `fails`. Returns the number of flushes.
     fn flushes(left: u64, busy: u64, fails: u64) -> u64 {
         let asked = Cell::new(0);
         let flush = || {
@@ -324,8 +324,7 @@ mod tests {
 
     #[test]
     fn nothing_is_waited_for_on_a_disk_that_failed() {
-        // Nothing left, all of it written, a disk that had failed before, and one that fails
-        // meanwhile.
+        // Nothing left; all written; a disk that failed before; a disk that fails while waiting.
         let forever = u64::MAX;
         for (left, busy, fails, asked) in
             [(0, 0, forever, 0), (3, 1, forever, 3), (forever, 0, 1, 1), (forever, 2, 4, 4)]
@@ -340,7 +339,7 @@ mod tests {
         let all = ClosingLevels::default();
         all.lock().extend(levels);
         let [one, two] = levels.map(|closing| Closing { closing, of: Arc::clone(&all) });
-        // It was closed, or refused to be, or its thread panicked.
+        // The level was closed, or refused to close, or its thread panicked.
         drop(two);
         assert_eq!(*all.lock(), levels[..1]);
         drop(one);

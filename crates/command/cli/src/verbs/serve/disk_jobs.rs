@@ -1,5 +1,5 @@
-//! Jobs of a server on the disk that it has open: it checks the disk, lends its header, makes it
-//! larger, and covers a closing.
+//! Jobs of a server on its open disk: it checks the disk, lends out its header, resizes it, and
+//! covers a closing.
 
 use crate::terminal::settings;
 use crate::verbs::serve::header_wire;
@@ -11,50 +11,50 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// The field of a message of a client that closes the disk: the level whose writes are to wait for
-/// no more cover, until the client leaves.
+/// The field of a client's message while it closes the disk: the level with writes that must not
+/// wait for cover any more, until the client leaves.
 pub(crate) const GIVE_UP: &str = "give_up";
 
-/// How long the server listens before it looks whether the disk is being closed.
+/// Interval at which a waiting server checks whether the disk is being closed.
 const LISTEN: Duration = Duration::from_millis(500);
-/// How often a client is told how far a check is.
+/// Interval between progress messages of a check.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
-/// An open disk with what a server needs to serve it.
+/// An open disk with everything that a server needs to serve it.
 pub(crate) struct ServedDisk {
     pub disk: Arc<OpenDisk>,
-    /// The jobs that it does for other commands.
+    /// Jobs for other commands.
     pub jobs: Arc<dyn JobHandler>,
-    /// By what other commands know it.
+    /// The identity in the registry.
     pub identity: Identity,
 }
 
 impl ServedDisk {
-    /// `verifies`: whether its cipher lets altered data be noticed.
+    /// `verifies`: whether its cipher detects altered data.
     pub(crate) fn new(disk: Arc<OpenDisk>, verifies: bool, identity: Identity) -> ServedDisk {
         let jobs = DiskJobs::of(&disk, verifies, identity.file.identity());
         ServedDisk { disk, jobs, identity }
     }
 }
 
-/// See the head of this file.
+/// The handler of jobs on a disk.
 struct DiskJobs {
-    /// The disk may be closed while clients ask.
+    /// Weak, because the disk may be closed while clients ask.
     disk: Weak<OpenDisk>,
     id: DiskId,
-    /// Whether its cipher lets altered data be noticed.
+    /// Whether its cipher detects altered data.
     verifies: bool,
     /// The file that was opened.
     file: FileIdentity,
 }
 
 impl DiskJobs {
-    /// On a disk that was opened from this file.
+    /// A handler for a disk that was opened from this file.
     fn of(disk: &Arc<OpenDisk>, verifies: bool, file: FileIdentity) -> Arc<dyn JobHandler> {
         Arc::new(DiskJobs { disk: Arc::downgrade(disk), id: disk.id(), verifies, file })
     }
 
-    /// Refuses a client that means another disk, whose file may be at the path of this one by now.
+    /// Refuses a client that means another disk, with a file that may be at this path by now.
     ///
     /// Errors: [`Kind::Busy`] for another file, and [`Kind::Corrupt`] for another ID.
     fn check_meant(&self, meant: &Meant) -> Result<()> {
@@ -88,7 +88,7 @@ impl DiskJobs {
             told = Instant::now();
             exchange.tell(&json!({ "done": done }))
         };
-        // One that has left is noticed with the next progress.
+        // The next progress message notices a client that has left.
         let bad =
             |level: Option<u8>, bad: BadBlock| _ = exchange.tell(&json!({ "bad": found(disk, level, &bad) }));
         let report = disk.check_in_use(progress, bad)?;
@@ -101,7 +101,7 @@ impl DiskJobs {
     }
 }
 
-/// A bad block, for the other side.
+/// A bad block, as a message.
 fn found(disk: &OpenDisk, level: Option<u8>, bad: &BadBlock) -> Value {
     json!({
         "level": level,
@@ -117,7 +117,7 @@ fn found(disk: &OpenDisk, level: Option<u8>, bad: &BadBlock) -> Value {
 fn resize(disk: &OpenDisk, size: Option<u64>, exchange: &Exchange) -> Result<Value> {
     let before = disk.blocks();
     let grown = disk.grow(size)?.describe();
-    // Even where nothing has changed: the front end may have failed to follow before.
+    // Even without a change: the front end may have failed to follow an earlier one.
     exchange.follow().map_err(|e| {
         e.context(format!("the disk is {} now, and its file system cannot see that", human(grown.size)))
             .remedy("give the command again, or close the disk and open it")
@@ -131,14 +131,13 @@ fn resize(disk: &OpenDisk, size: Option<u64>, exchange: &Exchange) -> Result<Val
 
 fn closing(disk: &OpenDisk, exchange: &mut Exchange) -> Result<Value> {
     match disk.cover_closing(Pace::Even) {
-        // Closing says it again. What waits for a medium that takes nothing is given up all the
-        // same.
+        // Closing reports it again. Pending data is given up even on a medium that takes no writes.
         Err(e) if e.kind().is_refusal() => {}
         covered => covered?,
     }
     exchange.tell(&json!({ "covered": true }))?;
     let heard = until_it_leaves(disk, exchange);
-    // What could not be closed goes on as before.
+    // Levels that could not be closed continue as before.
     (1..disk.open_levels() as u64).for_each(|level| disk.give_up(level, false));
     heard.map(|()| Value::Null)
 }
@@ -165,7 +164,7 @@ impl JobHandler for DiskJobs {
     fn run(&self, job: &Job, exchange: &mut Exchange) -> Result<Value> {
         let disk = self.disk.upgrade().ok_or_else(|| Error::new(Kind::Busy, "the disk is being closed"))?;
         match job {
-            // These are asked for where it is open: it is this disk that is meant.
+            // Clients address the server directly, so the disk needs no check.
             Job::Cover => closing(&disk, exchange),
             Job::Flush => disk.levels()[0].flush().map(|()| Value::Null),
             Job::Check { disk: meant } => self.check_meant(meant).and_then(|()| self.check(&disk, exchange)),

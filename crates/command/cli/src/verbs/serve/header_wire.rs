@@ -1,9 +1,8 @@
-//! The header of a disk that a server has open, read and written over its socket: what the server
-//! answers, and the medium that the other side has instead of the disk's own.
+//! The header of a disk that a server has open, read and written over its socket: the server's
+//! answers, and the client's [`Medium`].
 //!
-//! Only bytes of the header cross, which lie on the medium for everybody to read. Passphrases and
-//! keys stay with the one who gives the command, and nothing is written but what the server's own
-//! lock allows.
+//! Only bytes of the header are transferred, which are readable on the medium anyway. Passphrases
+//! and keys stay in the client's process, and the server's lease limits the writes.
 
 use crate::terminal::settings;
 use data_encoding::HEXLOWER;
@@ -13,12 +12,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The most bytes of one message: a copy of the header.
+/// Maximum bytes of one message: a copy of the header.
 const MOST: usize = 16384;
-/// How long a person may think about a passphrase while no other client can change the header.
+/// Time for the user to enter a passphrase; no other client can change the header meanwhile.
 const PASSPHRASE_WITHIN: Duration = Duration::from_secs(600);
 
-/// Answers one who changes the header, until it leaves.
+/// Serves a client that reads and changes the header, until it leaves.
 pub(crate) fn serve(lease: &HeaderLease<'_>, exchange: &mut Exchange) -> Result<Value> {
     exchange.tell(&json!({ "len": lease.medium_len() }))?;
     while let Some(message) = exchange.hear(PASSPHRASE_WITHIN)? {
@@ -26,7 +25,8 @@ pub(crate) fn serve(lease: &HeaderLease<'_>, exchange: &mut Exchange) -> Result<
             break;
         }
         let answer = perform(lease, &message).unwrap_or_else(|e| {
-            // The other side may go on without what failed, as with a copy that cannot be read.
+            // The client may continue without the failed request, for example without an unreadable
+            // copy.
             json!({ "failed": Refusal::of(&e, settings::full_name) })
         });
         exchange.tell(&answer)?;
@@ -61,14 +61,14 @@ fn nonsense() -> Error {
         .expected("reads, writes and syncs of the header")
 }
 
-/// The medium of a header that a server reads and writes for this process.
+/// A medium with the header of a disk that a server reads and writes for this process.
 pub(crate) struct RemoteHeader {
     talk: Mutex<Conversation>,
     len: u64,
 }
 
 impl RemoteHeader {
-    /// Takes over a conversation that has just begun. Errors: the header is another's, or the
+    /// Takes over a conversation that has just begun. Errors: another client has the header, or the
     /// server's refusal.
     pub(crate) fn begin(mut talk: Conversation) -> Result<Self> {
         match talk.hear()? {
@@ -101,7 +101,7 @@ impl RemoteHeader {
 }
 
 impl Drop for RemoteHeader {
-    /// The next command finds the header free.
+    /// Waits for the server to release the header, so that the next command finds it free.
     fn drop(&mut self) {
         let talk = self.talk.get_mut();
         if talk.say(&json!({ "end": true })).is_ok() {
@@ -154,7 +154,7 @@ fn misunderstood() -> Error {
         .remedy("close the disk and give the command then")
 }
 
-/// At most [`MOST`] bytes.
+/// Decodes at most [`MOST`] bytes.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     if text.len() > 2 * MOST {
         return None;

@@ -1,4 +1,4 @@
-//! `serve`: a disk for NBD clients, until a signal.
+//! `serve`: serves a disk to NBD clients, until a signal.
 
 pub(crate) mod background;
 pub(crate) mod closing;
@@ -31,11 +31,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Threads of a connection while requests wait for a network: as many requests make progress at
+/// Threads of a connection if requests wait for a network: this number of requests is in flight at
 /// once.
 const WORKERS_OVER_NETWORK: usize = 64;
 
-/// How often a server looks whether its disk is still its own.
+/// Interval between checks whether another client has taken over the disk.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `lacuna serve`.
@@ -83,7 +83,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     })
 }
 
-/// Where to listen: all the places that the options name, or what a service manager has passed.
+/// The listening sockets: from the options, or passed by a service manager.
 fn listen(args: &ServeArgs) -> Result<Vec<Listen>> {
     let sockets = args.socket.iter().cloned().map(Listen::Unix).map(Ok);
     let addresses = args.listen.iter().map(|address| Listen::tcp(address));
@@ -104,7 +104,7 @@ fn listen(args: &ServeArgs) -> Result<Vec<Listen>> {
     Ok(vec![Listen::Activated])
 }
 
-/// A process in the background has left the directory that relative paths start from.
+/// Makes paths absolute, because a background process changes its working directory.
 fn make_absolute(args: &mut ServeArgs) -> Result<()> {
     let paths = [&mut args.tls_dir, &mut args.pid_file, &mut args.holder.cluster.ceph_conf];
     for path in paths.into_iter().flatten().chain(&mut args.socket) {
@@ -114,8 +114,7 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// The console of what takes long. In the background another process has the terminal, and says
-/// what this one does.
+/// The console for progress of long work. In the background the parent process draws instead.
 fn drawn(args: &ServeArgs, console: Console) -> Console {
     if args.fork { console.without_drawing() } else { console }
 }
@@ -138,15 +137,14 @@ fn serve(
     let lookout = disk.is_shared().then(|| Lookout::start(&disk, &stop)).transpose()?;
     let ending = stop.clone();
     let kept = notify::keep(working::left(disk.levels(), disk.has_levels()), move || ending.stopped());
-    // Clients of NBD learn of another length when they connect again: there is nothing to tell
-    // them.
+    // NBD clients learn a new length when they reconnect, so there is nothing to notify.
     let jobs = Jobs::new(Some(jobs), Arc::new(|| Ok(())), settings::full_name);
     let before_drain = before_drain_of(&disk, &stop, &jobs, args.fork, signals, drawn);
     let mut signs = Signs::default();
     let parts = ServerParts { disk: &disk, jobs, identity, stop: &stop, before_drain };
     let served = serve_disk(args, listen, parts, console, ready, &mut signs);
     drop(lookout);
-    // Also if it did not come to the serving: from now on `status` says that it ends.
+    // Also if serving did not start: after this, `status` shows the server as closing.
     stop.stop();
     signs.served.iter().for_each(Served::end_work);
     let what = format!("closing {}", args.location);
@@ -156,17 +154,17 @@ fn serve(
             let levels = weak.upgrade().map(|disk| disk.levels()).unwrap_or_default();
             working.tell(working::unfinished_in(&levels).within("closing", &location));
         });
-        // Whatever ended the serving, what was acknowledged goes to the medium.
+        // Acknowledged writes go to the medium, whatever ended the serving.
         disk.close()
     });
     let (waiting, instance) = signs.served.map(Served::end).unzip();
     drop(kept);
     let say = background::reporter(args.fork, disk.has_levels());
-    // Out of memory and unlocked, before anybody is told that this is over.
+    // Keys leave memory and the lock is released before clients learn of the end.
     drop(disk);
-    // A script that waits for the file to go may take the disk away then.
+    // A script that waits for the removal of the file may then remove the disk.
     drop(signs.pid_file);
-    // Of lost data hears above all who waits for the end.
+    // Clients that wait for the end must learn of lost data.
     let ended = background::both(closed, served, &say);
     waiting.into_iter().flatten().for_each(|client| client.answer(&ended));
     if let Some(Err(e)) = instance.map(Instance::end) {
@@ -175,8 +173,8 @@ fn serve(
     ended
 }
 
-/// What a server does when it stops, whatever stopped it, before it waits for requests in progress:
-/// `status` says so from then on, the jobs end, and the requests get the cover of the closing.
+/// The actions when a server stops, for any reason, before it waits for requests in progress:
+/// `status` shows it as closing, the jobs end, and the requests get the cover of the closing.
 fn before_drain_of(
     disk: &Arc<OpenDisk>,
     stop: &StopHandle,
@@ -188,24 +186,24 @@ fn before_drain_of(
     let (disk, stop, jobs) = (Arc::clone(disk), stop.clone(), jobs.clone());
     Arc::new(move || {
         stop.stop();
-        // One that covers a closing lets hidden levels wait again when it ends.
+        // A job that covers a closing lets hidden levels wait again when it ends.
         jobs.end();
         let count = || signals.load(Ordering::Relaxed);
-        // A client that closes the disk has chosen before whether that waits.
+        // A client that closes the disk has decided before whether to wait.
         let signalled = !forks && count() > 0;
         closing::cover_last_requests(&disk, signalled, || count() > 1, console);
     })
 }
 
-/// By what others know of a server.
+/// The registration and the PID file of a server.
 #[derive(Default)]
 struct Signs {
     served: Option<Served>,
     pid_file: Option<PidFile>,
 }
 
-/// Ends the serving of a disk that another client has taken over, even if nobody asks anything of
-/// it. Ends itself when it is dropped.
+/// Stops serving a disk that another client has taken over, even if no request finds out. Dropping
+/// it ends its thread.
 struct Lookout {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -235,13 +233,13 @@ impl Drop for Lookout {
     }
 }
 
-/// What a server of NBD is put together from.
+/// The parts of an NBD server.
 struct ServerParts<'s> {
     disk: &'s Arc<OpenDisk>,
     jobs: Jobs,
     identity: Identity,
     stop: &'s StopHandle,
-    /// What is done when it stops, before requests in progress are waited for.
+    /// Called when it stops, before it waits for requests in progress.
     before_drain: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -260,11 +258,10 @@ fn serve_disk(
     let stopping = stop.clone();
     let report = move |e: &Error| {
         if e.kind() == Kind::Fenced {
-            // The disk is another client's now. Clients that are still connected here can only be
-            // misled.
+            // Another client has the disk now: connected clients could only be misled.
             stopping.stop();
         }
-        // `lacuna status` shows it.
+        // Shown by `lacuna status`.
         *remembered.lock() = Some(e.clone());
         log_failure(e, failures.fetch_add(1, Ordering::Relaxed), &say);
     };

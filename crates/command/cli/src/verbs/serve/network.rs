@@ -1,12 +1,12 @@
-//! Who can reach a server: nobody but this machine, unless every client shows a certificate or the
-//! person who starts it says in words that strangers may come.
+//! Restricts access to a server to this machine, unless every client presents a certificate or the
+//! user allows other clients explicitly.
 
 use crate::args::{ServeArgs, Tls};
 use lacuna_nbd::{CLIENT_AUTHORITY, Listen, passed_addresses};
 use lacuna_storage::{Error, Kind, Result};
 use std::net::SocketAddr;
 
-/// Refuses to serve strangers by accident.
+/// Refuses to serve clients of other machines by accident.
 pub(crate) fn check(args: &ServeArgs, listen: &[Listen]) -> Result<()> {
     if args.allow_strangers {
         return Ok(());
@@ -18,7 +18,7 @@ pub(crate) fn check(args: &ServeArgs, listen: &[Listen]) -> Result<()> {
     })
 }
 
-/// The network addresses of a place, and a name for it.
+/// A name and the network addresses of a listening socket.
 fn addresses(place: &Listen) -> (String, Vec<SocketAddr>) {
     match place {
         Listen::Unix(path) => (path.display().to_string(), Vec::new()),
@@ -31,7 +31,7 @@ fn addresses(place: &Listen) -> (String, Vec<SocketAddr>) {
     }
 }
 
-/// Refuses clients of other machines that need not show a certificate.
+/// Refuses clients of other machines that need not present a certificate.
 fn check_clients(args: &ServeArgs, name: &str) -> Result<()> {
     let refused = |found: &str| {
         let build = if cfg!(feature = "tls") { "" } else { "a build with the feature `tls`, and " };

@@ -1,11 +1,11 @@
-//! What a service manager is told over sd_notify(3), if it asked to be told: that the server is
-//! ready, what it does, that it lives, and while it ends, that it needs more time and gets on.
+//! Messages to a service manager over sd_notify(3), if it asked for them: that the server is ready,
+//! its status, that it is alive, and while it ends, that it needs more time and makes progress.
 //!
 //! Invariants kept here:
-//! - More time is asked for only while it is seen that the server gets on: not while it waits for a
-//!   program to leave. A medium that hangs is not waited for, so that the limit of the unit
-//!   (`TimeoutStopSec=`) ends it.
-//! - Deniability contract: of a disk with levels the status says the same whatever waits.
+//! - More time is requested only while the server makes visible progress, not while it waits for a
+//!   program to leave. The server does not wait for a hanging medium beyond the limit of the unit
+//!   (`TimeoutStopSec=`).
+//! - Deniability contract: for a disk with levels the status does not depend on pending data.
 
 use crate::terminal::working::Looking;
 use lacuna_daemon::bytes_sent_to_devices;
@@ -13,31 +13,30 @@ use sd_notify::NotifyState;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How much more time is asked for at once. It is asked for every second, so that it does not run
-/// out while the server gets on.
+/// The extension per request. It is requested every second, so that it does not run out while there
+/// is progress.
 const MORE: Duration = Duration::from_secs(30);
-/// How long what is left may stay the same while the process still writes.
+/// How long the remaining amount may stay the same while the process still writes.
 const WRITES_WITHIN: Duration = Duration::from_secs(1800);
 
 /// Whether the process was told to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// Clients can come.
+/// Reports that clients can connect.
 pub(crate) fn ready() {
     tell(&[NotifyState::Ready, NotifyState::Status("open")]);
 }
 
-/// The process was told to end, and begins to.
+/// Reports that the process was told to end, and is ending.
 pub(crate) fn stopping() {
     if !STOPPING.swap(true, Ordering::SeqCst) {
         tell(&[NotifyState::Stopping, NotifyState::Status("closing")]);
     }
 }
 
-/// Tells the service manager from now on that the process lives, and while it ends, how it gets on,
-/// until this is dropped. `left` gives how many bytes have still to go to the medium, if that is
-/// known and may be told; `closing` whether the end is under way, and does not wait for somebody to
-/// leave.
+/// Until this is dropped, tells the service manager that the process is alive, and while it ends,
+/// its progress. `left`: the bytes that still have to be written to the medium, if known and not
+/// secret. `closing`: whether the server is closing, and not waiting for programs to leave.
 pub(crate) fn keep(
     mut left: impl FnMut() -> Option<u64> + Send + 'static,
     closing: impl Fn() -> bool + Send + 'static,
@@ -64,11 +63,11 @@ pub(crate) fn keep(
     }))
 }
 
-/// What was seen of the end.
+/// Progress while the process ends.
 struct Ending {
-    /// The least that was left, and since when.
+    /// The minimum remaining amount, and when it was reached.
     least: (Instant, u64),
-    /// The most that was written, and since when.
+    /// The maximum of bytes written, and when it was reached.
     most: (Instant, u64),
 }
 
@@ -77,7 +76,7 @@ impl Ending {
         Ending { least: (now, u64::MAX), most: (now, 0) }
     }
 
-    /// Whether the process got on a moment ago.
+    /// Whether there was progress recently.
     fn gets_on(&mut self, now: Instant, left: Option<u64>, written: u64) -> bool {
         if let Some(left) = left.filter(|left| *left < self.least.1) {
             self.least = (now, left);
@@ -91,7 +90,7 @@ impl Ending {
 }
 
 fn tell(states: &[NotifyState<'_>]) {
-    // A service manager that is gone needs to hear nothing.
+    // A service manager that is gone needs no messages.
     let _ = sd_notify::notify(states);
 }
 
@@ -105,9 +104,9 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut ending = Ending::new(start);
         assert!(ending.gets_on(at(1), Some(100), 0) && ending.gets_on(at(29), Some(100), 0));
-        // Nothing moves.
+        // No progress.
         assert!(!ending.gets_on(at(40), Some(100), 0));
-        // It does again, and then only the process writes, as one does that makes cover.
+        // Progress again; then the process only writes, as when it makes cover.
         assert!(ending.gets_on(at(50), Some(90), 5));
         let limit = WRITES_WITHIN.as_secs();
         assert!(

@@ -1,4 +1,4 @@
-//! The file with the process number: it never takes the place of anything but another such file.
+//! The file with the process ID. It replaces only another such file.
 
 use lacuna_storage::{Error, Kind, Result};
 use std::ffi::OsString;
@@ -6,19 +6,19 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Longest content of a file that can be one of ours.
+/// Maximum length of a file that may be a PID file.
 const LIMIT: u64 = 32;
 
-/// A file with the number of this process, removed when dropped if it still holds that.
+/// A file with the ID of this process, removed on drop if it still has this content.
 pub(crate) struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Writes it, in place of one that another process has left.
+    /// Writes the file, and replaces one that another process left.
     pub(crate) fn write(path: &Path) -> Result<Self> {
         check(path)?;
         let failed = |e: &io::Error| Error::io(what(path), e);
         let new = beside(path)?;
-        // Under a name of its own first, so that a reader never finds the file empty.
+        // Written under another name first, so that a reader never finds the file empty.
         let written = File::create_new(&new)
             .and_then(|mut file| writeln!(file, "{}", std::process::id()))
             .and_then(|()| fs::rename(&new, path));
@@ -40,7 +40,7 @@ impl Drop for PidFile {
     }
 }
 
-/// Refuses a path at which something else is.
+/// Refuses a path with any other file.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let failed = |e: &io::Error| Error::io(what(path), e);
     let about = match fs::symlink_metadata(path) {
@@ -70,7 +70,7 @@ fn beside(path: &Path) -> Result<PathBuf> {
     Ok(path.with_file_name(new))
 }
 
-/// The number in a file, if it holds one and nothing else. Errors: it cannot be read.
+/// The number in a file, if it contains nothing else. Errors: it cannot be read.
 fn number_in(path: &Path) -> io::Result<Option<u32>> {
     let mut text = Vec::new();
     File::open(path)?.take(LIMIT).read_to_end(&mut text)?;

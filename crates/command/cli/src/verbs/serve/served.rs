@@ -1,5 +1,4 @@
-//! How a server of NBD is known to other commands: its place among instances, and its control
-//! socket.
+//! Registers an NBD server: its instance in the registry, and its control socket.
 
 use crate::terminal::settings;
 use lacuna_daemon::{
@@ -13,12 +12,11 @@ use std::sync::Arc;
 
 /// The state of an NBD server.
 pub(crate) struct NbdState {
-    /// With which the server is told to end.
+    /// Tells the server to end.
     pub stop: StopHandle,
-    /// The last request that failed.
+    /// The error of the last failed request.
     pub last_error: Arc<Mutex<Option<Error>>>,
-    /// The level whose length is told: a client may make it larger (`resize`) while the server
-    /// runs.
+    /// The level with the reported length: a client may resize it while the server runs.
     pub level_0: ByteDisk,
 }
 
@@ -45,9 +43,9 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Answers for a disk with these open levels, which clients of NBD find at these `uris`.
+    /// Registers a disk with these open levels, served at these `uris`.
     ///
-    /// Errors: whatever the system says. A disk is served without this just as well.
+    /// Errors: any failure of the system. The disk can be served without this.
     pub(crate) fn start(
         identity: Identity,
         uris: Vec<String>,
@@ -72,19 +70,19 @@ impl Served {
             }),
         };
         let server = Server::start(&instance, service)?;
-        // From now on it is found, and answers.
+        // After this the server can be found, and answers.
         instance.write(&record)?;
         Ok(Served { server, waiting, instance })
     }
 
-    /// Ends the jobs and refuses more; clients that ask for anything else are answered. Returns
-    /// when no job uses the disk any more.
+    /// Ends the jobs and refuses new ones; other requests are still answered. Returns when no job
+    /// uses the disk any more.
     pub(crate) fn end_work(&self) {
         self.server.end_work();
     }
 
-    /// Stops listening, and gives the clients that wait to hear that the disk is closed, and what
-    /// others find it by until then.
+    /// Stops listening. Returns the clients that wait for the end, and the instance, which stays
+    /// registered until it ends.
     pub(crate) fn end(self) -> (Vec<ClosingClient>, Instance) {
         let Served { server, waiting, instance } = self;
         drop(server);

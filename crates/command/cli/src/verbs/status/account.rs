@@ -1,4 +1,4 @@
-//! What a server says of itself, in words: ten lines that a person reads, and all counters.
+//! A server's status as text: about ten lines, or all counters.
 
 use crate::terminal::utc::utc;
 use crate::verbs::status::activity::{Activity, CacheUse};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The words for a server; with `all` also every counter that it has.
+/// The text for a server; with `all` also all its counters.
 pub(crate) fn of(server: &Value, all: bool) -> String {
     let server = &printable(server);
     let place = place(server);
@@ -40,7 +40,7 @@ pub(crate) fn of(server: &Value, all: bool) -> String {
     out
 }
 
-/// What a server says, with every text printable: names of files are chosen by others.
+/// A server's status with printable texts: file names are untrusted.
 pub(crate) fn printable(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(lacuna_storage::printable(text).into_owned()),
@@ -52,7 +52,7 @@ pub(crate) fn printable(value: &Value) -> Value {
     }
 }
 
-/// Where clients find it: the mount point, or the places where it listens.
+/// The mount point, or the URIs of the server.
 pub(crate) fn place(server: &Value) -> String {
     if server["front"] == "fuse" {
         return server["mountpoint"].as_str().unwrap_or_default().to_owned();
@@ -61,22 +61,22 @@ pub(crate) fn place(server: &Value) -> String {
     if uris.is_empty() { "an unknown address".to_owned() } else { uris.join(" and ") }
 }
 
-/// What is said of a server that does not answer, after its name.
+/// Text on a server that does not answer, after its name.
 pub(crate) fn no_answer(server: &Value) -> String {
     format!("does not answer (process {})", server["pid"])
 }
 
-/// What to do about that.
+/// Advice on a server that does not answer.
 pub(crate) fn go_on(server: &Value) -> String {
     format!("if it was stopped, `kill -CONT {}` lets it go on", server["pid"])
 }
 
-/// Whether the file of what is open was deleted.
+/// Whether the file of the open disk was deleted.
 pub(crate) fn is_deleted(server: &Value) -> bool {
     server["file"]["deleted"] == true
 }
 
-/// What became of the file of what is open, if it is no longer where it was opened.
+/// A description of the change if the file is no longer at its path.
 pub(crate) fn changed_file(server: &Value) -> Option<String> {
     if is_deleted(server) {
         let rescue = if server["vault"] == true { "" } else { ": copy what you need before you close it" };
@@ -88,31 +88,31 @@ pub(crate) fn changed_file(server: &Value) -> Option<String> {
     moved_to(server).map(|path| format!("its {} is {path} now", holder(server)))
 }
 
-/// What holds what is open.
+/// The noun for the file or directory.
 pub(crate) fn holder(server: &Value) -> &'static str {
     if server["vault"] == true { "directory" } else { "file" }
 }
 
-/// The path of the file of what is open, if it was moved.
+/// The path of the file of the open disk, if it was moved.
 pub(crate) fn moved_to(server: &Value) -> Option<&str> {
     if is_deleted(server) || server["file"]["removed"] == true {
         return None;
     }
-    // Nothing is looked at: what holds the file may not answer.
+    // Does not access the path: its file system may hang.
     let location = Location::parse(server["location"].as_str()?).ok()?;
-    // A file that goes on by another hard link has the name that was removed, and its path is not
-    // known.
+    // If another hard link keeps the file, its path is that of the removed link, and the path of
+    // the remaining link is unknown.
     let is_known = |path: &&str| path.starts_with('/') && !path.ends_with(" (deleted)");
     let path = server["file"]["path"].as_str().filter(is_known)?;
     (location.path() != Some(Path::new(path))).then_some(path)
 }
 
-/// When it was opened, if that is known.
+/// The time when it was opened, if known.
 pub(crate) fn since(server: &Value) -> Option<String> {
     server["since"].as_u64().map(utc)
 }
 
-/// What stands behind its name.
+/// The text in parentheses after the name.
 fn facts(server: &Value) -> String {
     let mut facts = vec![format!("process {}", server["pid"])];
     facts.extend(server["namespace"].as_str().map(|namespace| format!("namespace {namespace}")));
@@ -123,7 +123,7 @@ fn facts(server: &Value) -> String {
     facts.join(", ")
 }
 
-/// The few counters that matter to most.
+/// The counters that most users need.
 fn short(server: &Value) -> Vec<(String, String)> {
     let activity = Activity::of(&server["items"]);
     if server["items"].as_array().is_none_or(Vec::is_empty) {
@@ -155,7 +155,7 @@ fn short(server: &Value) -> Vec<(String, String)> {
     rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// How the disk writes cover, and what it wrote.
+/// The interval of cover writes, and their amount.
 pub(crate) fn cover(activity: &Activity) -> Option<String> {
     let own = match activity.cover_interval? {
         0 => "none of its own".to_owned(),
@@ -166,7 +166,7 @@ pub(crate) fn cover(activity: &Activity) -> Option<String> {
     Some(if medium > 0 { format!("{own}; {factor:.1} blocks on the medium for each written") } else { own })
 }
 
-/// Every counter.
+/// All counters.
 fn counters(server: &Value) -> Vec<(String, String)> {
     let items = server["items"].as_array().into_iter().flatten();
     let row = |item: &Value| {

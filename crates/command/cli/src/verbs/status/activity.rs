@@ -1,45 +1,46 @@
-//! What a server does, gathered from its counters whichever format its disk has.
+//! The activity of a server: its counters, independent of the format of its disk.
 //!
-//! Deniability contract: counters are those of levels that are open. Nothing here is known of
-//! others.
+//! Deniability contract: the counters are those of open levels. Nothing here depends on other
+//! levels.
 
 use crate::terminal::working;
 use lacuna_storage::human;
 use serde_json::Value;
 
-/// The counters that people look at, of all open levels together.
+/// The most useful counters, summed over all open levels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Activity {
-    /// The levels that the counters are of, where there are levels.
+    /// The levels that the counters are of, on a disk with levels.
     pub levels: Vec<u64>,
-    /// Bytes that clients read since it was opened; none from a server that does not count them.
+    /// Bytes that clients read since it was opened; `None` from a server that does not count them.
     pub read: Option<u64>,
     /// Bytes that clients wrote.
     pub written: Option<u64>,
-    /// Requests that are being worked on.
+    /// Requests in flight.
     pub in_flight: Option<u64>,
-    /// Bytes that are acknowledged and not yet on the medium; none where that is not counted in
+    /// Bytes that are acknowledged and not yet on the medium; `None` if these are not counted in
     /// bytes.
     pub pending: Option<u64>,
-    /// Those of them that wait for cover; none where nothing can.
+    /// The part of `pending` that waits for cover; `None` without cover.
     pub waiting_for_cover: Option<u64>,
     /// Of a vault: files and directories that changed since the last commit.
     pub changed_files: Option<u64>,
-    /// Milliseconds between two writes of cover, 0 for none of its own; none where there is no
-    /// cover.
+    /// Milliseconds between two writes of cover, 0 for no cover of its own; `None` for a disk
+    /// without cover.
     pub cover_interval: Option<u64>,
-    /// Writes of cover, and in which unit.
+    /// Writes of cover.
     pub cover: Option<u64>,
-    /// Blocks on the medium, and of clients: write amplification is their quotient.
+    /// Blocks written to the medium and blocks written by clients; their quotient is the write
+    /// amplification.
     pub amplified: Option<(u64, u64)>,
-    /// Look-ups of pages of metadata in the cache; none where there is no such cache.
+    /// Look-ups of metadata pages in the cache; `None` without such a cache.
     pub cache: Option<CacheUse>,
     /// Whether the host has no space left.
     pub medium_full: bool,
 }
 
 impl Activity {
-    /// From the `items` of a server.
+    /// Parses the `items` of a server.
     pub(crate) fn of(items: &Value) -> Activity {
         let all = working::counters(items);
         let each = |name: &'static str| all.clone().filter(move |(item, _)| *item == name).map(|(_, v)| v);
@@ -67,7 +68,7 @@ impl Activity {
         }
     }
 
-    /// What is not yet on the medium, in words; none if nobody counts it.
+    /// Pending data as text; `None` if it is not counted.
     pub(crate) fn pending_words(&self) -> Option<String> {
         match (self.pending, self.changed_files) {
             (Some(bytes), _) => Some(human(bytes)),
@@ -77,7 +78,7 @@ impl Activity {
         }
     }
 
-    /// The levels in words; empty where there are none.
+    /// The levels as text; empty for a disk without levels.
     pub(crate) fn level_words(&self) -> String {
         let numbers: Vec<String> = self.levels.iter().map(u64::to_string).collect();
         match numbers.len() {
@@ -88,7 +89,7 @@ impl Activity {
     }
 }
 
-/// Look-ups in a cache, by whether it had what was looked for.
+/// Look-ups in a cache, by result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheUse {
     pub hits: u64,
@@ -96,13 +97,13 @@ pub(crate) struct CacheUse {
 }
 
 impl CacheUse {
-    /// The hits, in percent; none if nothing was looked for.
+    /// The hits in percent; `None` without look-ups.
     pub(crate) fn percent(self) -> Option<u64> {
         let all = u128::from(self.hits) + u128::from(self.misses);
         (all > 0).then(|| u64::try_from(u128::from(self.hits) * 100 / all).unwrap_or(100))
     }
 
-    /// The look-ups since a moment, at which there had been `before`.
+    /// The look-ups since an earlier state `before`.
     pub(crate) fn since(self, before: CacheUse) -> CacheUse {
         CacheUse {
             hits: self.hits.saturating_sub(before.hits),

@@ -1,4 +1,4 @@
-//! `status`: what running servers say of themselves, and the servers that there are.
+//! `status`: shows the status of running servers. Also finds servers for other verbs.
 
 pub(crate) mod account;
 pub(crate) mod activity;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A server, and its account of itself.
+/// A server and its status.
 pub(crate) struct Account {
     pub peer: Peer,
     pub status: ServerStatus,
@@ -50,12 +50,12 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     servers.iter().try_for_each(|server| console::line(account::of(server, console.is_verbose()).trim_end()))
 }
 
-/// All servers of this user, for programs. Errors: what keeps one of them from being seen.
+/// All servers of this user, as JSON. Errors: a server that cannot be inspected.
 pub(crate) fn all(console: Console) -> Result<Vec<Value>> {
     Ok(to_json(&all_accounts(console)?))
 }
 
-/// The servers of a disk, or of a mount point, for programs. Errors: those of [`all`].
+/// The servers of a disk or a mount point, as JSON. Errors: those of [`all`].
 pub(crate) fn servers_of(
     target: &Location,
     cluster: &ClusterOptions,
@@ -68,12 +68,12 @@ fn to_json(accounts: &[Account]) -> Vec<Value> {
     accounts.iter().map(|account| account.status.to_json()).collect()
 }
 
-/// All servers of this user. Errors: what keeps one of them from being seen.
+/// All servers of this user. Errors: a server that cannot be inspected.
 pub(crate) fn all_accounts(console: Console) -> Result<Vec<Account>> {
     Ok(accounts(Registry::open(None)?.all()?, console))
 }
 
-/// The servers of a disk, or of a mount point. Errors: those of [`all_accounts`].
+/// The servers of a disk or a mount point. Errors: those of [`all_accounts`].
 pub(crate) fn accounts_of(
     target: &Location,
     cluster: &ClusterOptions,
@@ -83,10 +83,10 @@ pub(crate) fn accounts_of(
 }
 
 /// The servers of the mount at a path, or else of the disk or vault at this location; without
-/// `cluster` of all disks in pools that have this name.
+/// `cluster`, of all disks in pools with this name.
 fn peers_at(target: &Location, cluster: Option<&ClusterOptions>) -> Result<Vec<Peer>> {
     let registry = Registry::open(None)?;
-    // A mount point is not looked at: its server may not answer.
+    // Does not access the mount point: its server may hang.
     let mounted = match target {
         Location::Path(path) => registry.mounted_at(&canonical_path(path))?,
         Location::Nand(_) | Location::Ubi(_) | Location::Rados { .. } => Vec::new(),
@@ -107,15 +107,15 @@ pub(crate) fn of_disk(location: &Location, cluster: &ClusterOptions) -> Result<V
     Registry::open(None)?.by_disk(&DiskQuery { location: &shown, file, in_pool })
 }
 
-/// The accounts of these: servers of NBD, then mounts, then mounts of dead servers; mounts of one
-/// disk stand together, by level.
+/// The status of each server: NBD servers, then mounts, then mounts of dead servers. Mounts of one
+/// disk are adjacent, by level.
 fn accounts(peers: Vec<Peer>, console: Console) -> Vec<Account> {
     let answered = |peer: Peer| match peer.status() {
         Ok(status) => Some(Account { peer, status }),
         Err(e) => {
             console.detail(&settings::words(&e));
-            // One that ended at this moment, or does not listen yet, is not there. Any other is,
-            // whatever is wrong with it.
+            // A server that has just ended, or does not listen yet, is skipped. After any other
+            // error it counts as silent.
             let status = (e.kind() != Kind::NotFound).then(|| ServerStatus::of_silent(peer.record.clone()));
             status.map(|status| Account { peer, status })
         }
@@ -129,24 +129,24 @@ fn accounts(peers: Vec<Peer>, console: Console) -> Vec<Account> {
     accounts
 }
 
-/// The location of what a process of this user serves. Errors: those of [`all_accounts`].
+/// The location of the disk that a process of this user serves. Errors: those of [`all_accounts`].
 pub(crate) fn of_process(process: u32, console: Console) -> Result<Option<String>> {
     let servers = all(console)?;
     Ok(servers.iter().find(|server| server["pid"] == process).and_then(location_now))
 }
 
-/// The location of what a server has open: the path that its file has now, if it was moved.
+/// The location of a server's disk: the present path of its file, if it was moved.
 pub(crate) fn location_now(server: &Value) -> Option<String> {
     account::moved_to(server).or(server["location"].as_str()).map(str::to_owned)
 }
 
-/// What the server of a mount point says. Errors: [`Kind::NotFound`] if there is none or it has
+/// The status of the server of a mount point. Errors: [`Kind::NotFound`] if there is none or it has
 /// just ended, [`Kind::TimedOut`] if it does not answer.
 pub(crate) fn at_mountpoint(mountpoint: &Path) -> Result<ServerStatus> {
     Registry::open(None)?.by_mountpoint(mountpoint)?.status()
 }
 
-/// What a server says; none if it has ended by now.
+/// A server's answer; `None` if it has ended by now.
 pub(crate) fn unless_ended<T>(answer: Result<T>) -> Result<Option<T>> {
     match answer {
         Err(e) if e.kind() == Kind::NotFound => Ok(None),
@@ -154,7 +154,7 @@ pub(crate) fn unless_ended<T>(answer: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// A disk as other commands know it that this process opened at `location`.
+/// The registry's identity of a disk that this process opened at `location`.
 pub(crate) fn identity(
     location: &Location,
     format: String,
@@ -172,8 +172,7 @@ pub(crate) fn identity(
     }
 }
 
-/// A location as a server says it: of a path, the one that does not depend on the working
-/// directory.
+/// A location as servers register it: paths do not depend on the working directory.
 pub(crate) fn canonical(location: &Location) -> String {
     match location {
         Location::Path(path) | Location::Nand(path) | Location::Ubi(path) => {
@@ -185,7 +184,7 @@ pub(crate) fn canonical(location: &Location) -> String {
 
 /// A path that does not depend on the working directory.
 pub(crate) fn canonical_path(path: &Path) -> PathBuf {
-    // What a dead server left mounted has no more than its name.
+    // A dead server's mount cannot be resolved itself, only its parent directory.
     let by_name = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
     let found = path.canonicalize().ok().or_else(by_name).or_else(|| std::path::absolute(path).ok());
     found.unwrap_or_else(|| path.to_owned())

@@ -1,7 +1,7 @@
-//! `status --watch`: the counters of running servers again and again, and how fast they change.
+//! `status --watch`: shows the counters of running servers and their rates periodically.
 //!
-//! On a terminal one screen is drawn anew each time. Elsewhere each server gets one line each time,
-//! so that a log or another program can read it.
+//! A terminal shows one screen that is redrawn. Other output gets one line per server and update,
+//! for logs and programs.
 
 use crate::args::StatusArgs;
 use crate::terminal::utc::utc;
@@ -18,21 +18,21 @@ use std::iter::once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Another screen, so that what was there before comes back; no cursor.
+/// Switches to the alternate screen, so that the old content comes back; hides the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// To the first character.
+/// Moves to the first character.
 const HOME: &str = "\x1b[H";
-/// Clears the rest of the line, and of the screen.
+/// Clear the rest of the line, and of the screen.
 const REST_OF_LINE: &str = "\x1b[K";
 const REST_OF_SCREEN: &str = "\x1b[J";
-/// What a terminal has that does not say it.
+/// The size of a terminal that does not report one.
 const USUAL: TerminalSize = TerminalSize { columns: 80, rows: 24 };
 /// Lines above the servers.
 const TITLE: usize = 2;
 
-/// Watches what `look` gives, until INT, until there is nothing any more, or as often as was asked
-/// for. Errors: those of `look`.
+/// Shows the results of `look` until INT, until there are no servers any more, or until the given
+/// count is reached. Errors: those of `look`.
 pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Result<Vec<Value>>) -> Result<()> {
     let (interrupt, interrupted) = channel();
     background::on_signal(move || {
@@ -63,22 +63,22 @@ pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Result<Vec<Value>
     }
 }
 
-/// A server at one moment.
+/// A server at one update.
 struct Seen {
     key: String,
     server: Value,
     activity: Activity,
     at: Instant,
-    /// Bytes in a second since the moment before.
+    /// Bytes per second since the previous update.
     read: Option<u64>,
     written: Option<u64>,
     /// Cache hits since then, in percent.
     hits: Option<u64>,
-    /// The most of both rates so far.
+    /// The maximum of both rates so far.
     most: (u64, u64),
 }
 
-/// What was seen of servers the moment before.
+/// The servers at the previous update.
 #[derive(Default)]
 struct History(HashMap<String, (Instant, Activity, (u64, u64))>);
 
@@ -113,15 +113,15 @@ impl History {
     }
 }
 
-/// In a second.
+/// The rate per second.
 fn rate(before: Option<u64>, now: Option<u64>, passed: Duration) -> Option<u64> {
     let more = now?.saturating_sub(before?);
     (!passed.is_zero()).then(|| (more as f64 / passed.as_secs_f64()).round() as u64)
 }
 
-/// Where it is shown.
+/// The output.
 struct Screen {
-    /// Whether it is a terminal on which a screen can be drawn.
+    /// Whether it is a terminal with cursor control.
     drawn: bool,
 }
 
@@ -135,7 +135,7 @@ impl Screen {
         Screen { drawn }
     }
 
-    /// Shows this moment. False if nobody reads it any more.
+    /// Shows an update. `false` if the reader has closed the stream.
     fn show(&self, seen: &[Seen], interval: Duration) -> Result<bool> {
         let mut text = String::new();
         if self.drawn {
@@ -181,7 +181,7 @@ fn write(text: &str) -> Result<bool> {
     }
 }
 
-/// How many characters a terminal shows.
+/// The size of a terminal in characters.
 #[derive(Clone, Copy)]
 struct TerminalSize {
     columns: usize,
@@ -193,13 +193,13 @@ fn size() -> TerminalSize {
     size.map_or(USUAL, |size| TerminalSize { columns: size.ws_col.into(), rows: size.ws_row.into() })
 }
 
-/// A line that fits, without what would move the cursor.
+/// The line cut to the width, without control characters.
 fn cut(line: &str, width: usize) -> String {
     line.chars().map(|c| if c.is_control() { '?' } else { c }).take(width).collect()
 }
 
-/// The lines of a screen, at most as many as it has rows: all that is of interest where it fits,
-/// otherwise a row of a table for each server.
+/// The lines of a screen, at most the number of its rows: a block for each server if all fit,
+/// otherwise a table with a row for each server.
 fn frame(seen: &[Seen], interval: Duration, size: TerminalSize) -> Vec<String> {
     let title = format!(
         "lacuna status   {}   every {} s, Ctrl-C ends it",
@@ -221,7 +221,7 @@ fn frame(seen: &[Seen], interval: Duration, size: TerminalSize) -> Vec<String> {
     lines
 }
 
-/// All that is of interest of a server, with an empty line behind it.
+/// The details of a server, followed by an empty line.
 fn block(seen: &Seen) -> Vec<String> {
     let Seen { server, activity, .. } = seen;
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
@@ -270,12 +270,12 @@ fn block(seen: &Seen) -> Vec<String> {
     lines
 }
 
-/// What stands above the rows.
+/// The heading of the table.
 fn heading() -> String {
     format!("{:>12}{:>13}{:>10}{:>12}  location", "read", "written", "in flight", "pending")
 }
 
-/// What matters most of a server, with the end of its name, which tells more than the beginning.
+/// The row of a server in the table. A long name loses its beginning, because its end tells more.
 fn row(seen: &Seen, width: usize) -> String {
     let Seen { server, activity, .. } = seen;
     let number = activity.in_flight.map_or_else(|| "-".to_owned(), |count| count.to_string());
@@ -293,7 +293,7 @@ fn row(seen: &Seen, width: usize) -> String {
     row
 }
 
-/// All in a line.
+/// An update of a server in one line.
 fn line(seen: &Seen) -> String {
     let Seen { server, activity, .. } = seen;
     let name = format!("{} at {}", server["location"].as_str().unwrap_or("a disk"), place(server));
@@ -312,7 +312,7 @@ fn line(seen: &Seen) -> String {
     cut(&format!("{name}: {}", parts.join(", ")), usize::MAX)
 }
 
-/// Why there are no counters.
+/// The reason why there are no counters.
 fn absent(server: &Value) -> Option<String> {
     if server["died"] == true {
         return Some("its server died".to_owned());

@@ -1,4 +1,4 @@
-//! `vault init|check|accept|stat`: what is asked and said around the operations of
+//! `vault init|check|accept|stat`: questions and messages around the operations of
 //! [`lacuna_storage::vault`].
 
 pub(crate) mod refused;
@@ -24,7 +24,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is said where this machine remembers nothing of a vault.
+/// The note if the anchor of this machine has no state of the vault.
 const FIRST_OPENING: &str =
     "the anchor remembers no state of this vault, so nobody can tell whether this is the newest one";
 
@@ -53,7 +53,7 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
         })?;
         Ok(passphrase)
     };
-    // To be there already is a wrong use, as with `create`.
+    // An existing vault is a usage error, as with `create`.
     let usage = |e: Error| if e.kind() == Kind::Exists { e.with_kind(Kind::Usage) } else { e };
     let made = vault::create(&new, &console, given).map_err(usage)?;
     console.done(&format!(
@@ -67,8 +67,8 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
     ))
 }
 
-/// Takes hold of a vault and opens its header, with the passphrase that options give or a person
-/// types. Another vault than the expected one is refused.
+/// Locks a vault and opens its header, with a passphrase from options or the terminal. Refuses a
+/// vault that is not the required one.
 pub(crate) fn key(dir: &Path, access: Access, given: UnlockArgs<'_>, console: Console) -> Result<VaultKey> {
     let shown = dir.display().to_string();
     let ask = |disk: &PublicHeader, open: Opener<'_>| {
@@ -92,25 +92,25 @@ pub(crate) fn key(dir: &Path, access: Access, given: UnlockArgs<'_>, console: Co
     })
 }
 
-/// Where this user has a vault mounted, and the process that serves it. Errors: what keeps it from
-/// being seen.
+/// The mount point of this user's mount of a vault, and its server's process. Errors: a server that
+/// cannot be inspected.
 fn server_of(dir: &Path) -> Result<Option<(PathBuf, u32)>> {
     let file = file_at(&lacuna_storage::Location::Path(dir.to_owned()));
     let peer = running()?.into_iter().find(|peer| file.is(peer.record.file));
     Ok(peer.and_then(|peer| Some((peer.mount()?.mountpoint.clone(), peer.record.pid))))
 }
 
-/// The vaults that this user has mounted. Errors: what keeps one of them from being seen.
+/// The vaults that this user has mounted. Errors: a server that cannot be inspected.
 fn running() -> Result<Vec<Peer>> {
     let mut peers = Registry::open(None)?.all()?;
     peers.retain(|peer| peer.alive && peer.mount().is_some_and(MountRecord::is_vault));
     Ok(peers)
 }
 
-/// Says what a person should know who has just opened a vault.
+/// Prints notes on a vault that was just opened.
 pub(crate) fn notes(open: &OpenVault, read_only: bool, console: Console) {
     if open.is_first_opening() {
-        // A look leaves nothing behind that later ones could be compared with.
+        // A read-only opening stores no state in the anchor.
         let later = if read_only { "" } else { "; from now on it remembers" };
         console.note(&format!("{FIRST_OPENING}{later}"));
     }
@@ -119,8 +119,7 @@ pub(crate) fn notes(open: &OpenVault, read_only: bool, console: Console) {
 /// `lacuna vault check`.
 pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    // A vault that is only looked at stays as it is: a new state of it might be in conflict with
-    // one of another machine.
+    // A read-only check creates no new state, which might conflict with a state of another machine.
     let access = if args.repair { Access::Write } else { Access::Read };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let key = key(&args.dir, access, given, console)?;
@@ -141,7 +140,7 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     });
     bar.finish_and_clear();
     let repaired = report.and_then(|report| {
-        // Also where nothing is missing by the report: a check reads no third copies.
+        // Even if the report has no missing copy: a check reads no third copies.
         let pages = if args.repair { open.vault().repair()? } else { 0 };
         Ok((report, pages))
     });
@@ -149,8 +148,8 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     console::both(repaired.and_then(|(report, pages)| verdict(args, &report, pages)), closed)
 }
 
-/// Says what came of a check, after which `repaired` pages were written anew. Errors:
-/// [`Kind::Corrupt`] with what to do about what is bad.
+/// Prints the result of a check, after which `repaired` pages were rewritten. Errors:
+/// [`Kind::Corrupt`] with advice.
 fn verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result<()> {
     if args.json {
         console::json(&check_json(&args.dir, report, repaired))?;
@@ -178,7 +177,7 @@ fn verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result
         ))
 }
 
-/// What there is to say about the copies of the namespace and the superblock.
+/// Sentences on the copies of the namespace and the superblock.
 fn copies_words(report: &CheckReport, repaired: u64) -> Vec<String> {
     let mut words = Vec::new();
     if report.single > 0 {
@@ -193,7 +192,7 @@ fn copies_words(report: &CheckReport, repaired: u64) -> Vec<String> {
     words
 }
 
-/// Errors: [`Kind::Corrupt`] if everything can be read, and another bad block might change that.
+/// Errors: [`Kind::Corrupt`] if everything can be read, but only one copy of something is left.
 fn copies_verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result<()> {
     let is_repaired = args.repair && repaired >= report.single;
     if (report.single == 0 && !report.lacks_superblock) || is_repaired {
@@ -257,7 +256,7 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
             return console
                 .done(&format!("nothing to accept: the state of {shown} is as it should be; {why}"));
         }
-        // A damaged journal leaves a state before the damage, which can be accepted as well.
+        // A damaged journal leaves the state before the damage, which can be accepted too.
         Err(e) if matches!(e.kind(), Kind::RolledBack | Kind::Corrupt) => {}
         Err(e) => return Err(e),
     }
@@ -272,8 +271,8 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
     console.done(&format!("accepted the state of {shown}; `lacuna open` takes it from now on"))
 }
 
-/// Shows the state that was read, and asks: what is accepted is that state, even if another one
-/// lies there by then.
+/// Shows the state that was read, and asks. Exactly this state is accepted, even if the vault has
+/// another one by then.
 fn consent(yes: bool, console: Console) -> Consent {
     Consent::asked(move |refusal| {
         console.note(&settings::words(&refusal.remedy("go on only if this is the state that you want")));
@@ -296,11 +295,11 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
             .expected("a path below the mount point of a vault")
     })?;
     if about.is_file() {
-        // What the kernel has not written back yet counts as well. An error of that the kernel
-        // tells once, so it is not kept back.
+        // Sync, so that data not yet written back is counted. The kernel reports a write-back error
+        // only once, so it is returned.
         match std::fs::File::open(&args.file) {
             Ok(file) => file.sync_all().map_err(|e| Error::io(format!("cannot sync {shown}"), &e))?,
-            // Who may not read it may still ask how it is protected.
+            // A user without read permission may still ask how the file is protected.
             Err(e) => {
                 let why = format!("cannot open {shown}: {e}");
                 console.note(&format!("what was written last may not be counted: {why}"));
@@ -311,7 +310,7 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
     if args.json { console::json(&found) } else { console::bytes(stat_words(&found).as_bytes()) }
 }
 
-/// What a server found, with where the file is. Errors: an answer that is no account of a file.
+/// Adds the paths to a server's answer. Errors: an answer that does not describe a file.
 fn placed(found: Value, file: &Path, mountpoint: &Path) -> Result<Value> {
     let Value::Object(mut fields) = found else {
         return Err(Error::new(Kind::Other, format!("cannot tell how {} is protected", file.display()))
@@ -351,12 +350,12 @@ fn stat_words(found: &Value) -> String {
     })
 }
 
-/// So many of something, in words.
+/// A count with its noun.
 pub(crate) fn many(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Where the findings of a running vault go: to the log of its server.
+/// The log of a running vault's findings: the log of its server.
 pub(crate) fn log(say: &lacuna_mount::ServerLog) -> vault::Log {
     let say = Arc::clone(say);
     Arc::new(move |line: &str| say(&Error::new(Kind::Corrupt, line)))

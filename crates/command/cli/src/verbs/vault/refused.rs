@@ -1,11 +1,10 @@
-//! Verbs that make no sense for a vault: refused before anything is asked for, with what does
-//! instead.
+//! Refuses verbs that do not apply to a vault before any question, and names the alternative.
 
 use crate::args::{HeaderVerb, KeyVerb, SnapshotVerb, Verb};
 use lacuna_storage::vault::is_vault;
 use lacuna_storage::{Error, Kind, Location, Result, shell_word};
 
-/// Refuses the verb if it is for disks and what it is given is a vault.
+/// Refuses a verb for disks if its location is a vault.
 pub(crate) fn check(verb: &Verb) -> Result<()> {
     let Some((what, location, instead)) = misplaced(verb) else { return Ok(()) };
     let Some(dir) = location.path().filter(|dir| is_vault(dir)) else { return Ok(()) };
@@ -15,7 +14,7 @@ pub(crate) fn check(verb: &Verb) -> Result<()> {
         .remedy(instead.replace("DIR", &shell_word(dir))))
 }
 
-/// What is to be done to what, and what is to be done to a vault instead.
+/// The verb's action, its location, and the alternative for a vault.
 fn misplaced(verb: &Verb) -> Option<(&'static str, &Location, &'static str)> {
     const MOUNT: &str = "`lacuna open DIR MOUNTPOINT` mounts it";
     const COPIES: &str =

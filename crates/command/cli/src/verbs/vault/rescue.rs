@@ -1,4 +1,4 @@
-//! `vault rescue`: brings out what verifies of a damaged vault, and says what is missing.
+//! `vault rescue`: copies the data of a damaged vault that verifies, and lists missing files.
 
 use crate::args::VaultRescueArgs;
 use crate::args::size::budget;
@@ -24,12 +24,12 @@ pub(crate) fn run(args: &VaultRescueArgs, console: Console) -> Result<()> {
     let bar = console.progress(0, "{per_sec} files");
     let report = rescue(&damaged, &args.target, &mut |done| bar.set_position(done));
     bar.finish_and_clear();
-    // To be there already is a wrong use, as with `create`.
+    // An existing target is a usage error, as with `create`.
     let usage = |e: Error| if e.kind() == Kind::Exists { e.with_kind(Kind::Usage) } else { e };
     verdict(args, &report.map_err(usage)?)
 }
 
-/// Says what came of it. Errors: [`Kind::Corrupt`] if something is missing.
+/// Prints the result. Errors: [`Kind::Corrupt`] if something is missing.
 fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
     let RescueReport { files, directories, bytes, nameless, lost, missing } = report;
     if args.json {

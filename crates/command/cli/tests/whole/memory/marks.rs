@@ -1,5 +1,5 @@
-//! Blocks that are known wherever they lie, and the search for them in the memory of a process, as
-//! root, as it runs.
+//! Blocks that are recognised anywhere, and a search for them in the memory of a running process,
+//! as root.
 
 use crate::scene::{noise, skipped};
 use std::collections::BTreeSet;
@@ -7,24 +7,24 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of each block that are looked for.
+/// Length of the mark in bytes.
 const MARK: usize = 48;
-/// What all marks begin with.
+/// The first bytes of all marks.
 const FIRST: [u8; 8] = [0x9c, 0x31, 0xe7, 0x5a, 0xd2, 0x0b, 0x86, 0xf4];
-/// Bytes of memory that are looked at in one go.
+/// Number of bytes of memory that are read at a time.
 const PIECE: usize = 1 << 20;
 
-/// The start of a block that is told from all others by its number.
+/// The mark of a block, unique by its number.
 fn mark(number: u64) -> [u8; MARK] {
     [&FIRST[..], &number.to_le_bytes(), &noise(number, MARK - 16)].concat().try_into().unwrap()
 }
 
-/// Blocks with their marks, which are all that is in them.
+/// Blocks that consist of their marks.
 pub(super) fn marked(numbers: Range<u64>) -> Vec<u8> {
     numbers.flat_map(|number| mark(number).repeat(4096usize.div_ceil(MARK))[..4096].to_vec()).collect()
 }
 
-/// Whether the memory of other processes may be read here.
+/// Whether the memory of other processes can be read here.
 pub(super) fn can_search() -> bool {
     let readable = rustix::process::geteuid().is_root() && File::open("/proc/1/mem").is_ok();
     if !readable {
@@ -33,7 +33,7 @@ pub(super) fn can_search() -> bool {
     readable
 }
 
-/// Calls `look` with what the memory of a process holds, piece by piece.
+/// Calls `look` with the memory of a process, piece by piece.
 fn search(process: u32, mut look: impl FnMut(&[u8])) {
     let memory = File::open(format!("/proc/{process}/mem")).unwrap();
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
@@ -44,8 +44,8 @@ fn search(process: u32, mut look: impl FnMut(&[u8])) {
         let mut at = number(from);
         while at < number(to) {
             let piece = &mut piece[..(number(to) - at).min(PIECE as u64) as usize];
-            // What cannot be read has no content: pages of a stack that were never used. Most of
-            // what can be is zeros.
+            // Unreadable pages have no content, such as unused pages of a stack. Most readable
+            // pages are zeros.
             if memory.read_exact_at(piece, at).is_ok() && *piece != zeros[..piece.len()] {
                 look(piece);
             }
@@ -54,10 +54,10 @@ fn search(process: u32, mut look: impl FnMut(&[u8])) {
     }
 }
 
-/// How many of the blocks of these numbers the memory of a process holds, or parts of them.
+/// How many of the blocks with these numbers are in the memory of a process, completely or in part.
 pub(super) fn found(process: u32, numbers: Range<u64>) -> usize {
-    // Blocks repeat their mark, so that any part of one that is as long as two marks has a whole
-    // one, wherever it begins.
+    // Blocks repeat their mark, so any part of a block that is as long as two marks contains a
+    // whole mark.
     let mut seen = BTreeSet::new();
     search(process, |piece| {
         for part in piece.windows(MARK).filter(|part| part[0] == FIRST[0] && part.starts_with(&FIRST)) {
@@ -70,7 +70,7 @@ pub(super) fn found(process: u32, numbers: Range<u64>) -> usize {
     seen.len()
 }
 
-/// Whether the memory of a process holds these bytes.
+/// Whether the memory of a process contains these bytes.
 pub(super) fn holds(process: u32, bytes: &[u8]) -> bool {
     let mut held = false;
     search(process, |piece| {

@@ -7,22 +7,22 @@ use std::io::{Error, Seek, SeekFrom};
 use std::path::Path;
 use std::ptr;
 
-/// The smallest page that there is.
+/// The smallest page size.
 const PAGE: usize = 4096;
 
-/// How many pages are in memory, as the system tells the owner. (`fincore` tells it of files
-/// alone.)
+/// Number of pages in memory, as the system reports it to the owner. (`fincore` supports files
+/// only.)
 pub(super) fn resident(path: &Path) -> usize {
     let mut file = File::open(path).unwrap();
     let len = file.seek(SeekFrom::End(0)).unwrap() as usize;
     let mut pages = vec![0u8; len.div_ceil(PAGE)];
-    // SAFETY: the kernel chooses the place, so no other memory is touched.
+    // SAFETY: the kernel chooses the address, so no other memory is touched.
     let at = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, &file, 0) }.unwrap();
     // SAFETY: the range is this mapping, and there is a byte for each of its pages.
     let told = unsafe { libc::mincore(at, len, pages.as_mut_ptr()) };
     assert_eq!(told, 0, "{}", Error::last_os_error());
-    // SAFETY: the range is this mapping, which nothing uses any more. No page of it was touched, so
-    // none came into memory.
+    // SAFETY: the range is this mapping, which is not used any more. None of its pages was touched,
+    // so none was brought into memory.
     unsafe { munmap(at, len) }.unwrap();
     pages.iter().filter(|page| **page & 1 == 1).count()
 }
